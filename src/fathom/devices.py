@@ -1,0 +1,53 @@
+"""Which device and which arithmetic a run uses, checked before anything is built."""
+
+from __future__ import annotations
+
+import torch
+
+from fathom.errors import DeviceError
+
+
+def resolve(name: str, precision: str = "fp32") -> torch.device:
+    """The torch device for a name; "auto" is the first accelerator, or the CPU."""
+    if name == "auto":
+        accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+        device = accelerator or torch.device("cpu")
+    else:
+        device = _named(name)
+    if precision == "tf32" and not _has_tf32(device):
+        raise DeviceError(f"precision tf32 needs an NVIDIA GPU of compute capability 8.0 or later, not {device}")
+    return device
+
+
+def _named(name: str) -> torch.device:
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise DeviceError(f"no device {name!r}; there are: {', '.join(available())}") from None
+    if device.type == "cpu":
+        return torch.device("cpu")
+    present = available()
+    exact = f"{device.type}:{device.index or 0}"
+    if exact not in present:
+        raise DeviceError(f"device {name!r} is not on this machine; there are: {', '.join(present)}")
+    return device
+
+
+def available() -> list[str]:
+    """The devices of this machine, as names that resolve() takes."""
+    found = ["cpu"]
+    if torch.accelerator.is_available():
+        kind = torch.accelerator.current_accelerator()
+        assert kind is not None
+        found += [f"{kind.type}:{index}" for index in range(torch.accelerator.device_count())]
+    return found
+
+
+def _has_tf32(device: torch.device) -> bool:
+    return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0)
+
+
+def set_precision(precision: str) -> None:
+    """fp32 means every product in full single precision: torch would quietly use tf32 in convolutions."""
+    torch.backends.cuda.matmul.allow_tf32 = precision == "tf32"
+    torch.backends.cudnn.allow_tf32 = precision == "tf32"

@@ -1,0 +1,56 @@
+"""The errors a user can act on: each is one readable line, and the command line exits with 2.
+
+FathomError
+├── UnknownName    a workload, preset or option that does not exist, with the nearest that does
+├── BadOption      a value that cannot be
+├── DataError      a folder or file that is missing, truncated or corrupt: which one, where, what was expected
+├── DeviceError    a device or precision that this machine does not have
+├── DoesNotFit     a batch that the device's memory cannot hold
+└── MissingExtra   an optional package, and how to install it
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from pathlib import Path
+
+
+class FathomError(Exception):
+    """Anything the user can put right; its text is one line."""
+
+
+class UnknownName(FathomError):
+    """A name that is not among the known ones."""
+
+    @classmethod
+    def among(cls, kind: str, name: str, known: Iterable[str]) -> UnknownName:
+        choices = sorted(known)
+        near = difflib.get_close_matches(name.lower(), choices, n=1, cutoff=0.5)
+        hint = f"did you mean {near[0]}?" if near else f"there are: {', '.join(choices)}"
+        return cls(f"no {kind} {name!r}; {hint}")
+
+
+class BadOption(FathomError):
+    """A value that an option cannot take."""
+
+
+class DataError(FathomError):
+    """Data that is not there or not what its format says."""
+
+    @classmethod
+    def at(cls, path: Path | str, problem: str, *, offset: int | None = None, line: int | None = None) -> DataError:
+        where = f"byte {offset}: " if offset is not None else f"line {line}: " if line is not None else ""
+        return cls(f"{path}: {where}{problem}")
+
+
+class DeviceError(FathomError):
+    """A device or precision that is not available here."""
+
+
+class DoesNotFit(FathomError):
+    """More memory than the device has."""
+
+
+class MissingExtra(FathomError):
+    """An optional dependency that is not installed."""

@@ -1,0 +1,43 @@
+"""Name -> plug-in: every public file of a plural folder is one plug-in, imported only when it is asked for."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import pkgutil
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+from fathom.errors import UnknownName
+
+if TYPE_CHECKING:
+    from fathom.workload import Workload
+
+
+def names(folder: str) -> list[str]:
+    """The plug-ins of a folder such as "workloads", without importing any of them."""
+    here = Path(__file__).parent / folder
+    return sorted(module.name for module in pkgutil.iter_modules([str(here)]) if not module.name.startswith("_"))
+
+
+def module(folder: str, name: str) -> ModuleType:
+    known = names(folder)
+    if name not in known:
+        raise UnknownName.among(folder.removesuffix("s"), name, known)
+    return importlib.import_module(f"fathom.{folder}.{name}")
+
+
+def workload(name: str) -> type[Workload]:
+    """The one workload class that workloads/NAME.py defines."""
+    from fathom.workload import Workload
+
+    plugin = module("workloads", name)
+    found = [
+        value
+        for value in vars(plugin).values()
+        if inspect.isclass(value) and issubclass(value, Workload) and value.__module__ == plugin.__name__
+    ]
+    if len(found) != 1:
+        raise TypeError(f"{plugin.__name__} must define exactly one Workload, it defines {len(found)}")
+    return found[0]

@@ -1,0 +1,60 @@
+"""RunSpec: what to run, as plain frozen data with JSON in and out and a stable id."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from fathom.errors import BadOption, UnknownName
+
+PHASES = ("train", "infer")
+PRECISIONS = ("fp32", "tf32", "bf16")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunSpec:
+    """One run of one workload. None leaves a choice to the preset or to the machine."""
+
+    workload: str
+    phase: str = "train"
+    preset: str = "small"
+    device: str = "auto"
+    precision: str = "fp32"
+    batch: int | None = None
+    threads: int | None = None
+    warmup: int = 2
+    steps: int = 10
+    data: str | None = None  # a folder of real data; None is synthetic
+    seed: int = 0
+    options: Mapping[str, Any] = field(default_factory=dict)  # fields of the workload, changed
+
+    def __post_init__(self) -> None:
+        if self.phase not in PHASES:
+            raise UnknownName.among("phase", self.phase, PHASES)
+        if self.precision not in PRECISIONS:
+            raise UnknownName.among("precision", self.precision, PRECISIONS)
+        for name, least in (("batch", 1), ("threads", 1), ("warmup", 0), ("steps", 1), ("seed", 0)):
+            value = getattr(self, name)
+            if value is not None and value < least:
+                raise BadOption(f"{name} must be at least {least}, not {value}")
+
+    def to_json(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> RunSpec:
+        known = {entry.name for entry in dataclasses.fields(cls)}
+        for name in data:
+            if name not in known:
+                raise UnknownName.among("field of a run", name, known)
+        return cls(**data)
+
+    @property
+    def id(self) -> str:
+        """Twelve hex digits that are the same for equal specs, on every machine."""
+        text = json.dumps(self.to_json(), sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:12]

@@ -1,0 +1,1 @@
+"""One file per reference workload: dropping a file in is the whole registration."""

@@ -1,0 +1,111 @@
+"""autoenc: the variational autoencoder of Kingma and Welling (2014) on MNIST, with a Bernoulli decoder.
+
+Harvard's 2016 code used linear maps and a Gaussian decoder; this is the network of the paper: one hidden layer of
+500 tanh units on each side of 20 latents.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.optim import Adagrad, Optimizer
+
+from fathom.dataset import Batch
+from fathom.datasets import mnist
+from fathom.workload import Output, Workload
+
+
+class VariationalAutoencoder(nn.Module):
+    """Encoder to the mean and log variance of the latents, a sample of them, decoder to Bernoulli logits."""
+
+    def __init__(self, pixels: int, hidden: int, latent: int) -> None:
+        super().__init__()
+        self.encoder = nn.Linear(pixels, hidden)
+        self.mean = nn.Linear(hidden, latent)
+        self.log_variance = nn.Linear(hidden, latent)
+        self.decoder = nn.Linear(latent, hidden)
+        self.reconstruction = nn.Linear(hidden, pixels)
+        for weight in self.parameters():
+            nn.init.normal_(weight, std=0.01)  # the paper's N(0, 0.01), biases included
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        hidden = torch.tanh(self.encoder(x))
+        mean, log_variance = self.mean(hidden), self.log_variance(hidden)
+        latent = mean + torch.randn_like(mean) * torch.exp(0.5 * log_variance)
+        return self.decode(latent), mean, log_variance
+
+    def decode(self, latent: Tensor) -> Tensor:
+        logits: Tensor = self.reconstruction(torch.tanh(self.decoder(latent)))
+        return logits
+
+
+@dataclass(frozen=True, kw_only=True)
+class Autoenc(Workload):
+    name: ClassVar = "autoenc"
+    year: ClassVar = 2014
+    paper: ClassVar = "Kingma and Welling, Auto-Encoding Variational Bayes, ICLR 2014"
+    style: ClassVar = "Full"
+    layers: ClassVar = 3
+    task: ClassVar = "Unsupervised"
+    dataset: ClassVar = "MNIST"
+    item: ClassVar = "image"
+    expects: ClassVar = mnist.EXPECTS
+    presets: ClassVar = {
+        "tiny": {"batch": 32, "hidden": 64, "latent": 8},
+        "small": {"batch": 100},
+        "paper": {"batch": 100},
+    }
+
+    hidden: int = 500
+    latent: int = 20
+    learning_rate: float = 0.02  # the paper tried 0.01, 0.02 and 0.1
+
+    def model(self) -> VariationalAutoencoder:
+        return VariationalAutoencoder(mnist.SIDE**2, self.hidden, self.latent)
+
+    def synthetic(self, seed: int) -> mnist.Digits:
+        return mnist.synthetic(seed)
+
+    def real(self, folder: Path, split: str = "train") -> mnist.Digits:
+        return mnist.read(folder, split)
+
+    def forward(self, model: nn.Module, batch: Batch) -> Tensor:
+        logits: Tensor = model(_grey(batch))[0]
+        return logits
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        """The negative variational bound in nats per image."""
+        grey = _grey(batch)
+        logits, mean, log_variance = model(grey)
+        reconstruction = F.binary_cross_entropy_with_logits(logits.float(), grey, reduction="sum")
+        divergence = -0.5 * (1 + log_variance - mean**2 - log_variance.exp()).float().sum()
+        return (reconstruction + divergence) / len(grey)
+
+    def optimizer(self, model: nn.Module) -> Optimizer:
+        return Adagrad(model.parameters(), lr=self.learning_rate)
+
+    def infer(self, model: nn.Module, batch: Batch) -> Output:
+        """Reconstructions; the latent is sampled here too, which makes inference stochastic."""
+        logits, mean, _ = model(_grey(batch))
+        return {"reconstruction": torch.sigmoid(logits), "latent": mean}
+
+    def answers(self, output: Output, source: Any) -> list[str]:
+        """Each reconstruction's brightest rows, drawn with characters."""
+        pictures = output["reconstruction"].float().cpu().view(-1, mnist.SIDE, mnist.SIDE)
+        return [_drawn(picture) for picture in pictures]
+
+
+def _grey(batch: Batch) -> Tensor:
+    return batch["pixels"].float() / 255
+
+
+def _drawn(picture: Tensor) -> str:
+    """14 lines of 28 characters: two rows of pixels a line, as a terminal's letters are twice as tall as wide."""
+    shades = " .:-=+*#%@"
+    rows = picture.view(14, 2, 28).mean(1)
+    return "\n".join("".join(shades[min(9, int(value * 10))] for value in row) for row in rows.tolist())
