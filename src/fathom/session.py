@@ -14,6 +14,7 @@ from fathom import registry
 from fathom.dataset import folder_at
 from fathom.devices import resolve, set_precision
 from fathom.errors import BadOption, DoesNotFit
+from fathom.memory import refuse_what_cannot_fit
 from fathom.spec import RunSpec
 from fathom.workload import Output, State, Workload
 
@@ -78,6 +79,8 @@ class Session:
         with self._memory_watched():
             source = self._open_data()
             self.workload = self.workload.fit(source)
+            if self.spec.batch is not None and self.device.type == "cpu":
+                refuse_what_cannot_fit(self.workload, self.spec.phase)
             training = self.spec.phase == "train"
             model = self.workload.model().to(self.device).train(training)
             self._state = State(

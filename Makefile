@@ -1,0 +1,30 @@
+# Each target sets up .venv by itself: on a fresh machine, Python 3.11+ and make are all it takes.
+
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: report test check format clean
+
+report: .venv/ready
+	$(BIN)/fathom study
+
+test: .venv/ready
+	$(BIN)/python -m pytest
+
+check: .venv/ready
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: .venv/ready
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:
+	rm -rf .venv
+
+.venv/ready: pyproject.toml
+	$(PYTHON) -c 'import sys; sys.exit("Fathom needs Python 3.11 or later" if sys.version_info < (3, 11) else 0)'
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[atari,dev]'
+	touch $@

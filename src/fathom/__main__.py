@@ -1,0 +1,5 @@
+"""Lets `python -m fathom` be the command."""
+
+from fathom.cli import main
+
+main()

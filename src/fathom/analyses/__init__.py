@@ -1,0 +1,1 @@
+"""One file per question: a pure function from records to a finding."""

@@ -1,0 +1,65 @@
+"""Finding: one question answered from records, as tables and charts that know nothing of how they are shown.
+
+Each file of analyses/ defines TITLE and analyse(records) -> Finding, a pure function. Nothing here imports torch:
+an analysis runs on any laptop, from stored records, in milliseconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+from fathom import registry
+from fathom.record import Record
+
+Cell = str | int | float | None  # None is "not measured", never zero
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    title: str
+    columns: list[str]  # with units, e.g. "step (ms)"
+    rows: list[list[Cell]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Series:
+    """One named line, bar group or cloud; x and y of equal length. In a dendrogram: one joint as four points."""
+
+    name: str
+    x: list[Any]
+    y: list[Any]
+    text: list[str] = field(default_factory=list)  # shown on hover
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chart:
+    kind: Literal["bar", "stacked", "line", "scatter", "heatmap", "dendrogram", "box"]
+    title: str
+    x_title: str
+    y_title: str
+    series: list[Series]  # a heat map has one series a row: name = row label, x = columns, y = values
+    log_x: bool = False
+    log_y: bool = False
+    bands: list[tuple[str, int]] = field(default_factory=list)  # heat map: column groups as (label, how many)
+    note: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    question: str  # the name of the analysis: "breakdown"
+    title: str
+    summary: str  # one or two sentences that a manager can read, with the numbers in them
+    tables: list[Table] = field(default_factory=list)
+    charts: list[Chart] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def analyse(question: str, records: Sequence[Record]) -> Finding:
+    """The answer of analyses/QUESTION.py."""
+    finding: Finding = registry.module("analyses", question).analyse(records)
+    return finding

@@ -1,0 +1,152 @@
+"""Record: what one run left behind. Raw values, units in the names, None for what was not measured."""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from fathom.errors import DataError, UnknownName
+from fathom.spec import RunSpec
+
+SCHEMA = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sections:
+    """Where a program's time went, as the Minsky study cut it; wall_s is seen from outside, by a parent process."""
+
+    init_s: float | None = None  # imports and construction
+    setup_s: float | None = None  # data, weights, device
+    first_step_s: float | None = None  # the first step alone: allocations, algorithm choice
+    run_s: float | None = None  # every step, warm-up included
+    main_s: float | None = None
+    wall_s: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class OpRow:
+    """One op at one place in the network, per step: the mean over the profiled steps."""
+
+    op: str  # as torch names it, e.g. aten::addmm
+    type: str  # Fathom op type, e.g. MatMul, Conv2DBackFilter (taxonomy.py)
+    group: str  # class A-G of the paper's Fig. 3
+    layer: str  # module path, "" outside every module
+    role: str  # what it is for: "LSTM", "attention", "fully connected", "loss", "optimizer", ...
+    phase: str  # forward, backward, optimizer, data or other
+    shapes: str  # of the inputs
+    calls: float
+    cpu_s: float  # on the CPU, children included
+    device_s: float | None  # kernels launched by it; None on a CPU run
+    flop: float
+    bytes: float  # inputs read once and outputs written once
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kernel:
+    """One GPU kernel or copy, per step."""
+
+    name: str
+    kind: str  # kernel, memcpy or memset
+    calls: float
+    device_s: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Profile:
+    """One profiled pass. Rows plus outside_s add up to the step."""
+
+    rows: list[OpRow]
+    kernels: list[Kernel]
+    step_s: list[float]  # of the profiled steps, profiler running
+    plain_step_s: list[float]  # the same steps without it, in the same process
+    outside_s: float  # per step, in no op (on a GPU: no kernel running)
+    per_step_s: dict[str, list[float]]  # op type -> its time in each profiled step
+    ceiling_flop_per_s: float | None = None  # a measured matrix product on this device, in the run's precision
+    ceiling_bytes_per_s: float | None = None  # a measured copy
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def slowdown(self) -> float:
+        """What the profiler itself cost: profiled over plain step time, medians."""
+        return statistics.median(self.step_s) / statistics.median(self.plain_step_s)
+
+    def seconds(self, row: OpRow) -> float:
+        """The time that counts: the device's where there is one, else the CPU's."""
+        return row.cpu_s if row.device_s is None else row.device_s
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Profile:
+        columns = data["rows"]["columns"]
+        rows = [OpRow(**dict(zip(columns, values, strict=True))) for values in data["rows"]["values"]]
+        kernels = [Kernel(**kernel) for kernel in data["kernels"]]
+        return cls(**{**data, "rows": rows, "kernels": kernels})
+
+    def to_json(self) -> dict[str, Any]:
+        """Rows as a table: a profile has thousands, and their column names need saying once."""
+        columns = [entry.name for entry in dataclasses.fields(OpRow)]
+        values = [[getattr(row, name) for name in columns] for row in self.rows]
+        plain = {entry.name: getattr(self, entry.name) for entry in dataclasses.fields(self)}
+        kernels = [dataclasses.asdict(kernel) for kernel in self.kernels]
+        return {**plain, "rows": {"columns": columns, "values": values}, "kernels": kernels}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Record:
+    spec: RunSpec
+    machine: Mapping[str, Any]
+    device: str  # what the spec's device came to
+    outcome: str  # "ok" or "failed"
+    reason: str | None = None  # why it failed
+    sections: Sections = field(default_factory=Sections)
+    warmup_s: list[float] = field(default_factory=list)
+    step_s: list[float] = field(default_factory=list)
+    losses: list[float] = field(default_factory=list)
+    answers: list[str] = field(default_factory=list)  # of inference, the first few
+    items_per_step: int | None = None
+    parameters: int | None = None
+    peak_host_bytes: int | None = None
+    peak_device_bytes: int | None = None
+    profile: Profile | None = None
+    notes: list[str] = field(default_factory=list)
+    started: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
+    id: str = field(default_factory=lambda: uuid.uuid4().hex[:12])
+    schema: int = SCHEMA
+
+    @property
+    def place(self) -> str:
+        """What it ran on, in words: records of several machines stand side by side under these."""
+        if self.device.startswith("cuda") and self.machine.get("gpus"):
+            return str(self.machine["gpus"][0]["name"])
+        cpu = self.machine["cpu"]
+        return f"{cpu['name']}, {len(cpu['affinity'] or []) or cpu['logical_cores']} cores"
+
+    def to_json(self) -> dict[str, Any]:
+        plain = {entry.name: getattr(self, entry.name) for entry in dataclasses.fields(self)}
+        return {
+            **plain,
+            "spec": self.spec.to_json(),
+            "sections": dataclasses.asdict(self.sections),
+            "profile": self.profile.to_json() if self.profile else None,
+        }
+
+    @classmethod
+    def from_json(cls, data: Any, origin: str = "record") -> Record:
+        """A record read back; anything else is refused with its origin, so that a folder can hold strangers."""
+        if not isinstance(data, dict) or not {"schema", "spec", "outcome"} <= data.keys():
+            raise DataError(f"{origin}: not a Fathom record")
+        if data["schema"] != SCHEMA:
+            raise DataError(f"{origin}: schema {data['schema']}, this Fathom reads schema {SCHEMA}")
+        try:
+            parts = {
+                "spec": RunSpec.from_json(data["spec"]),
+                "sections": Sections(**data.get("sections", {})),
+                "profile": Profile.from_json(data["profile"]) if data.get("profile") else None,
+            }
+            return cls(**{**data, **parts})
+        except (TypeError, KeyError, ValueError, AttributeError, UnknownName) as error:
+            raise DataError(f"{origin}: not a Fathom record: {error}") from None

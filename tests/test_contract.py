@@ -1,0 +1,131 @@
+"""The contract: what every workload promises, checked on each of them."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import pytest
+import torch
+from conftest import real_data
+
+import fathom
+from fathom import registry
+from fathom.session import Session
+
+ALL = registry.names("workloads")
+REAL: dict[str, tuple[str, dict[str, object]]] = {  # the real data set that each workload reads in tests, and the options it needs there
+    "alexnet": ("imagenet-samples", {}),
+    "vgg": ("cifar10-jpeg", {}),
+    "residual": ("imagenet-samples", {}),
+    "autoenc": ("mnist", {}),
+    "memnet": ("babi", {}),
+    "seq2seq": ("wmt15-fr-en", {}),
+    "speech": ("an4", {}),
+}
+
+
+def tiny(name: str, **options: object) -> Session:
+    return fathom.load(name, preset="tiny", device="cpu", **options).setup()
+
+
+def test_the_eight_are_here() -> None:
+    assert ALL == ["alexnet", "autoenc", "deepq", "memnet", "residual", "seq2seq", "speech", "vgg"]
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_loss_is_finite_and_falls(name: str) -> None:
+    with tiny(name) as session:
+        losses = [float(loss) for loss in session.run(60)]  # type: ignore[arg-type]
+    assert all(map(math.isfinite, losses))
+    assert sum(losses[-10:]) < 0.9 * sum(losses[:10]), losses
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_same_seed_same_losses_another_seed_others(name: str) -> None:
+    def losses(seed: int) -> list[object]:
+        with tiny(name, seed=seed) as session:
+            return list(session.run(4))
+
+    assert losses(3) == losses(3)
+    assert losses(3) != losses(4)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_gradients_reach_every_parameter(name: str) -> None:
+    with tiny(name) as session:
+        touched: set[str] = set()
+        for _ in range(3):
+            session.run(1)
+            for parameter_name, parameter in session.state.model.named_parameters():
+                if parameter.grad is not None and bool(parameter.grad.abs().sum() > 0):
+                    touched.add(parameter_name)
+        assert touched == {parameter_name for parameter_name, _ in session.state.model.named_parameters()}
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_bf16_trains_to_nearly_the_same_loss(name: str) -> None:
+    with tiny(name) as full, tiny(name, precision="bf16") as half:
+        exact, rough = full.run(1)[0], half.run(1)[0]
+    assert rough == pytest.approx(exact, rel=0.05)
+    assert rough != exact, "autocast did not reach the network"
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_inference_answers_every_item_in_words(name: str) -> None:
+    with tiny(name, phase="infer") as session:
+        output = session.run(1)[0]
+        assert isinstance(output, dict)
+        assert all(len(column) == session.items_per_step for column in output.values())
+        answers = session.workload.answers(output, session.state.source)
+        assert len(answers) == session.items_per_step
+        assert all(isinstance(answer, str) and answer for answer in answers)
+        assert not session.state.model.training
+        assert all(parameter.grad is None for parameter in session.state.model.parameters())
+
+
+@pytest.mark.parametrize("name", sorted(REAL))
+@pytest.mark.parametrize("phase", ["train", "infer"])
+def test_synthetic_and_real_batches_agree(name: str, phase: str) -> None:
+    folder, options = REAL[name]
+    with tiny(name, data=str(real_data(folder)), phase=phase, **options) as real:
+        batch = next(real.state.batches)
+        # the stand-in is asked for in the configuration that the real data led to
+        like = dataclasses.replace(real.workload).example()
+        assert {k: (v.dtype, tuple(v.shape)) for k, v in batch.items()} == {
+            k: (v.dtype, tuple(v.shape)) for k, v in like.items()
+        }
+        results = real.run(2)
+        if phase == "train":
+            assert all(math.isfinite(loss) for loss in results)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_presets_are_the_three_and_small_is_the_full_network(name: str) -> None:
+    from fathom.cost import parameters
+
+    kind = registry.workload(name)
+    assert set(kind.presets) == {"tiny", "small", "paper"}
+    assert parameters(kind.configured("small")) == parameters(kind.configured("paper"))
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_a_hook_is_put_around_every_step(name: str) -> None:
+    seen: list[str] = []
+
+    def hook(step: fathom.Step) -> None:
+        seen.append(f"before {step.index}")
+        step.run()
+        seen.append(f"after {step.index}")
+
+    with tiny(name) as session:
+        session.run(2, on_step=hook)
+    assert seen == ["before 0", "after 0", "before 1", "after 1"]
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU on this machine")
+@pytest.mark.parametrize("name", ALL)
+def test_gpu_agrees_with_cpu(name: str) -> None:
+    with tiny(name) as here, fathom.load(name, preset="tiny", device="cuda").setup() as there:
+        first, second = here.run(1)[0], there.run(1)[0]
+    assert second == pytest.approx(first, rel=1e-2)
