@@ -14,7 +14,8 @@ from fathom import registry
 from fathom.session import Session
 
 ALL = registry.names("workloads")
-REAL: dict[str, tuple[str, dict[str, object]]] = {  # the real data set that each workload reads in tests, and the options it needs there
+# the real data set that each workload reads in tests, and the options it needs there
+REAL: dict[str, tuple[str, dict[str, object]]] = {
     "alexnet": ("imagenet-samples", {}),
     "vgg": ("cifar10-jpeg", {}),
     "residual": ("imagenet-samples", {}),
@@ -65,8 +66,11 @@ def test_gradients_reach_every_parameter(name: str) -> None:
 
 @pytest.mark.parametrize("name", ALL)
 def test_bf16_trains_to_nearly_the_same_loss(name: str) -> None:
-    with tiny(name) as full, tiny(name, precision="bf16") as half:
-        exact, rough = full.run(1)[0], half.run(1)[0]
+    def first_loss(precision: str) -> float:
+        with tiny(name, precision=precision) as session:
+            return float(session.run(1)[0])  # type: ignore[arg-type]
+
+    exact, rough = first_loss("fp32"), first_loss("bf16")
     assert rough == pytest.approx(exact, rel=0.05)
     assert rough != exact, "autocast did not reach the network"
 
@@ -126,6 +130,7 @@ def test_a_hook_is_put_around_every_step(name: str) -> None:
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU on this machine")
 @pytest.mark.parametrize("name", ALL)
 def test_gpu_agrees_with_cpu(name: str) -> None:
-    with tiny(name) as here, fathom.load(name, preset="tiny", device="cuda").setup() as there:
-        first, second = here.run(1)[0], there.run(1)[0]
-    assert second == pytest.approx(first, rel=1e-2)
+    with tiny(name) as here:
+        expected = here.run(1)[0]
+    with fathom.load(name, preset="tiny", device="cuda").setup() as there:
+        assert there.run(1)[0] == pytest.approx(expected, rel=1e-2)

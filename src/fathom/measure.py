@@ -7,14 +7,22 @@ import resource
 import sys
 import time
 from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 from fathom.errors import FathomError
 from fathom.machine import fingerprint
 from fathom.record import Record, Sections
 from fathom.spec import RunSpec
+from fathom.steady import half_width
+
+if TYPE_CHECKING:
+    from fathom.session import Session
+    from fathom.timing import StepClock
 
 Progress = Callable[[int, int], None]  # steps done, steps in all
 SHOWN_ANSWERS = 4
+LEAST_STEPS = 5  # before a budget may end a run
+PRECISE = 0.01  # half-width of the median's 95 % interval, relative
 
 
 def measure(spec: RunSpec, progress: Progress = lambda done, total: None) -> Record:
@@ -30,32 +38,29 @@ def measure(spec: RunSpec, progress: Progress = lambda done, total: None) -> Rec
 
 def _measured(spec: RunSpec, progress: Progress) -> Record:
     begun = time.perf_counter()
-    from fathom.session import Session, Step  # here, because importing torch is part of init
+    from fathom.session import Session  # here, because importing torch is a part of init that has its own name
     from fathom.timing import StepClock
 
+    imported = time.perf_counter()
     session = Session(spec)
     constructed = time.perf_counter()
     session.setup()
     ready = time.perf_counter()
-
     clock = StepClock(session.device)
-    total = spec.warmup + spec.steps
-    clock.mark()
-
-    def timed(step: Step) -> None:
-        step.run()
-        clock.mark()
-        progress(step.index + 1, total)
-
-    results = session.run(total, on_step=timed)
+    results, notes = _timed_pass(session, clock, progress)
     seconds = clock.seconds()  # waits for the device
     finished = time.perf_counter()
+    peak_device_bytes = _peak_device_bytes(session.device.type)
 
-    losses = [float(loss) for loss in results] if spec.phase == "train" else []  # type: ignore[arg-type]
-    answers: list[str] = []
-    if spec.phase == "infer":
-        answers = session.workload.answers(results[-1], session.state.source)[:SHOWN_ANSWERS]  # type: ignore[arg-type]
+    training = spec.phase == "train"
+    losses = [float(loss) for loss in results] if training else []
+    answers = [] if training else session.workload.answers(results[-1], session.state.source)[:SHOWN_ANSWERS]
     wrong = next((index for index, loss in enumerate(losses) if not math.isfinite(loss)), None)
+    profile = None
+    if spec.profile and wrong is None:
+        from fathom.ops import profiled
+
+        profile = profiled(session)
     record = Record(
         spec=spec,
         machine=fingerprint(session.device),
@@ -63,11 +68,12 @@ def _measured(spec: RunSpec, progress: Progress) -> Record:
         outcome="ok" if wrong is None else "failed",
         reason=None if wrong is None else f"the loss is {losses[wrong]} at step {wrong}",
         sections=Sections(
+            import_s=imported - begun,
             init_s=constructed - begun,
             setup_s=ready - constructed,
             first_step_s=seconds[0],
             run_s=finished - ready,
-            main_s=time.perf_counter() - begun,
+            main_s=finished - begun,
         ),
         warmup_s=seconds[: spec.warmup],
         step_s=seconds[spec.warmup :],
@@ -76,10 +82,51 @@ def _measured(spec: RunSpec, progress: Progress) -> Record:
         items_per_step=session.items_per_step,
         parameters=sum(parameter.numel() for parameter in session.state.model.parameters()),
         peak_host_bytes=_peak_host_bytes(),
-        peak_device_bytes=_peak_device_bytes(session.device.type),
+        peak_device_bytes=peak_device_bytes,
+        profile=profile,
+        notes=notes,
     )
     session.close()
     return record
+
+
+def _timed_pass(session: Session, clock: StepClock, progress: Progress) -> tuple[list[Any], list[str]]:
+    """Warm-up and timed steps; with a budget, in growing helpings until the median is known or the time is spent."""
+    spec = session.spec
+    total = spec.warmup + spec.steps
+    training = spec.phase == "train"
+    results: list[Any] = []
+
+    def timed(step: Any) -> None:
+        step.run()
+        clock.mark()
+        progress(step.index + 1, total)
+
+    def run(steps: int) -> None:
+        done = session.run(steps, on_step=timed)
+        results[:] = [*results, *done] if training else done[-1:]  # outputs are large; the last one tells enough
+
+    clock.mark()
+    if spec.budget_s is None:
+        run(total)
+        return results, []
+    stop = time.perf_counter() + spec.budget_s
+    run(spec.warmup + min(LEAST_STEPS, spec.steps))
+    helping = LEAST_STEPS
+    while True:
+        steps_s = clock.seconds()[spec.warmup :]
+        known = half_width(steps_s)
+        told = f"{len(steps_s)} steps, median known to {known:.1%}"
+        if known <= PRECISE:
+            return results, [f"stopped as precise: {told}"]
+        if len(steps_s) >= spec.steps:
+            return results, [f"stopped at the step limit: {told}"]
+        left_s = stop - time.perf_counter()
+        if left_s <= 0:
+            return results, [f"stopped as the budget of {spec.budget_s:g} s was spent: {told}"]
+        affordable = max(1, int(left_s / (sum(steps_s) / len(steps_s))))
+        run(min(helping, affordable, spec.steps - len(steps_s)))
+        helping *= 2
 
 
 def _peak_host_bytes() -> int:

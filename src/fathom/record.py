@@ -20,6 +20,7 @@ SCHEMA = 1
 class Sections:
     """Where a program's time went, as the Minsky study cut it; wall_s is seen from outside, by a parent process."""
 
+    import_s: float | None = None  # of torch and the suite; a part of init
     init_s: float | None = None  # imports and construction
     setup_s: float | None = None  # data, weights, device
     first_step_s: float | None = None  # the first step alone: allocations, algorithm choice

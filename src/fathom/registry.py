@@ -14,6 +14,8 @@ from fathom.errors import UnknownName
 if TYPE_CHECKING:
     from fathom.workload import Workload
 
+_SINGULAR = {"workloads": "workload", "analyses": "question", "commands": "command"}
+
 
 def names(folder: str) -> list[str]:
     """The plug-ins of a folder such as "workloads", without importing any of them."""
@@ -21,10 +23,15 @@ def names(folder: str) -> list[str]:
     return sorted(module.name for module in pkgutil.iter_modules([str(here)]) if not module.name.startswith("_"))
 
 
-def module(folder: str, name: str) -> ModuleType:
+def check(folder: str, name: str) -> None:
+    """Raises, with the nearest name there is, where the folder has no such plug-in."""
     known = names(folder)
     if name not in known:
-        raise UnknownName.among(folder.removesuffix("s"), name, known)
+        raise UnknownName.among(_SINGULAR[folder], name, known)
+
+
+def module(folder: str, name: str) -> ModuleType:
+    check(folder, name)
     return importlib.import_module(f"fathom.{folder}.{name}")
 
 

@@ -27,7 +27,9 @@ class RunSpec:
     batch: int | None = None
     threads: int | None = None
     warmup: int = 2
-    steps: int = 10
+    steps: int = 10  # at most, where there is a budget
+    budget_s: float | None = None  # stop earlier: when the median is known to 1 %, or this much time is spent
+    profile: bool = False  # a profiled pass after the timed one
     data: str | None = None  # a folder of real data; None is synthetic
     seed: int = 0
     options: Mapping[str, Any] = field(default_factory=dict)  # fields of the workload, changed

@@ -1,0 +1,16 @@
+"""What is known of a workload before it runs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fathom import registry
+
+
+def facts(name: str) -> dict[str, Any]:
+    """The facts that `list` gives; parameters are counted on the full network (preset small)."""
+    from fathom.cost import parameters
+
+    kind = registry.workload(name)
+    keys = ("name", "year", "layers", "style", "task", "dataset")
+    return {key: getattr(kind, key) for key in keys} | {"params": parameters(kind.configured("small"))}

@@ -1,0 +1,126 @@
+"""Convolution's backward split into filter gradient and input gradient, as in Fig. 3 of the paper.
+
+Torch computes both in one op. The split is measured: each distinct call is run again on random data, once for either
+gradient alone, and the op's time is shared in the ratio of the two.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from typing import Any
+
+import torch
+
+from fathom.flops import Call
+from fathom.trace import Breakdown, Occurrence
+
+BACKWARD = "Conv2DBackward"
+REPEATS = 3
+
+
+def split_convolution_backward(found: Breakdown, device: torch.device | None) -> list[str]:
+    """Replaces every convolution backward by its two halves, in place; gives notes on how it was done."""
+    halves: dict[str, float] = {}
+    replaced: list[Occurrence] = []
+    measured = guessed = 0
+    for call in found.occurrences:
+        if call.type != BACKWARD:
+            replaced.append(call)
+            continue
+        key = repr((call.args.get("Input Dims"), call.args.get("Input Strides"), call.args.get("Concrete Inputs")))
+        if key not in halves:
+            share = _share_of_filter(call, device)
+            measured, guessed = measured + (share is not None), guessed + (share is None)
+            halves[key] = 0.5 if share is None else share
+        replaced += _two(call, halves[key])
+    found.occurrences[:] = replaced
+    notes = []
+    if measured:
+        notes.append(f"convolution backward: filter and input gradient of {measured} distinct calls timed apart")
+    if guessed:
+        notes.append(f"convolution backward: {guessed} distinct calls shared half and half between the gradients")
+    return notes
+
+
+def _two(call: Occurrence, filter_share: float) -> list[Occurrence]:
+    """The op as two ops, each with the output mask that its FLOP are counted by."""
+    parts = []
+    for kind, share, mask in (
+        ("Conv2DBackFilter", filter_share, "[False, True, False]"),
+        ("Conv2DBackInput", 1 - filter_share, "[True, False, False]"),
+    ):
+        if share > 0:
+            concrete = [*call.args.get("Concrete Inputs", [])[:10], mask]
+            args = {**call.args, "Concrete Inputs": concrete}
+            kernels = [(name, time * share) for name, time in call.kernels]
+            parts.append(
+                dataclasses.replace(
+                    call,
+                    type=kind,
+                    op=f"{call.op} ({'filter' if kind.endswith('Filter') else 'input'})",
+                    cpu_us=call.cpu_us * share,
+                    device_us=call.device_us * share,
+                    kernels=kernels,
+                    args=args,
+                )
+            )
+    return parts
+
+
+def _share_of_filter(call: Occurrence, device: torch.device | None) -> float | None:
+    """The filter gradient's part of the two, or None where it can neither be read off nor timed."""
+    inputs = Call.traced(call.op, call.args)
+    mask = inputs.value(10)
+    if isinstance(mask, list) and not mask[0]:
+        return 1.0
+    if isinstance(mask, list) and not mask[1]:
+        return 0.0
+    if device is None:
+        return _share_by_kernel_names(call)
+    arguments = _arguments(call, inputs, device)
+    if arguments is None:
+        return None
+    for_filter = _timed(arguments, [False, True, False], device)
+    for_input = _timed(arguments, [True, False, False], device)
+    return for_filter / (for_filter + for_input)
+
+
+def _share_by_kernel_names(call: Occurrence) -> float | None:
+    """cuDNN says wgrad and dgrad in its kernels' names; a trace that was only read offers no more."""
+    filters = sum(time for name, time in call.kernels if "wgrad" in name)
+    inputs = sum(time for name, time in call.kernels if "dgrad" in name)
+    return filters / (filters + inputs) if filters and inputs else None
+
+
+def _arguments(call: Occurrence, inputs: Call, device: torch.device) -> list[Any] | None:
+    """The call's arguments again, with random numbers in tensors of the same shape and layout."""
+    strides = call.args.get("Input Strides", [])
+    types = call.args.get("Input type", [])
+    kinds = {"float": torch.float32, "c10::BFloat16": torch.bfloat16, "c10::Half": torch.float16}
+    tensors = []
+    for index in range(3):
+        shape = inputs.shape(index)
+        if not shape or index >= len(strides) or types[index] not in kinds:
+            return None
+        tensor = torch.empty_strided(shape, strides[index], dtype=kinds[types[index]], device=device)
+        tensors.append(tensor.normal_())
+    # arguments 3 to 9: bias sizes, stride, padding, dilation, transposed, output padding, groups
+    rest = [inputs.value(index) for index in range(4, 10)]
+    return None if any(value is None for value in rest) else [*tensors, None, *rest]
+
+
+def _timed(arguments: list[Any], mask: list[bool], device: torch.device) -> float:
+    best = float("inf")
+    for _ in range(REPEATS):
+        _wait(device)
+        begun = time.perf_counter()
+        torch.ops.aten.convolution_backward(*arguments, mask)
+        _wait(device)
+        best = min(best, time.perf_counter() - begun)
+    return best
+
+
+def _wait(device: torch.device) -> None:
+    if device.type != "cpu":
+        torch.accelerator.synchronize(device)

@@ -1,0 +1,130 @@
+"""The profiled pass: a few steps of a session under torch's profiler, turned into op rows.
+
+A profiled step is never a timed step: the same number of steps runs without the profiler just before, and the ratio
+of the two, the profiler's own slowdown, is part of the result.
+"""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+from torch import nn
+from torch.profiler import ProfilerActivity, profile, record_function
+
+from fathom import trace
+from fathom.ceilings import ceilings
+from fathom.gradients import split_convolution_backward
+from fathom.record import Profile
+from fathom.session import Session, Step
+
+MAX_STEPS, MIN_STEPS = 24, 3
+BUDGET_S = 6.0  # of profiled steps; a step of minutes is still profiled MIN_STEPS times
+
+
+def profiled(session: Session, budget_s: float = BUDGET_S, trace_out: Path | None = None) -> Profile:
+    """A profile of the session's next steps."""
+    plain = _timed(session, MIN_STEPS)
+    steps = max(MIN_STEPS, min(MAX_STEPS, int(budget_s / statistics.median(plain))))
+    plain = _timed(session, steps)
+    activities = [ProfilerActivity.CPU]
+    if session.device.type == "cuda":
+        activities.append(ProfilerActivity.CUDA)
+    model = session.state.model
+    with layers_marked(model), profile(activities=activities, record_shapes=True) as recorder:
+        slowed = _timed(session, steps)
+    found = trace.breakdown(_events(recorder, trace_out), roles(model))
+    notes = split_convolution_backward(found, session.device)
+    matrix, copy = ceilings(session.device, session.spec.precision)
+    return Profile(
+        rows=found.rows(),
+        kernels=found.kernels(),
+        step_s=slowed,
+        plain_step_s=plain,
+        outside_s=found.outside_s(),
+        per_step_s=found.per_step_s(),
+        ceiling_flop_per_s=matrix,
+        ceiling_bytes_per_s=copy,
+        notes=notes,
+    )
+
+
+def roles(model: nn.Module) -> dict[str, str]:
+    """Module path -> what the module is for: said by the module itself (its `role`), or its kind in plain words."""
+    found: dict[str, str] = {}
+    for path, module in model.named_modules():
+        said = getattr(module, "role", None)
+        plain = next((word for kinds, word in _PLAIN if isinstance(module, kinds)), None)
+        inherited = found.get(path.rpartition(".")[0])
+        found[path] = said or (inherited if inherited and inherited != "network" else plain) or "network"
+    return found
+
+
+_PLAIN: list[tuple[tuple[type[nn.Module], ...], str]] = [
+    ((nn.Conv1d, nn.Conv2d, nn.Conv3d), "convolution"),
+    ((nn.Linear,), "fully connected"),
+    ((nn.LSTM, nn.LSTMCell), "LSTM"),
+    ((nn.RNN, nn.RNNCell, nn.GRU, nn.GRUCell), "recurrence"),
+    ((nn.MultiheadAttention,), "attention"),
+    ((nn.Embedding, nn.EmbeddingBag), "embedding"),
+    ((nn.BatchNorm1d, nn.BatchNorm2d, nn.LayerNorm, nn.GroupNorm), "normalisation"),
+    ((nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d), "pooling"),
+    ((nn.Dropout, nn.Dropout2d), "dropout"),
+]
+
+
+@contextmanager
+def layers_marked(model: nn.Module) -> Iterator[None]:
+    """While open, every module's forward is marked in the trace with the module's path."""
+    open_marks: list[record_function] = []
+    handles = []
+
+    def enter(path: str) -> Callable[..., None]:
+        def hook(*_: object) -> None:
+            mark = record_function(trace.LAYER + path)
+            mark.__enter__()  # type: ignore[no-untyped-call]
+            open_marks.append(mark)
+
+        return hook
+
+    def leave(*_: object) -> None:
+        open_marks.pop().__exit__(None, None, None)
+
+    for path, module in model.named_modules():
+        if path:
+            handles.append(module.register_forward_pre_hook(enter(path)))
+            handles.append(module.register_forward_hook(leave, always_call=True))
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _timed(session: Session, steps: int) -> list[float]:
+    """Step times with the device waited for after each, so that a step's kernels lie inside its marker."""
+    seconds: list[float] = []
+
+    def hook(step: Step) -> None:
+        begun = time.perf_counter()
+        with record_function(trace.STEP):
+            step.run()
+            if session.device.type != "cpu":
+                torch.accelerator.synchronize(session.device)
+        seconds.append(time.perf_counter() - begun)
+
+    session.run(steps, on_step=hook)
+    return seconds
+
+
+def _events(recorder: profile, trace_out: Path | None) -> list[trace.Event]:
+    """Through the trace file itself: what a user opens in Perfetto is what was broken down."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = trace_out or Path(folder) / "trace.json"
+        recorder.export_chrome_trace(str(path))
+        return trace.read(path)

@@ -1,0 +1,182 @@
+"""The numbers printed in the papers, each with its source, to stand beside ours.
+
+The tables are the CSV files of the folder beside this file; single numbers that a paper gives in its text are constants
+here. Names of workloads are spelt as ours are.
+"""
+
+from __future__ import annotations
+
+import csv
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+
+FATHOM = "Adolf, Rama, Reagen, Wei and Brooks, Fathom: Reference Workloads for Modern Deep Learning Methods, IISWC 2016"
+MINSKY = (
+    "Guignard, Schild, Bederián, Wolovick and Vega, Performance Characterization of State-Of-The-Art Deep Learning "
+    "Workloads on an IBM Minsky Platform, HICSS 2018"
+)
+GUIDE = "Wünsche, A Beginners Guide to Performance Factors of Machine Learning Applications, University of Magdeburg"
+COOKBOOK = "Vassilieva, Characterization and Benchmarking of Deep Learning, Hewlett Packard Labs (slides)"
+
+SOURCES = {  # file -> where its numbers are printed
+    "fathom_fig3_op_percent": f"{FATHOM}, Fig. 3",
+    "fathom_table2_workloads": f"{FATHOM}, Table II",
+    "minsky_table1_gpu_efficiency": f"{MINSKY}, Table 1",
+    "minsky_table2_sections": f"{MINSKY}, Table 2",
+    "guide_table1_threads": f"{GUIDE}, Table I",
+    "cookbook_models": COOKBOOK,
+    "dlbs_models": "Counted from the model definitions of the Deep Learning Benchmarking Suite, Hewlett Packard",
+    "memn2n_babi_error_percent": (
+        "Sukhbaatar, Szlam, Weston and Fergus, End-To-End Memory Networks, 2015, Table 1 (a transcription: its column "
+        "means are the printed ones, its single cells were not read again)"
+    ),
+}
+
+MACHINE = "a 4 GHz Core i7-6700K under TensorFlow 0.8"  # where the Fathom paper measured, unless it says otherwise
+OUTSIDE_OPS_PERCENT = (1.0, 2.0)  # "typically less than 1-2 %" of the time, Fathom V-A
+HEAVY_TYPES = (5, 15)  # op types that usually take upwards of 90 % of the time, Fathom V-B
+FULLY_CONNECTED_PERCENT = {"alexnet": "11", "vgg": "7", "residual": "< 1"}  # of the time, Fathom V-B
+DEEPQ_OPTIMIZER_PERCENT = 7.0  # of the time at 8 threads, Fathom V-E
+SIMILARITY_IN_TEXT = 0.4  # "about 0.4" between {seq2seq, memnet} and {speech, autoenc}, Fathom V-C
+
+
+@dataclass(frozen=True)
+class WorkloadFacts:
+    """A row of Fathom's Table II."""
+
+    name: str
+    year: int
+    style: str
+    layers: int
+    task: str
+    dataset: str
+
+
+@dataclass(frozen=True)
+class GpuEfficiency:
+    """A row of Minsky's Table 1."""
+
+    kernel_over_api_time: float
+    memcpy_percent: float  # of kernel time
+
+
+@dataclass(frozen=True)
+class Sections:
+    """A row of Minsky's Table 2, normalised to the wall time without a GPU."""
+
+    init: float
+    setup: float
+    run: float
+    main: float
+    wall: float
+
+
+@dataclass(frozen=True)
+class ReferenceModel:
+    """The size of a network; None where its source does not say. The slides call giga-MACs "GFLOPs"."""
+
+    name: str
+    parameters: int | None
+    mebibytes: float | None
+    forward_gmac: float | None
+    weight_layers: int | None = None
+
+
+@cache
+def op_percent() -> dict[str, dict[str, float]]:
+    """Workload -> op type -> percent of the execution time, in the order of Fathom's Fig. 3; 0 is "below 1"."""
+    return {
+        row["workload"]: {kind: float(value) for kind, value in row.items() if kind != "workload"}
+        for row in _rows("fathom_fig3_op_percent")
+    }
+
+
+@cache
+def workloads() -> list[WorkloadFacts]:
+    return [
+        WorkloadFacts(
+            name=row["model"],
+            year=int(row["year"]),
+            style=row["style"],
+            layers=int(row["layers"]),
+            task=row["task"],
+            dataset=row["dataset"],
+        )
+        for row in _rows("fathom_table2_workloads")
+    ]
+
+
+@cache
+def gpu_efficiency() -> dict[str, GpuEfficiency]:
+    return {
+        row["workload"].lower(): GpuEfficiency(
+            kernel_over_api_time=float(row["kernel_time_over_api_time"]),
+            memcpy_percent=float(row["memcpy_kernels_pct"]),
+        )
+        for row in _rows("minsky_table1_gpu_efficiency")
+    }
+
+
+@cache
+def sections() -> dict[tuple[str, str], Sections]:
+    """(workload, "CPU" or "CPU+GPU") -> sections."""
+    return {
+        (row["workload"].lower(), row["mode"]): Sections(
+            init=float(row["INIT"]),
+            setup=float(row["SETUP"]),
+            run=float(row["RUN"]),
+            main=float(row["MAIN"]),
+            wall=float(row["WALL"]),
+        )
+        for row in _rows("minsky_table2_sections")
+    }
+
+
+@cache
+def thread_seconds() -> dict[str, dict[int, float]]:
+    """Framework -> threads -> seconds for a minibatch of 64 of a fully connected network on 4 cores (i7-3820)."""
+    return {
+        row["framework"]: {int(name[1:]): float(row[name]) for name in ("t1", "t2", "t4", "t8") if row[name] != "na"}
+        for row in _rows("guide_table1_threads")
+    }
+
+
+@cache
+def babi_error_percent() -> dict[str, dict[str, float]]:
+    """bAbI task, or mean_1k or mean_10k -> variant of the network -> test error."""
+    return {
+        row["task"]: {name: float(value) for name, value in row.items() if name != "task"}
+        for row in _rows("memn2n_babi_error_percent")
+    }
+
+
+@cache
+def cookbook_models() -> list[ReferenceModel]:
+    return [
+        ReferenceModel(row["name"], int(row["params"]), float(row["MB"]), float(row["GFLOPs_forward"]))
+        for row in _rows("cookbook_models")
+    ]
+
+
+@cache
+def dlbs_models() -> list[ReferenceModel]:
+    return [
+        ReferenceModel(
+            name=row["model"],
+            parameters=None if row["params"] == "NA" else int(row["params"]),
+            mebibytes=_number(row["MiB"]),
+            forward_gmac=_number(row["fwd_GMAC"]),
+            weight_layers=None if row["weight_layers"] == "NA" else int(row["weight_layers"]),
+        )
+        for row in _rows("dlbs_models")
+    ]
+
+
+def _rows(name: str) -> list[dict[str, str]]:
+    text = (files("fathom") / "published" / f"{name}.csv").read_text(encoding="utf-8")
+    return list(csv.DictReader(text.splitlines()))
+
+
+def _number(text: str) -> float | None:
+    return None if text == "NA" else float(text)

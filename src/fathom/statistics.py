@@ -1,0 +1,148 @@
+"""What a series of times says: where it settles, whether it drifts, and its median with an interval.
+
+The labels are those of Barrett et al., Virtual Machine Warmup Blows Hot and Cold (OOPSLA 2017), found the same way:
+the series is cut where its level changes, and the levels are compared with the last one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import stats  # type: ignore[import-untyped]
+
+Label = Literal["flat", "warm-up", "slowing", "unsteady"]
+
+FEWEST = 6  # values below which nothing is said: no trend in five values is significant
+MATERIAL = 0.02  # levels closer than this are one level: a CPU's clock wanders by as much
+SIGNIFICANT = 0.01
+SETTLED = 0.75  # a change of level after this part of the series leaves no steady state to speak of
+
+
+@dataclass(frozen=True)
+class Steady:
+    """Where a series settles, and how; no label where it is too short to tell."""
+
+    label: Label | None
+    start: int
+
+
+@dataclass(frozen=True)
+class Drift:
+    """A trend: p-value of the Mann-Kendall test, and how far the last third lies from the first, as a fraction."""
+
+    p_value: float
+    change: float
+
+    @property
+    def called(self) -> bool:
+        """Chance alone is excluded, and the change is large enough to matter."""
+        return self.p_value < SIGNIFICANT and abs(self.change) > MATERIAL
+
+
+@dataclass(frozen=True)
+class Interval:
+    median: float
+    low: float
+    high: float
+
+
+def steady_state(values: Sequence[float]) -> Steady:
+    """Flat, warm-up (slower at first), slowing (faster at first), or unsteady (no last level, or levels that recur)."""
+    if len(values) < FEWEST:
+        return Steady(None, 0)
+    bounds = [0, *changepoints(values), len(values)]
+    levels = [float(np.median(values[begin:end])) for begin, end in pairwise(bounds)]
+    ratios = [level / levels[-1] - 1 for level in levels] if levels[-1] > 0 else [0.0] * len(levels)
+    first_settled = len(ratios)
+    while first_settled > 0 and abs(ratios[first_settled - 1]) <= MATERIAL:
+        first_settled -= 1
+    start, before = bounds[first_settled], ratios[:first_settled]
+    if not before:
+        return Steady("flat", 0)
+    if start > SETTLED * len(values):
+        return Steady("unsteady", start)
+    if min(before) < -MATERIAL:
+        return Steady("slowing", start)
+    return Steady("warm-up" if min(before) > MATERIAL else "unsteady", start)
+
+
+def changepoints(values: Sequence[float]) -> list[int]:
+    """The indices at which a new level begins: the cut into levels with the least squared error plus penalty.
+
+    Optimal partitioning (Jackson et al., 2005). Outliers are pulled in first, so that one slow step is no level of its
+    own; only the very first level may be a single value, since a first step often is.
+    """
+    x = _scaled(np.asarray(values, dtype=float))
+    count = len(x)
+    shortest = max(2, round(count / 20))
+    penalty = 4 * np.log(count)
+    sums, squares = (np.concatenate([[0.0], np.cumsum(part)]) for part in (x, x * x))
+    best = np.full(count + 1, np.inf)
+    best[0] = -penalty
+    came_from = np.zeros(count + 1, dtype=int)
+    for end in range(1, count + 1):
+        begins = np.array([0, *range(1, end - shortest + 1)])
+        error = squares[end] - squares[begins] - (sums[end] - sums[begins]) ** 2 / (end - begins)
+        total = best[begins] + error + penalty
+        chosen = int(np.argmin(total))
+        best[end], came_from[end] = total[chosen], begins[chosen]
+    found, end = [], count
+    while came_from[end] > 0:
+        end = int(came_from[end])
+        found.append(end)
+    return found[::-1]
+
+
+def drift(values: Sequence[float]) -> Drift | None:
+    """Whether the series goes one way: Kendall's tau against time, which is the Mann-Kendall test."""
+    if len(values) < FEWEST:
+        return None
+    p_value = float(stats.kendalltau(np.arange(len(values)), values).pvalue)
+    third = len(values) // 3
+    first, last, middle = np.median(values[:third]), np.median(values[-third:]), np.median(values)
+    if np.isnan(p_value) or middle <= 0:  # a constant series has no tau
+        return Drift(1.0, 0.0)
+    return Drift(p_value, float((last - first) / middle))
+
+
+def coefficient_of_variation(values: Sequence[float]) -> float | None:
+    """Standard deviation over mean; None for a single value."""
+    if len(values) < 2 or np.mean(values) <= 0:
+        return None
+    return float(np.std(values, ddof=1) / np.mean(values))
+
+
+def median_interval(
+    launches: Sequence[Sequence[float]], confidence: float = 0.95, resamples: int = 1000, seed: int = 0
+) -> Interval:
+    """The median of the launches' medians, with a bootstrap interval that resamples launches first, then steps.
+
+    Each launch is one process; a single one gives the interval of its own steps.
+    """
+    generator = np.random.default_rng(seed)
+    medians = np.stack([_resampled_medians(np.asarray(steps), resamples, generator) for steps in launches])
+    drawn = generator.integers(len(launches), size=(len(launches), resamples))
+    copies = generator.integers(resamples, size=(len(launches), resamples))  # a launch drawn twice differs in its steps
+    spread = np.median(medians[drawn, copies], axis=0)
+    low, high = np.quantile(spread, [(1 - confidence) / 2, (1 + confidence) / 2])
+    return Interval(float(np.median([np.median(steps) for steps in launches])), float(low), float(high))
+
+
+def _resampled_medians(
+    steps: NDArray[np.float64], resamples: int, generator: np.random.Generator
+) -> NDArray[np.float64]:
+    chosen = generator.integers(len(steps), size=(resamples, len(steps)))
+    return np.asarray(np.median(steps[chosen], axis=1))
+
+
+def _scaled(x: NDArray[np.float64]) -> NDArray[np.float64]:
+    """In units of the noise between neighbours, outliers pulled in to six of them."""
+    middle = np.median(x)
+    noise = 1.4826 * np.median(np.abs(np.diff(x))) / np.sqrt(2)
+    noise = max(noise, MATERIAL / 4 * abs(middle), np.finfo(float).tiny)  # a clock that ticks coarsely has none
+    return np.asarray(np.clip((x - middle) / noise, -6, 6))

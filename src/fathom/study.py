@@ -1,0 +1,81 @@
+"""The study: every workload, training and inference, on each device that is there; one record a run, resumable."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from fathom import registry
+from fathom.errors import DataError, FathomError
+from fathom.isolate import failed, isolated
+from fathom.measure import Progress
+from fathom.record import Record
+from fathom.spec import PHASES, RunSpec
+from fathom.store import Store
+
+PARALLEL = ("deepq", "seq2seq", "memnet")  # the three whose parallelism the paper's Fig. 6 shows
+STEPS, BUDGET_S = 200, 6.0  # timed steps of one run, at most
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a study will run, in order."""
+
+    specs: tuple[RunSpec, ...]
+
+    def left(self, store: Store) -> list[RunSpec]:
+        """The runs that have not succeeded yet in this folder."""
+        try:
+            done = {record.spec.id for record in store.records() if record.outcome == "ok"}
+        except DataError:
+            done = set()  # the folder is not there yet
+        return [spec for spec in self.specs if spec.id not in done]
+
+
+def plan(names: Sequence[str], preset: str, devices: Sequence[str], seed: int = 0) -> Plan:
+    """Each workload in both phases on each device; and the three of Fig. 6 at every power of two of CPU threads.
+
+    Beside an accelerator the CPU runs the small preset, as published batches would take it hours: what is compared
+    is time per item.
+    """
+    chosen = list(names) or registry.names("workloads")
+    for name in chosen:
+        registry.check("workloads", name)
+    specs = []
+    for device in devices:
+        fitting = "small" if device == "cpu" and len(devices) > 1 and preset == "paper" else preset
+        base = RunSpec(
+            workload="", preset=fitting, device=device, steps=STEPS, budget_s=BUDGET_S, profile=True, seed=seed
+        )
+        specs += [replace(base, workload=name, phase=phase) for name in chosen for phase in PHASES]
+        if device == "cpu":
+            specs += [
+                replace(base, workload=name, threads=threads)
+                for name in chosen
+                if name in PARALLEL
+                for threads in thread_counts()
+            ]
+    return Plan(tuple(specs))
+
+
+def thread_counts() -> list[int]:
+    """1, 2, 4, ... up to the cores this process may use."""
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return [1 << power for power in range(usable.bit_length()) if 1 << power <= usable]
+
+
+def conduct(
+    specs: Sequence[RunSpec],
+    store: Store,
+    watch: Callable[[int, RunSpec], Progress],
+    run: Callable[[RunSpec, Progress], Record] = isolated,
+) -> Iterator[tuple[Record, Path]]:
+    """Runs each spec in a process of its own and keeps its record at once; a failure is a record too."""
+    for index, spec in enumerate(specs):
+        try:
+            record = run(spec, watch(index, spec))
+        except FathomError as error:
+            record = failed(spec, str(error))
+        yield record, store.add(record)

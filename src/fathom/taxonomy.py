@@ -1,0 +1,129 @@
+"""From torch's ops to the op types and classes A-G of the 2016 paper, in one table.
+
+A name in the table claims everything that runs inside it: the time of aten::conv2d is convolution, whatever library
+does it. Names not in the table are looked into; what is a leaf and still unknown is typed "Other".
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+GROUPS = {
+    "A": "Elementwise arithmetic",
+    "B": "Matrix operations",
+    "C": "Reduction and expansion",
+    "D": "Convolution",
+    "E": "Random sampling",
+    "F": "Optimization",
+    "G": "Data movement",
+}
+
+# class -> op type -> torch ops, without "aten::" and without the trailing "_" of in-place variants
+_TABLE: dict[str, dict[str, str]] = {
+    "A": {
+        "Add": "add addcmul addcdiv _foreach_add _foreach_addcmul _foreach_addcdiv lerp _foreach_lerp add_relu",
+        "Sub": "sub rsub _foreach_sub",
+        "Mul": "mul _foreach_mul",
+        "Div": "div true_divide reciprocal _foreach_div floor_divide remainder",
+        "Pow": "pow sqrt rsqrt square exp log log1p expm1 _foreach_sqrt _foreach_pow cos sin",
+        "Softmax": "softmax _softmax log_softmax _log_softmax _softmax_backward_data _masked_softmax",
+        "Relu": "relu clamp clamp_min clamp_max hardtanh relu6 leaky_relu gelu silu maximum minimum",
+        "ReluGrad": "threshold_backward hardtanh_backward leaky_relu_backward gelu_backward silu_backward",
+        "Tanh": "tanh sigmoid log_sigmoid softplus tanh_backward sigmoid_backward log_sigmoid_backward",
+        "LSTMCell": "_thnn_fused_lstm_cell _thnn_fused_lstm_cell_backward _thnn_fused_lstm_cell_backward_impl",
+        "Neg": "neg abs sign _foreach_neg",
+        "Compare": "eq ne lt le gt ge logical_and logical_or logical_not bitwise_and bitwise_or bitwise_not isfinite",
+    },
+    "B": {
+        "MatMul": "mm addmm bmm baddbmm addbmm mv addmv dot vdot _addmm_activation mkldnn_linear",
+        "LSTM": "mkldnn_rnn_layer mkldnn_rnn_layer_backward _cudnn_rnn _cudnn_rnn_backward miopen_rnn",
+        "Attention": "_scaled_dot_product_flash_attention_for_cpu _scaled_dot_product_flash_attention_for_cpu_backward "
+        "_scaled_dot_product_flash_attention _scaled_dot_product_flash_attention_backward "
+        "_scaled_dot_product_efficient_attention _scaled_dot_product_efficient_attention_backward "
+        "_scaled_dot_product_cudnn_attention _scaled_dot_product_cudnn_attention_backward "
+        "_flash_attention_forward _efficient_attention_forward",
+    },
+    "C": {
+        "CrossEntropy": "cross_entropy_loss nll_loss nll_loss_nd nll_loss_forward nll_loss_backward "
+        "_log_softmax_backward_data binary_cross_entropy_with_logits binary_cross_entropy "
+        "binary_cross_entropy_backward huber_loss huber_loss_backward smooth_l1_loss smooth_l1_loss_backward "
+        "mse_loss mse_loss_backward",
+        "CTCLoss": "ctc_loss _ctc_loss _ctc_loss_backward _cudnn_ctc_loss",
+        "MaxPool": "max_pool2d max_pool1d max_pool2d_with_indices mkldnn_max_pool2d",
+        "MaxPoolGrad": "max_pool2d_with_indices_backward mkldnn_max_pool2d_backward",
+        "AvgPool": "avg_pool2d avg_pool3d adaptive_avg_pool2d _adaptive_avg_pool2d mkldnn_adaptive_avg_pool2d",
+        "AvgPoolGrad": "avg_pool2d_backward avg_pool3d_backward _adaptive_avg_pool2d_backward "
+        "mkldnn_adaptive_avg_pool2d_backward",
+        "BatchNorm": "batch_norm native_batch_norm cudnn_batch_norm _native_batch_norm_legit _batch_norm_with_update "
+        "native_layer_norm layer_norm native_group_norm",
+        "BatchNormGrad": "native_batch_norm_backward cudnn_batch_norm_backward batch_norm_backward "
+        "native_layer_norm_backward native_group_norm_backward",
+        "Sum": "sum mean logsumexp cumsum prod linalg_vector_norm norm var var_mean _foreach_norm any all "
+        "count_nonzero cummax",
+        "Max": "max min amax amin argmax argmin topk sort msort kthvalue searchsorted",
+    },
+    "D": {
+        "Conv2D": "conv2d conv1d conv3d convolution _convolution cudnn_convolution mkldnn_convolution "
+        "thnn_conv2d _slow_conv2d_forward cudnn_convolution_relu",
+        "Conv2DBackward": "convolution_backward mkldnn_convolution_backward",
+    },
+    "E": {
+        "RandomNormal": "normal randn randn_like",
+        "RandomUniform": "uniform rand rand_like randint randint_like random randperm multinomial exponential",
+        "Dropout": "bernoulli native_dropout native_dropout_backward",
+    },
+    "G": {
+        "Transpose": "transpose t permute swapaxes numpy_T movedim",
+        "Tile": "expand expand_as repeat repeat_interleave broadcast_to tile",
+        "Select": "where masked_fill _s_where masked_select masked_scatter",
+        "Pad": "pad constant_pad_nd reflection_pad2d",
+        "Reshape": "view reshape _reshape_alias _unsafe_view flatten unflatten squeeze unsqueeze as_strided view_as "
+        "detach alias select slice narrow split chunk unbind split_with_sizes lift_fresh unfold _reshape_copy",
+        "Shape": "size stride numel sym_size result_type item _local_scalar_dense is_nonzero",
+        "Concat": "cat stack concat hstack vstack",
+        "Gather": "index gather index_select embedding take take_along_dim",
+        "Scatter": "index_put _index_put_impl scatter scatter_add index_add index_copy embedding_dense_backward "
+        "embedding_backward index_fill select_backward slice_backward gather_backward index_select_backward "
+        "unfold_backward",
+        "Copy": "copy clone contiguous _to_copy _copy_from flip roll _pin_memory record_stream set_data",
+        "Fill": "zero fill zeros ones full zeros_like ones_like full_like new_zeros new_full arange eye tril triu "
+        "_foreach_zero",
+        "Allocate": "empty empty_like empty_strided new_empty new_empty_strided resize resize_as",
+    },
+}
+
+_GROUP_OF = {kind: group for group, kinds in _TABLE.items() for kind in kinds}
+_GROUP_OF |= {"Conv2DBackFilter": "D", "Conv2DBackInput": "D", "Other": "A"}
+_TYPE_OF = {op: kind for kinds in _TABLE.values() for kind, ops in kinds.items() for op in ops.split()}
+
+_WRAPPERS = {"to", "type_as", "contiguous", "resolve_conj", "resolve_neg", "linear", "matmul", "dropout", "detach_"}
+
+_OPTIMIZERS = {"SGD": "ApplyMomentum", "RMSprop": "ApplyRMSProp", "Adagrad": "ApplyAdagrad"}
+
+
+@cache
+def type_of(op: str) -> str | None:
+    """The op type of a torch op, or None for what must be looked into."""
+    if not op.startswith("aten::"):
+        return None
+    name = op.removeprefix("aten::")
+    return _TYPE_OF.get(name) or _TYPE_OF.get(name.removesuffix("_"))
+
+
+@cache
+def group_of(kind: str) -> str:
+    """The class letter of an op type."""
+    return "F" if kind.startswith("Apply") else _GROUP_OF[kind]
+
+
+def leaf_type(op: str) -> str | None:
+    """The op type of a leaf that is not in the table, or None for autograd's own bookkeeping."""
+    if op.startswith(("autograd::", "torch::autograd::")) or op.rstrip("0123456789").endswith("Backward"):
+        return None
+    # a wrapper that had nothing to wrap only looked at a tensor
+    return "Shape" if op.removeprefix("aten::") in _WRAPPERS else "Other"
+
+
+def update_type(optimizer: str) -> str:
+    """The op type of an optimizer's work, from torch's name for the optimizer: Adam -> ApplyAdam."""
+    return _OPTIMIZERS.get(optimizer, f"Apply{optimizer}")

@@ -1,0 +1,67 @@
+"""How results look in a terminal: tables on stdout, progress and remarks on stderr, one JSON document for scripts."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+screen = Console()
+human = Console(stderr=True)
+
+
+def print_json(document: Any) -> None:
+    """Strict JSON: a value that is not finite is null, as not every reader knows NaN."""
+    print(json.dumps(_finite(document), indent=1, allow_nan=False))
+
+
+def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+    """Numbers to the right, what is not known as a dash."""
+    table = Table(title=title, title_justify="left")
+    for index, column in enumerate(columns):
+        numeric = any(isinstance(row[index], int | float) for row in rows)
+        table.add_column(column, justify="right" if numeric else "left")
+    for row in rows:
+        table.add_row(*map(text, row))
+    screen.print(table)
+
+
+def print_facts(title: str, rows: Sequence[tuple[str, str]]) -> None:
+    table = Table(title=title, title_justify="left", show_header=False)
+    for row in rows:
+        table.add_row(*row)
+    screen.print(table)
+
+
+def progress_bar() -> Progress:
+    """Shown to a person at a terminal, and gone when done; in a log it would only be noise."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    return Progress(*columns, console=human, transient=True, disable=not human.is_terminal)
+
+
+def text(value: Any) -> str:
+    if value is None:
+        return "—"
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return str(value)
+    return f"{value:,}" if isinstance(value, int) else f"{value:,.4g}"
+
+
+def seconds(value: float) -> str:
+    for unit, size in (("s", 1.0), ("ms", 1e-3)):
+        if value >= size:
+            return f"{value / size:.3g} {unit}"
+    return f"{value / 1e-6:.3g} µs"
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,130 @@
+"""The command line as scripts and people meet it: keys, exit codes, one line for every mistake."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fathom import cli
+
+
+def fathom(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
+    monkeypatch.setattr(sys, "argv", ["fathom", *arguments])
+    with pytest.raises(SystemExit) as stopped:
+        cli.main()
+    assert isinstance(stopped.value.code, int)
+    return stopped.value.code
+
+
+def document(capsys: pytest.CaptureFixture[str]) -> Any:
+    """What was printed on stdout, which must be one JSON document and nothing else."""
+    return json.loads(capsys.readouterr().out)
+
+
+def test_help_does_not_import_torch() -> None:
+    program = (
+        "import sys; sys.argv = ['fathom', '--help']\n"
+        "from fathom.cli import main\n"
+        "try: main()\n"
+        "except SystemExit as end: assert not end.code, end.code\n"
+        "assert 'torch' not in sys.modules"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "doctor" in done.stdout
+
+
+def test_list_gives_the_published_parameter_counts(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert fathom(monkeypatch, "list", "--json") == 0
+    rows = {row["name"]: row for row in document(capsys)}
+    assert all(set(row) == {"name", "year", "layers", "style", "task", "dataset", "params"} for row in rows.values())
+    published = {
+        "alexnet": 60_965_224,
+        "vgg": 143_667_240,
+        "residual": 21_797_672,
+        "autoenc": 815_824,
+        "deepq": 1_686_180,
+    }
+    assert {name: rows[name]["params"] for name in published} == published
+    assert (rows["memnet"]["style"], rows["memnet"]["year"]) == ("Memory Network", 2015)
+
+
+def test_show_adds_presets_and_costs(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert fathom(monkeypatch, "show", "vgg", "--json") == 0
+    facts = document(capsys)
+    assert {"presets", "macs_per_item", "train_flop_per_item", "paper", "params"} <= set(facts)
+    assert facts["macs_per_item"] == 19_632_062_464  # 19.6 G in the Cookbook's table
+    first_layer = 64 * 27 * 224 * 224  # needs no input gradient
+    assert facts["train_flop_per_item"] == 2 * (3 * facts["macs_per_item"] - first_layer)
+
+
+def test_run_keeps_a_record_and_tells_scripts_where(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    arguments = ["run", "autoenc", "--preset", "tiny", "--device", "cpu", "--steps", "4", "--warmup", "1"]
+    assert fathom(monkeypatch, *arguments, "--out", str(tmp_path), "--json") == 0
+    told = document(capsys)
+    assert {"record", "outcome", "device", "step_s", "losses", "items_per_step"} <= set(told)
+    assert (told["outcome"], told["device"], told["items_per_step"]) == ("ok", "cpu", 32)
+    assert (len(told["step_s"]), len(told["losses"])) == (4, 5)
+    kept = json.loads(Path(told["record"]).read_text())
+    assert kept["step_s"] == told["step_s"]
+    assert kept["sections"]["wall_s"] > kept["sections"]["main_s"] > kept["sections"]["run_s"] > 0
+
+
+def test_a_loss_that_is_not_finite_is_a_failed_run_with_a_record(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    arguments = ["run", "autoenc", "--preset", "tiny", "--device", "cpu", "--set", "learning_rate=1e30"]
+    assert fathom(monkeypatch, *arguments, "--out", str(tmp_path), "--json") == 1
+    told = document(capsys)
+    assert told["outcome"] == "failed"
+    assert "the loss is nan" in told["reason"]
+    assert Path(told["record"]).exists()
+
+
+MISTAKES = [
+    (["run", "autoen"], "no workload 'autoen'; did you mean autoenc?"),
+    (["show", "alexnt"], "no workload 'alexnt'; did you mean alexnet?"),
+    (["rnu", "autoenc"], "Did you mean 'run'?"),
+    (["run", "autoenc", "--prset", "tiny"], "no option '--prset'; did you mean --preset?"),
+    (["run", "autoenc", "--preset", "tny"], "no preset 'tny'; did you mean tiny?"),
+    (["run", "autoenc", "--phase", "training"], "no phase 'training'; did you mean train?"),
+    (["run", "autoenc", "--precision", "fp16"], "no precision 'fp16'; did you mean"),
+    (["run", "autoenc", "--batch", "0"], "batch must be at least 1, not 0"),
+    (["run", "autoenc", "--batch", "many"], "--batch"),
+    (["run", "autoenc", "--set", "latent"], "--set takes name=value, not 'latent'"),
+    (["run", "autoenc", "--set", "latents=3"], "no option of autoenc 'latents'; did you mean latent?"),
+    (["run", "autoenc", "--set", "latent=word"], "option latent of autoenc must be int, not 'word'"),
+    (["run", "autoenc", "--data", "nowhere"], "no such folder; put there MNIST's idx files"),
+    (["run", "autoenc", "--device", "cuda:9"], "device 'cuda:9' is not on this machine; there are: cpu"),
+    (["run", "autoenc", "--device", "gpu"], "no device 'gpu'; there are: cpu"),
+    (["run", "autoenc", "--device", "cpu", "--precision", "tf32"], "precision tf32 needs an NVIDIA GPU"),
+    (["run", "autoenc", "--device", "cpu", "--batch", "100000000000"], "try a smaller --batch"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "expected"), MISTAKES, ids=[" ".join(mistake) for mistake, _ in MISTAKES])
+def test_a_mistake_is_one_line_and_exit_code_2(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    arguments: list[str],
+    expected: str,
+) -> None:
+    if arguments[0] == "run":
+        arguments = [*arguments, "--out", str(tmp_path)]
+    assert fathom(monkeypatch, *arguments) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.startswith("fathom: ")
+    assert expected in printed.err
+    assert printed.err.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []

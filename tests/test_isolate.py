@@ -1,0 +1,67 @@
+"""The worker process: whatever ends it, the parent has a record or a clear line, and no child is left."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import psutil
+import pytest
+
+from fathom.isolate import Refused, isolated
+from fathom.spec import RunSpec
+from fathom.store import Store
+from fathom.study import Plan, conduct, plan
+
+TINY = RunSpec(workload="autoenc", preset="tiny", device="cpu", steps=3)
+
+
+def test_a_killed_worker_is_a_failed_record_and_leaves_nobody() -> None:
+    def kill(done: int, total: int) -> None:
+        for child in psutil.Process().children():
+            os.kill(child.pid, signal.SIGKILL)
+
+    record = isolated(TINY, kill)
+    assert record.outcome == "failed"
+    assert record.reason == "the worker was ended by SIGKILL, most likely for want of memory"
+    assert psutil.Process().children() == []
+
+
+def test_a_worker_past_its_time_is_ended() -> None:
+    record = isolated(TINY, timeout_s=0.01)
+    assert (record.outcome, record.reason) == ("failed", "no end after 0.01 s")
+    assert psutil.Process().children() == []
+
+
+def test_a_workers_refusal_is_raised_here() -> None:
+    with pytest.raises(Refused, match="no option of autoenc"):
+        isolated(RunSpec(workload="autoenc", preset="tiny", options={"nonsense": 1}))
+
+
+def test_an_interrupted_parent_takes_its_worker_along() -> None:
+    def interrupt(done: int, total: int) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        isolated(TINY, interrupt)
+    assert psutil.Process().children() == []
+
+
+def test_a_study_goes_on_after_a_failure_and_resumes_what_is_left(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    bad = RunSpec(workload="autoenc", preset="tiny", device="cpu", options={"nonsense": 1})
+    both = Plan((bad, TINY))
+    outcomes = [record.outcome for record, _ in conduct(both.left(store), store, lambda index, spec: lambda *_: None)]
+    assert outcomes == ["failed", "ok"]
+    assert both.left(store) == [bad]
+    assert len(list(store.records())) == 2
+
+
+def test_the_plan_covers_every_workload_phase_and_device() -> None:
+    specs = plan([], "paper", ["cpu", "cuda:0"]).specs
+    pairs = {(spec.workload, spec.phase, spec.device, spec.preset) for spec in specs if spec.threads is None}
+    assert len(pairs) == 8 * 2 * 2
+    assert {preset for *_, device, preset in pairs if device == "cpu"} == {"small"}
+    assert {spec.workload for spec in specs if spec.threads == 1} == {"deepq", "seq2seq", "memnet"}
+    assert len({spec.id for spec in specs}) == len(specs)

@@ -1,0 +1,94 @@
+"""Records on disk: whole or absent, never overwritten, and at ease among strangers."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from fathom.errors import BadOption, DataError, UnknownName
+from fathom.record import Kernel, OpRow, Profile, Record, Sections
+from fathom.spec import RunSpec
+from fathom.store import Store
+
+
+def sample(**changes: object) -> Record:
+    row = OpRow(
+        op="aten::mm", type="MatMul", group="B", layer="encoder", role="fully connected", phase="forward",
+        shapes="[2, 3] [3, 4]", calls=1.5, cpu_s=0.25, device_s=None, flop=48.0, bytes=104.0,
+    )  # fmt: skip
+    profile = Profile(
+        rows=[row], kernels=[Kernel(name="gemm", kind="kernel", calls=1, device_s=0.1)], step_s=[0.3, 0.5],
+        plain_step_s=[0.2, 0.2], outside_s=0.05, per_step_s={"MatMul": [0.2, 0.3]},
+    )  # fmt: skip
+    record = Record(
+        spec=RunSpec(workload="autoenc", options={"latent": 3}),
+        machine={"cpu": {"name": "a CPU", "affinity": [0, 1], "logical_cores": 2}, "gpus": []},
+        device="cpu",
+        outcome="ok",
+        sections=Sections(init_s=1.0, wall_s=2.0),
+        step_s=[0.1, 0.2],
+        losses=[3.0, 2.0],
+        profile=profile,
+    )
+    return replace(record, **changes)  # type: ignore[arg-type]
+
+
+def test_a_record_comes_back_as_it_was(tmp_path: Path) -> None:
+    record = sample()
+    Store(tmp_path).add(record)
+    assert list(Store(tmp_path).records()) == [record]
+    assert record.place == "a CPU, 2 cores"
+    assert record.profile is not None
+    assert record.profile.slowdown == pytest.approx(2.0)
+
+
+def test_nothing_is_overwritten(tmp_path: Path) -> None:
+    record = sample()
+    path = Store(tmp_path).add(record)
+    before = path.read_bytes()
+    with pytest.raises(BadOption, match="cannot write"):
+        Store(tmp_path).add(replace(record, losses=[9.0]))
+    assert path.read_bytes() == before
+    assert [p.name for p in tmp_path.iterdir()] == [path.name], "no temporary file is left behind"
+
+
+def test_a_crash_while_writing_leaves_no_half_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(BadOption, match="No space left on device"):
+        Store(tmp_path).add(sample())
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_strangers_are_passed_over_and_named(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    path = store.add(sample())
+    newer = {**sample().to_json(), "schema": 99}
+    (tmp_path / "newer.json").write_text(json.dumps(newer))
+    (tmp_path / "cut.json").write_text(path.read_text()[:200])
+    (tmp_path / "list.json").write_text("[1, 2]")
+    (tmp_path / "odd.json").write_text(json.dumps({**sample().to_json(), "surprise": 1}))
+    assert len(list(store.records())) == 1
+    told = "\n".join(store.strangers())
+    for name, why in (("newer", "schema 99"), ("cut", "JSON"), ("list", "not a Fathom record"), ("odd", "surprise")):
+        assert any(name in line and why in line for line in told.splitlines()), (name, told)
+
+
+def test_a_missing_folder_is_told(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="no such folder of records"):
+        list(Store(tmp_path / "none").records())
+
+
+def test_the_id_of_a_spec_depends_on_what_it_says_alone() -> None:
+    spec = RunSpec(workload="vgg", options={"a": 1, "b": 2})
+    assert spec.id == RunSpec(workload="vgg", options={"b": 2, "a": 1}).id
+    assert spec.id != replace(spec, seed=1).id
+    assert RunSpec.from_json(json.loads(json.dumps(spec.to_json()))) == spec
+    with pytest.raises(UnknownName, match="did you mean preset"):
+        RunSpec.from_json({"workload": "vgg", "prset": "tiny"})
