@@ -51,3 +51,4 @@ def set_precision(precision: str) -> None:
     """fp32 means every product in full single precision: torch would quietly use tf32 in convolutions."""
     torch.backends.cuda.matmul.allow_tf32 = precision == "tf32"
     torch.backends.cudnn.allow_tf32 = precision == "tf32"
+    torch.backends.cudnn.benchmark = True  # shapes never change here: let cuDNN try its algorithms once

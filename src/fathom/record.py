@@ -64,7 +64,7 @@ class Profile:
     rows: list[OpRow]
     kernels: list[Kernel]
     step_s: list[float]  # of the profiled steps, profiler running
-    plain_step_s: list[float]  # the same steps without it, in the same process
+    plain_step_s: list[float]  # the same steps without it, in the same process; none where only a trace was read
     outside_s: float  # per step, in no op (on a GPU: no kernel running)
     per_step_s: dict[str, list[float]]  # op type -> its time in each profiled step
     ceiling_flop_per_s: float | None = None  # a measured matrix product on this device, in the run's precision
@@ -72,8 +72,10 @@ class Profile:
     notes: list[str] = field(default_factory=list)
 
     @property
-    def slowdown(self) -> float:
+    def slowdown(self) -> float | None:
         """What the profiler itself cost: profiled over plain step time, medians."""
+        if not self.plain_step_s:
+            return None
         return statistics.median(self.step_s) / statistics.median(self.plain_step_s)
 
     def seconds(self, row: OpRow) -> float:

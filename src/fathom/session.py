@@ -52,11 +52,11 @@ class Step:
 class Session:
     """A workload that can be set up and run, and that other tools can be put on."""
 
-    def __init__(self, spec: RunSpec) -> None:
+    def __init__(self, spec: RunSpec, workload: Workload | None = None) -> None:
+        """The workload that the spec names, or one that the caller made himself."""
         self.spec = spec
         self.device = resolve(spec.device, spec.precision)
-        changes = dict(spec.options) | ({} if spec.batch is None else {"batch": spec.batch})
-        self.workload: Workload = registry.workload(spec.workload).configured(spec.preset, **changes)
+        self.workload = workload or _named(spec)
         self._state: State | None = None
         self._steps_done = 0
 
@@ -135,6 +135,11 @@ class Session:
 
     def _memory_watched(self) -> AbstractContextManager[None]:
         return _MemoryWatch(self.workload.name, self.workload.batch, self.device)
+
+
+def _named(spec: RunSpec) -> Workload:
+    changes = dict(spec.options) | ({} if spec.batch is None else {"batch": spec.batch})
+    return registry.workload(spec.workload).configured(spec.preset, **changes)
 
 
 _REFUSALS = ("can't allocate memory", "not enough memory")  # how the CPU allocators word it

@@ -25,7 +25,7 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]
     table = Table(title=title, title_justify="left")
     for index, column in enumerate(columns):
         numeric = any(isinstance(row[index], int | float) for row in rows)
-        table.add_column(column, justify="right" if numeric else "left")
+        table.add_column(column, justify="right" if numeric else "left", no_wrap=numeric)
     for row in rows:
         table.add_row(*map(text, row))
     screen.print(table)

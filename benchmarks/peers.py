@@ -1,0 +1,118 @@
+"""Our ResNet-34 and VGG-19 beside torchvision's and timm's: one training step each, interleaved in one run.
+
+Run on a GPU, from the root of the checkout: PYTHONPATH=src python benchmarks/peers.py --out results/h200/peers.json
+Same batch, precision, memory format, loss and optimizer for all; a ratio under 1 means ours is faster.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import statistics
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import timm
+import torch
+import torchvision
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from fathom.devices import set_precision
+from fathom.machine import fingerprint
+from fathom.registry import workload
+
+Make = Callable[[bool], nn.Module]  # given whether the memory format is channels last
+
+NETWORKS: dict[str, dict[str, Make]] = {
+    "residual": {
+        "fathom": lambda last: workload("residual").configured("paper", channels_last=last).model(),
+        "torchvision": lambda _: torchvision.models.resnet34(),
+        "timm": lambda _: timm.create_model("resnet34"),
+    },
+    "vgg": {
+        "fathom": lambda last: workload("vgg").configured("paper", channels_last=last).model(),
+        "torchvision": lambda _: torchvision.models.vgg19(),
+        "timm": lambda _: timm.create_model("vgg19"),
+    },
+}
+
+
+class Trainer:
+    """One network with its optimizer; step() is a whole update."""
+
+    def __init__(self, make: Make, layout: torch.memory_format, precision: str) -> None:
+        self.model = make(layout == torch.channels_last).cuda().to(memory_format=layout).train()
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=1e-4, momentum=0.9, weight_decay=1e-4)
+        self.half = precision == "bf16"
+
+    def step(self, images: Tensor, labels: Tensor) -> None:
+        self.optimizer.zero_grad(set_to_none=True)
+        with torch.autocast("cuda", torch.bfloat16, enabled=self.half):
+            loss = F.cross_entropy(self.model(images), labels)
+        loss.backward()
+        self.optimizer.step()
+
+    def seconds(self, images: Tensor, labels: Tensor, steps: int) -> float:
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        for _ in range(steps):
+            self.step(images, labels)
+        end.record()
+        end.synchronize()
+        return begin.elapsed_time(end) / 1000 / steps
+
+
+def compare(network: str, precision: str, layout_name: str, batch: int, rounds: int, steps: int) -> dict[str, Any]:
+    set_precision(precision)
+    layout = getattr(torch, layout_name)
+    images = torch.randn(batch, 3, 224, 224, device="cuda").to(memory_format=layout)
+    labels = torch.randint(0, 1000, (batch,), device="cuda")
+    trainers = {name: Trainer(make, layout, precision) for name, make in NETWORKS[network].items()}
+    for trainer in trainers.values():
+        trainer.seconds(images, labels, steps=4)
+    times: dict[str, list[float]] = {name: [] for name in trainers}
+    order = list(trainers)
+    for _ in range(rounds):
+        random.shuffle(order)  # no network always follows the same other
+        for name in order:
+            times[name].append(trainers[name].seconds(images, labels, steps))
+    medians = {name: statistics.median(values) for name, values in times.items()}
+    return {
+        "network": network, "precision": precision, "layout": layout_name, "batch": batch, "step_s": times,
+        "parameters": {name: sum(p.numel() for p in t.model.parameters()) for name, t in trainers.items()},
+        "ours_over_theirs": {name: medians["fathom"] / medians[name] for name in medians if name != "fathom"},
+    }  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--batch", type=int, default=64)
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--steps", type=int, default=4)
+    arguments = parser.parse_args()
+    random.seed(0)
+    results = []
+    for network in NETWORKS:
+        for precision in ("fp32", "bf16"):
+            for layout in ("contiguous_format", "channels_last"):
+                found = compare(network, precision, layout, arguments.batch, arguments.rounds, arguments.steps)
+                results.append(found)
+                ratios = ", ".join(f"{ratio:.3f} of {name}'s" for name, ratio in found["ours_over_theirs"].items())
+                step = statistics.median(found["step_s"]["fathom"])
+                print(f"{network:9} {precision} {layout:18} {step * 1e3:8.2f} ms: {ratios}", flush=True)
+                torch.cuda.empty_cache()
+    worst = max(ratio for found in results for ratio in found["ours_over_theirs"].values())
+    print(f"worst ratio {worst:.3f}")
+    if arguments.out:
+        arguments.out.parent.mkdir(parents=True, exist_ok=True)
+        versions = {"torchvision": torchvision.__version__, "timm": timm.__version__}
+        document = {"machine": fingerprint(torch.device("cuda")), "peers": versions, "results": results}
+        arguments.out.write_text(json.dumps(document, indent=1))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,59 @@
+"""fathom analyse QUESTION RECORDS: one question answered from records, for people or scripts."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fathom import registry
+from fathom.analysis import Finding, analyse
+from fathom.commands._options import Json
+from fathom.errors import BadOption, DataError
+from fathom.record import Record
+from fathom.store import Store
+from fathom.terminal import human, print_json, print_table
+
+
+def command(
+    question: Annotated[str, typer.Argument(help="One of the analyses, e.g. breakdown.")],
+    records: Annotated[list[Path] | None, typer.Argument(help="Folders of records, or single ones.")] = None,
+    published: Annotated[bool, typer.Option("--published", help="Answer from the paper's own numbers.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Answers one question from records."""
+    registry.check("analyses", question)
+    finding = _published(question) if published else analyse(question, _read(records or []))
+    if as_json:
+        print_json(finding.to_json())
+        return
+    human.print(finding.summary)
+    for table in finding.tables:
+        print_table(table.title, table.columns, table.rows)
+    for note in finding.notes:
+        human.print(f"· {note}", highlight=False)
+
+
+def _published(question: str) -> Finding:
+    answer = getattr(registry.module("analyses", question), "published", None)
+    if answer is None:
+        raise BadOption(f"the paper prints no numbers that {question} could be answered from")
+    finding: Finding = answer()
+    return finding
+
+
+def _read(paths: list[Path]) -> list[Record]:
+    if not paths:
+        raise BadOption("name at least one folder of records (or --published)")
+    found: list[Record] = []
+    for path in paths:
+        if path.is_file():
+            try:
+                found.append(Record.from_json(json.loads(path.read_text()), str(path)))
+            except ValueError as error:
+                raise DataError.at(path, f"not JSON: {error}") from None
+        else:
+            found += list(Store(path).records())
+    return found

@@ -1,0 +1,34 @@
+"""fathom report FOLDERS: one page from the records of one or several folders."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fathom.errors import DataError, UnknownName
+from fathom.report import write
+from fathom.store import Store
+from fathom.terminal import human
+
+FORMATS = {"html": "report.html", "md": "report.md"}
+
+
+def command(
+    folders: Annotated[list[Path], typer.Argument(help="Folders of records, e.g. mine/ results/h200.")],
+    format_: Annotated[str, typer.Option("--format", help="html or md.")] = "html",
+    out: Annotated[Path | None, typer.Option(help="The file to write; report.html or report.md.")] = None,
+) -> None:
+    """Writes the report of the records in these folders."""
+    if format_ not in FORMATS:
+        raise UnknownName.among("format", format_, FORMATS)
+    records = []
+    for folder in folders:
+        store = Store(folder)
+        records += list(store.records())
+        for problem in store.strangers():
+            human.print(f"passed over: {problem}", style="yellow", highlight=False)
+    if not records:
+        raise DataError(f"no records in {', '.join(map(str, folders))}; fathom study makes some")
+    human.print(f"report: {write(records, out or Path(FORMATS[format_]))}")

@@ -1,0 +1,84 @@
+"""fathom study: the whole suite on this machine, from nothing to a report."""
+
+from __future__ import annotations
+
+import statistics
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from fathom import study
+from fathom.commands._options import Json, Out, Preset
+from fathom.measure import Progress as Told
+from fathom.record import Record
+from fathom.report import write
+from fathom.spec import RunSpec
+from fathom.store import Store
+from fathom.terminal import human, print_json, print_table, progress_bar
+
+
+def command(
+    names: Annotated[list[str] | None, typer.Argument(help="Workloads; all of them where none is named.")] = None,
+    preset: Preset = "small",
+    device: Annotated[list[str] | None, typer.Option(help="Only these devices; all there are where not given.")] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume/--fresh", help="Go on where this folder stops, or measure all of it again.")
+    ] = True,
+    out: Out = Path("records"),
+    report: Annotated[Path, typer.Option(help="The report, a single HTML file.")] = Path("report.html"),
+    as_json: Json = False,
+) -> None:
+    """Runs every workload, in training and inference, on each device; then writes the report."""
+    from fathom.devices import available, resolve
+
+    devices = [str(resolve(name)) for name in device] if device else available()
+    store = Store(out)
+    planned = study.plan(names or [], preset, devices)
+    left = planned.left(store) if resume else list(planned.specs)
+    if done := len(planned.specs) - len(left):
+        human.print(f"{done} of {len(planned.specs)} runs are in {out} already; --fresh measures them again")
+    records = _conduct(left, store)
+    records = _latest(planned.specs, store)
+    path = write(list(store.records()), report)
+    if as_json:
+        print_json({"records": str(out), "report": str(path), "runs": [_row(record) for record in records]})
+    else:
+        rows = [list(_row(record).values()) for record in records]
+        print_table("Study", list(_row(records[0])), rows)
+        human.print(f"report: {path}")
+    if any(record.outcome != "ok" for record in records):
+        raise typer.Exit(1)
+
+
+def _conduct(specs: list[RunSpec], store: Store) -> list[Record]:
+    with progress_bar() as bar:
+        whole = bar.add_task("study", total=len(specs))
+        current = bar.add_task("")
+
+        def watch(index: int, spec: RunSpec) -> Told:
+            bar.update(whole, completed=index)
+            bar.reset(current, description=f"{spec.workload} {spec.phase} on {spec.device}", total=None)
+            return lambda done, total: bar.update(current, completed=done, total=total)
+
+        return [record for record, _ in study.conduct(specs, store, watch)]
+
+
+def _latest(specs: tuple[RunSpec, ...], store: Store) -> list[Record]:
+    """The newest record of each planned run, in the plan's order."""
+    newest = {record.spec.id: record for record in store.records()}
+    return [newest[spec.id] for spec in specs if spec.id in newest]
+
+
+def _row(record: Record) -> dict[str, Any]:
+    median = statistics.median(record.step_s) if record.step_s else None
+    items = record.items_per_step / median if record.items_per_step and median else None
+    return {
+        "workload": record.spec.workload,
+        "phase": record.spec.phase,
+        "device": record.device,
+        "threads": record.spec.threads,
+        "step (ms)": median * 1e3 if median else None,
+        "items/s": items,
+        "outcome": record.outcome if record.outcome == "ok" else f"failed: {record.reason}",
+    }

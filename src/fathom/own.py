@@ -1,0 +1,185 @@
+"""A user's own model beside the eight: any module and batch, profiled in the same way into the same record."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.optim import SGD, Optimizer
+
+from fathom import trace
+from fathom.errors import BadOption
+from fathom.gradients import split_convolution_backward
+from fathom.machine import fingerprint
+from fathom.ops import profiled
+from fathom.record import Profile, Record
+from fathom.session import Session
+from fathom.spec import RunSpec
+from fathom.workload import Output, Workload
+
+WARMUP = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class OwnModel(Workload):
+    """A module and one batch of its inputs, repeated. Trained with plain SGD on its loss."""
+
+    name: ClassVar = "own"
+    year: ClassVar = 0
+    paper: ClassVar = ""
+    style: ClassVar = ""
+    layers: ClassVar = 0
+    task: ClassVar = ""
+    dataset: ClassVar = ""
+    item: ClassVar = "item"
+    expects: ClassVar = "nothing: the batch comes with the model"
+    presets: ClassVar = {"small": {}}
+
+    module: nn.Module
+    inputs: Any
+    criterion: Callable[[Any], Tensor] | None = None
+
+    def model(self) -> nn.Module:
+        return self.module
+
+    def synthetic(self, seed: int) -> Any:
+        return self.inputs
+
+    def real(self, folder: Path, split: str = "train") -> Any:
+        raise BadOption("a model of your own brings its own batch; --data is for the workloads")
+
+    def feed(self, source: Any, device: torch.device, seed: int) -> Iterator[Any]:
+        batch = _moved(source, device)
+        while True:
+            yield batch
+
+    def forward(self, model: nn.Module, batch: Any) -> Any:
+        if isinstance(batch, dict):
+            return model(**batch)
+        return model(*batch) if isinstance(batch, tuple | list) else model(batch)
+
+    def loss(self, model: nn.Module, batch: Any) -> Tensor:
+        """The criterion given, else the loss that the model itself returns, else the mean of its outputs."""
+        output = self.forward(model, batch)
+        if self.criterion is not None:
+            return self.criterion(output)
+        own = output.get("loss") if isinstance(output, dict) else getattr(output, "loss", None)
+        if isinstance(own, Tensor):
+            return own
+        floats = [tensor for tensor in _tensors(output) if tensor.is_floating_point()]
+        if not floats:
+            raise BadOption("the model returns no floating-point tensor to train on; give a loss")
+        return torch.stack([tensor.float().mean() for tensor in floats]).sum()
+
+    def optimizer(self, model: nn.Module) -> Optimizer:
+        return SGD(model.parameters(), lr=1e-6)  # small: the batch repeats, and only the work is of interest
+
+    def infer(self, model: nn.Module, batch: Any) -> Output:
+        return {str(index): tensor for index, tensor in enumerate(_tensors(self.forward(model, batch)))}
+
+    def answers(self, output: Output, source: Any) -> list[str]:
+        return [f"output {name}: {list(tensor.shape)}" for name, tensor in output.items()]
+
+
+def profile(
+    model: nn.Module | Workload,
+    batch: Any = None,
+    *,
+    loss: Callable[[Any], Tensor] | None = None,
+    phase: str = "train",
+    device: str = "auto",
+    precision: str = "fp32",
+    trace_out: Path | None = None,
+) -> Record:
+    """The op rows of a model: profile(module, batch), or profile(workload). loss takes what the model returns."""
+    if isinstance(model, Workload):
+        workload = model
+    else:
+        workload = OwnModel(module=model, inputs=batch, criterion=loss, batch=_items(batch))
+    spec = RunSpec(workload=workload.name, phase=phase, device=device, precision=precision, profile=True)
+    with Session(spec, workload).setup() as session:
+        session.run(WARMUP)
+        found = profiled(session, trace_out=trace_out)
+        return Record(
+            spec=spec,
+            machine=fingerprint(session.device),
+            device=str(session.device),
+            outcome="ok",
+            step_s=found.plain_step_s,
+            items_per_step=session.items_per_step,
+            parameters=sum(parameter.numel() for parameter in session.state.model.parameters()),
+            profile=found,
+        )
+
+
+def from_target(target: str) -> tuple[Any, ...]:
+    """What package.module:function makes: a Workload, or a module and a batch, or those and a loss."""
+    where, colon, name = target.partition(":")
+    if not (colon and name):
+        raise BadOption(f"expected package.module:function, not {target!r}")
+    sys.path.insert(0, str(Path.cwd()))  # as python -m would find it
+    try:
+        make = getattr(importlib.import_module(where), name)
+    except ImportError as error:
+        raise BadOption(f"cannot import {where}: {error}") from None
+    except AttributeError:
+        raise BadOption(f"{where} has no {name}") from None
+    made = make()
+    if isinstance(made, Workload):
+        return (made,)
+    if isinstance(made, tuple) and len(made) in {2, 3} and isinstance(made[0], nn.Module):
+        return made
+    raise BadOption(f"{target} must return a Workload, or a module and a batch, not {type(made).__name__}")
+
+
+def from_trace(path: Path) -> Record:
+    """A record from a torch.profiler trace that the user already has."""
+    found = trace.breakdown(trace.read(path))
+    notes = split_convolution_backward(found, device=None)
+    steps = [(end - begin) * 1e-6 for begin, end in found.steps]
+    return Record(
+        spec=RunSpec(workload="own", profile=True, device="cuda" if found.on_gpu else "cpu"),
+        machine=fingerprint(),
+        device="cuda" if found.on_gpu else "cpu",
+        outcome="ok",
+        step_s=steps,
+        profile=Profile(
+            rows=found.rows(),
+            kernels=found.kernels(),
+            step_s=steps,
+            plain_step_s=[],
+            outside_s=found.outside_s(),
+            per_step_s=found.per_step_s(),
+            notes=[*notes, f"read from {path.name}; the machine shown is the one that read it"],
+        ),
+        notes=[f"read from {path.name}"],
+    )
+
+
+def _moved(value: Any, device: torch.device) -> Any:
+    if isinstance(value, Tensor):
+        return value.to(device)
+    if isinstance(value, dict):
+        return {key: _moved(item, device) for key, item in value.items()}
+    if isinstance(value, tuple | list):
+        return type(value)(_moved(item, device) for item in value)
+    return value
+
+
+def _tensors(value: Any) -> list[Tensor]:
+    if isinstance(value, Tensor):
+        return [value]
+    if isinstance(value, dict):
+        value = list(value.values())
+    return [tensor for item in value for tensor in _tensors(item)] if isinstance(value, tuple | list) else []
+
+
+def _items(batch: Any) -> int:
+    tensors = _tensors(batch)
+    return len(tensors[0]) if tensors and tensors[0].dim() else 1
