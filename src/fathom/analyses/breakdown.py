@@ -1,0 +1,161 @@
+"""Which op types take the time of each workload? Answers Fig. 3 of the 2016 paper, whose rows stand beside ours."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from fathom import published
+from fathom.analyses._settings import Selection, Setting, listed, op_type, select, unanswered
+from fathom.analysis import Cell, Chart, Finding, Series, Table
+from fathom.record import Record
+from fathom.taxonomy import GROUPS, group_of
+
+TITLE = "Where does the time go, by op type?"
+LEAST_PERCENT = 1.0  # a type that reaches it in no workload has no column
+DIFFERENT_POINTS = 10.0
+OTHER, OUTSIDE = "other ops", "outside ops"
+
+Percent = dict[str, float]  # op type -> percent of the step
+
+
+def analyse(records: Sequence[Record]) -> Finding:
+    selection = select(records, profiled=True, phases=("train",))
+    if not selection.settings:
+        return unanswered("breakdown", TITLE, "no training run with a profile", selection.notes)
+    columns = columns_by_group(selection.settings)
+    return Finding(
+        question="breakdown",
+        title=TITLE,
+        summary=" ".join(_sentence(place, selection.at(place)) for place in selection.places),
+        tables=[_differences(selection.settings), *(_table(place, selection, columns) for place in selection.places)],
+        charts=[_published_map(columns), *(_map(place, selection, columns) for place in selection.places)],
+        notes=[*_notes(), *_slowdowns(selection.settings), *selection.notes],
+    )
+
+
+def columns_by_group(settings: Sequence[Setting]) -> dict[str, list[str]]:
+    """Class A-G -> its op types: the published ones in their order, then ours above 1 %, heaviest first."""
+    printed = next(iter(published.op_percent().values()))
+    columns = {group: [kind for kind in printed if group_of(kind) == group] for group in GROUPS}
+    most: dict[tuple[str, str], float] = {}
+    for setting in settings:
+        for key, percent in setting.percent_by(lambda row: (row.group, row.type)).items():
+            most[key] = max(percent, most.get(key, 0.0))
+    for group, kind in sorted(most, key=lambda key: -most[key]):
+        if most[group, kind] > LEAST_PERCENT and kind not in printed:
+            columns.setdefault(group, []).append(kind)
+    return columns
+
+
+def differing_cells(workload: str, ours: Mapping[str, float]) -> list[tuple[str, float, float]]:
+    """Op type, published and our percentage, where they are more than 10 points apart; the widest first."""
+    theirs = published.op_percent().get(workload)
+    if theirs is None:
+        return []
+    pairs = [(kind, theirs.get(kind, 0.0), ours.get(kind, 0.0)) for kind in {**theirs, **ours}]
+    apart = [pair for pair in pairs if abs(pair[2] - pair[1]) > DIFFERENT_POINTS]
+    return sorted(apart, key=lambda pair: -abs(pair[2] - pair[1]))
+
+
+def _sentence(place: str, settings: list[Setting]) -> str:
+    heaviest: dict[str, list[str]] = {}
+    for setting in settings:
+        percent = setting.percent_by(op_type)
+        kind = max(percent, key=lambda kind: percent[kind])
+        heaviest.setdefault(kind, []).append(f"{percent[kind]:.0f} % of {setting.workload}")
+    told = "; ".join(f"{kind} takes {listed(shares)}" for kind, shares in heaviest.items())
+    compared = [setting for setting in settings if setting.workload in published.op_percent()]
+    apart = sum(len(differing_cells(setting.workload, setting.percent_by(op_type))) for setting in compared)
+    versus = f" (cells more than 10 points from the 2016 paper: {apart})" if compared else ""
+    return f"On {place}, {told}{versus}."
+
+
+def _differences(settings: Sequence[Setting]) -> Table:
+    rows: list[list[Cell]] = []
+    for setting in settings:
+        inside = 100 * setting.op_s / setting.step_s
+        for kind, theirs, ours in differing_cells(setting.workload, setting.percent_by(op_type)):
+            numbers: list[Cell] = [theirs, *(value for value in (ours, 100 * ours / inside, ours - theirs))]
+            rows.append([setting.workload, setting.place, kind, *numbers])
+    return Table(
+        title="Cells more than 10 points from the published ones",
+        columns=[
+            "workload",
+            "place",
+            "op type",
+            "published (%)",
+            "ours (% of step)",
+            "ours (% of op time)",
+            "difference (points)",
+        ],
+        rows=rows,
+    )
+
+
+def _table(place: str, selection: Selection, columns: Mapping[str, list[str]]) -> Table:
+    types = [kind for group in columns.values() for kind in group]
+    return Table(
+        title=f"Percent of a training step on {place}",
+        columns=["workload", *(f"{kind} (%)" for kind in [*types, OTHER, OUTSIDE])],
+        rows=[[setting.workload, *(value for value in _row(setting, types))] for setting in selection.at(place)],
+    )
+
+
+def _row(setting: Setting, types: Sequence[str]) -> list[float]:
+    """The percentages of the types, of all other ops, and of what is outside ops: they add up to 100."""
+    percent = setting.percent_by(op_type)
+    shown = [percent.get(kind, 0.0) for kind in types]
+    other = sum(value for kind, value in percent.items() if kind not in types)
+    return [*shown, other, 100 * setting.outside_s / setting.step_s]
+
+
+def _map(place: str, selection: Selection, columns: Mapping[str, list[str]]) -> Chart:
+    types = [kind for group in columns.values() for kind in group]
+    rows = {setting.workload: _row(setting, types) for setting in selection.at(place)}
+    return _heat_map(f"Percent of a training step on {place}", rows, columns)
+
+
+def _published_map(columns: Mapping[str, list[str]]) -> Chart:
+    """The printed rows in the same columns; what is left to 100 is other ops and outside ops, not told apart."""
+    types = [kind for group in columns.values() for kind in group]
+    rows: dict[str, list[float | None]] = {
+        workload: [*(percent.get(kind) for kind in types), 100 - sum(percent.values()), None]
+        for workload, percent in published.op_percent().items()
+    }
+    return _heat_map(f"Published in 2016: percent of execution time on {published.MACHINE}", rows, columns)
+
+
+def _heat_map(title: str, rows: Mapping[str, Sequence[float | None]], columns: Mapping[str, list[str]]) -> Chart:
+    names = [*(kind for group in columns.values() for kind in group), OTHER, OUTSIDE]
+    bands = [(f"{letter} {GROUPS.get(letter, '')}".strip(), len(types)) for letter, types in columns.items() if types]
+    return Chart(
+        kind="heatmap",
+        title=title,
+        x_title="op type",
+        y_title="workload",
+        series=[Series(name=workload, x=names, y=list(values)) for workload, values in rows.items()],
+        bands=[*bands, ("rest", 2)],
+    )
+
+
+def _notes() -> list[str]:
+    low, high = published.OUTSIDE_OPS_PERCENT
+    return [
+        f"Published: {published.SOURCES['fathom_fig3_op_percent']}, training on {published.MACHINE}; it prints whole "
+        f"percentages of the types above 1 %, and says that {low:.0f} to {high:.0f} % of the time is outside ops.",
+        "Ours are percent of the step: the op types, other ops and outside ops of a row add up to 100. On a GPU, "
+        "outside ops is the time in which no kernel ran, against the step without the profiler.",
+    ]
+
+
+def _slowdowns(settings: Sequence[Setting]) -> list[str]:
+    """The profiler's own cost, printed beside every profile."""
+    by_place: dict[str, list[str]] = {}
+    for setting in settings:
+        factors = [profile.slowdown for profile in setting.profiles if profile.slowdown is not None]
+        if factors:
+            by_place.setdefault(setting.place, []).append(f"{setting.workload} {max(factors):.2f}")
+    return [
+        f"The profiler made steps longer, on {place} by these factors: {listed(told)}."
+        for place, told in by_place.items()
+    ]

@@ -1,0 +1,128 @@
+"""alexnet: the network of Krizhevsky, Sutskever and Hinton (2012), whose two halves met only in some layers.
+
+Harvard's 2016 code built the later single-tower variant without dropout; this is the network of the paper:
+96-256-384-384-256 convolutions in two groups, response normalisation before overlapping pooling, and dropout.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+from torch.nn import functional as F
+
+from fathom.workloads._image_classifier import ImageClassifier, Normalise, dense_layers
+
+_K, _ALPHA, _BETA = 2.0, 1e-4, 0.75  # the paper's; each channel is divided by (k + alpha * sum of 5 squares) ** beta
+
+
+class _ResponseNormalisation(torch.autograd.Function):
+    """Written out, both ways: several times faster than torch's, which pools in three dimensions and raises to a power.
+
+    With s = k + alpha * window(x^2) and y = x * s^-beta, the gradient is
+    dx = dy * s^-beta - 2 * alpha * beta * x * window(dy * y / s): the window is symmetric.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        wide = x.float()  # near k, bfloat16 is too coarse to hold the sum
+        root = torch.rsub(_window(wide.square()), _K, alpha=-_ALPHA).rsqrt_()  # s in one pass, then s^-1/2
+        ctx.save_for_backward(x, root)
+        return root.sqrt().mul_(root).mul_(wide).to(x.dtype)  # s^-3/4 from two square roots: a power costs ten
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        x: Tensor
+        root: Tensor
+        x, root = ctx.saved_tensors
+        wide = x.float()
+        direct = root.sqrt().mul_(root).mul_(gradient)
+        shared = _window((direct * wide).mul_(root).mul_(root))
+        return direct.addcmul_(wide, shared, value=-2 * _ALPHA * _BETA).to(x.dtype)
+
+
+def _window(x: Tensor) -> Tensor:
+    """Each channel's sum with two neighbours on either side, in three additions rather than four."""
+    padded = F.pad(x, (0, 0, 0, 0, 2, 2))
+    pairs = padded[:, :-1] + padded[:, 1:]
+    return (pairs[:, :-3] + pairs[:, 2:-1]).add_(padded[:, 4:])
+
+
+class ResponseNormalisation(nn.Module):
+    """Local response normalisation across channels, by the formula of the paper (torch divides alpha by the window)."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        normalised: Tensor = _ResponseNormalisation.apply(x)  # type: ignore[no-untyped-call]
+        return normalised
+
+
+class AlexNetwork(nn.Module):
+    def __init__(self, side: int, classes: int, shrink: int, dropout: float, channels_last: bool) -> None:
+        super().__init__()
+        widths = [width // shrink for width in (96, 256, 384, 384, 256)]
+        self.normalise = Normalise(channels_last)
+        self.conv1 = nn.Conv2d(3, widths[0], 11, stride=4)
+        self.conv2 = nn.Conv2d(widths[0], widths[1], 5, padding=2, groups=2)
+        self.conv3 = nn.Conv2d(widths[1], widths[2], 3, padding=1)  # the one place where both halves see each other
+        self.conv4 = nn.Conv2d(widths[2], widths[3], 3, padding=1, groups=2)
+        self.conv5 = nn.Conv2d(widths[3], widths[4], 3, padding=1, groups=2)
+        self.response1 = ResponseNormalisation()
+        self.response2 = ResponseNormalisation()
+        self.pool = nn.MaxPool2d(3, stride=2)
+        self.dense = dense_layers(widths[4] * _pooled(side) ** 2, 4096 // shrink, classes, dropout)
+
+    def forward(self, image: Tensor) -> Tensor:
+        x = F.relu_(self.conv1(self.normalise(image)))
+        x = F.relu_(self.conv2(self.pool(self.response1(x))))
+        x = F.relu_(self.conv3(self.pool(self.response2(x))))
+        x = F.relu_(self.conv4(x))
+        x = self.pool(F.relu_(self.conv5(x)))
+        logits: Tensor = self.dense(x.flatten(1))
+        return logits
+
+    def initialise(self, deviation: float) -> None:
+        """Normal weights; biases of one wherever that hands the ReLUs positive inputs early, zero elsewhere."""
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d | nn.Linear):
+                nn.init.normal_(module.weight, std=deviation)
+                positive = module in (self.conv2, self.conv4, self.conv5, self.dense.full1, self.dense.full2)
+                nn.init.constant_(module.bias, 1.0 if positive else 0.0)  # type: ignore[arg-type]
+
+
+def _pooled(side: int) -> int:
+    """The side of what the last pooling leaves of an image."""
+    side = (side - 11) // 4 + 1
+    for _ in range(3):
+        side = (side - 3) // 2 + 1
+    return side
+
+
+@dataclass(frozen=True, kw_only=True)
+class AlexNet(ImageClassifier):
+    name: ClassVar = "alexnet"
+    year: ClassVar = 2012
+    paper: ClassVar = "Krizhevsky, Sutskever and Hinton, ImageNet Classification with Deep CNNs, NIPS 2012"
+    style: ClassVar = "Convolutional, Full"
+    layers: ClassVar = 5
+    smallest_side: ClassVar = 67
+    presets: ClassVar = {
+        "tiny": {
+            **{"batch": 16, "side": 67, "classes": 10, "shrink": 8},
+            **{"weight_deviation": 0.08, "dropout": 0.1, "learning_rate": 0.002},  # what so narrow a network learns with
+        },
+        "small": {"batch": 8},
+        "paper": {"batch": 128},
+    }
+
+    side: int = 227  # the paper says 224, but its convolutions need 227
+    dropout: float = 0.5
+    weight_deviation: float = 0.01
+
+    def network(self) -> nn.Module:
+        network = AlexNetwork(self.side, self.classes, self.shrink, self.dropout, self.channels_last)
+        network.initialise(self.weight_deviation)
+        return network

@@ -1,0 +1,224 @@
+"""speech: the recurrent network of Deep Speech (Hannun 2014) from cepstra to the phones of TIMIT, trained by CTC.
+
+Harvard's 2016 code fed the output from the third layer, so that the recurrent one was never run, and had no context
+window; this is the network of the paper: three dense layers, the first over 9 frames on each side, a bidirectional
+recurrent layer, one more dense layer, all of 2048 units whose ReLU is clipped at 20.
+
+Shape letters: B utterances, T frames, F features a frame, H units, C phones and the blank.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+from torch.nn import functional as F
+from torch.optim import SGD, Optimizer
+
+from fathom import ctc
+from fathom.dataset import Batch
+from fathom.datasets import an4, timit
+from fathom.datasets._audio import FEATURES, Sizes, Utterances
+from fathom.errors import BadOption, DataError
+from fathom.workload import Output, Workload
+
+CLIP = 20.0
+OUTPUTS = 1 + len(timit.PHONES)
+
+
+class _Recurrence(torch.autograd.Function):
+    """Both directions of a plain recurrent layer, h_t = min(max(x_t + h_(t-1) W, 0), 20), and their sum.
+
+    cuDNN knows no clipped ReLU, so this is a loop over time, kept to two kernels a frame: one product for both
+    directions and one clip. Left to autograd, each frame would also add a gradient as large as W; here the gradient
+    of W is a single product over all frames.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x_TBH: Tensor, weight_2HH: Tensor, mirror: Tensor) -> Tensor:
+        states_2TBH = _both_ways(x_TBH, mirror)
+        now, *later = states_2TBH.unbind(1)
+        now.clamp_(0, CLIP)
+        for after in later:
+            now = torch.baddbmm(after, now, weight_2HH, out=after).clamp_(0, CLIP)
+        ctx.save_for_backward(states_2TBH, weight_2HH, mirror)
+        return _summed(states_2TBH, mirror)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient_TBH: Tensor) -> tuple[Tensor, Tensor, None]:
+        states_2TBH, weight_2HH, mirror = ctx.saved_tensors
+        deltas_2TBH = _both_ways(gradient_TBH.contiguous(), mirror)
+        passing = ((states_2TBH > 0) & (states_2TBH < CLIP)).to(deltas_2TBH.dtype)
+        back_2HH = weight_2HH.transpose(1, 2)
+        (now, *earlier), (open_now, *open_earlier) = deltas_2TBH.unbind(1)[::-1], passing.unbind(1)[::-1]
+        now.mul_(open_now)
+        for before, opened in zip(earlier, open_earlier, strict=True):
+            now = torch.baddbmm(before, now, back_2HH, out=before).mul_(opened)
+        entering, leaving = states_2TBH[:, :-1].flatten(1, 2), deltas_2TBH[:, 1:].flatten(1, 2)
+        return _summed(deltas_2TBH, mirror), torch.bmm(entering.transpose(1, 2), leaving), None
+
+
+def _both_ways(x_TBH: Tensor, mirror: Tensor) -> Tensor:
+    """The frames in order and, beside them, each utterance's frames from its own last to its first."""
+    both = x_TBH.new_empty(2, *x_TBH.shape)
+    both[0] = x_TBH
+    torch.index_select(x_TBH.flatten(0, 1), 0, mirror, out=both[1].flatten(0, 1))
+    return both
+
+
+def _summed(both_2TBH: Tensor, mirror: Tensor) -> Tensor:
+    """The two directions frame by frame: mirroring twice restores the order."""
+    return both_2TBH[0] + both_2TBH[1].flatten(0, 1).index_select(0, mirror).view_as(both_2TBH[0])
+
+
+def mirrored(frames_B: Tensor, width: int) -> Tensor:
+    """Row numbers, in a T x B table, that reverse each utterance within its own length and leave padding in place."""
+    time = torch.arange(width, device=frames_B.device)[:, None]
+    turned = torch.where(time < frames_B, frames_B - 1 - time, time)
+    return (turned * len(frames_B) + torch.arange(len(frames_B), device=frames_B.device)).flatten()
+
+
+class BidirectionalRecurrent(nn.Module):
+    """Layer 4: one input matrix for both directions, as the paper writes it, and a recurrent matrix for each."""
+
+    def __init__(self, units: int) -> None:
+        super().__init__()
+        self.input = nn.Linear(units, units)
+        self.recurrent = nn.Parameter(torch.empty(2, units, units))  # forward in time, backward in time
+        for direction in self.recurrent:
+            # the paper does not say; an orthogonal matrix keeps lengths and a clipped ReLU never lengthens,
+            # so that no gradient can grow on its way back through hundreds of frames
+            nn.init.orthogonal_(direction)
+
+    def forward(self, x_TBH: Tensor, frames_B: Tensor) -> Tensor:
+        x_TBH = self.input(x_TBH)
+        summed: Tensor = _Recurrence.apply(x_TBH, self.recurrent.to(x_TBH.dtype), mirrored(frames_B, len(x_TBH)))  # type: ignore[no-untyped-call]
+        return summed
+
+
+class DeepSpeech(nn.Module):
+    """Features and their number of frames to a score for every phone and the blank, at every frame."""
+
+    def __init__(self, context: int, units: int, dropout: float) -> None:
+        super().__init__()
+        self.context, self.dropout = context, dropout
+        self.dense1 = nn.Linear(FEATURES * (2 * context + 1), units)
+        self.dense2 = nn.Linear(units, units)
+        self.dense3 = nn.Linear(units, units)
+        self.recurrent4 = BidirectionalRecurrent(units)
+        self.dense5 = nn.Linear(units, units)
+        self.output = nn.Linear(units, OUTPUTS)
+        for module in self.modules():
+            if isinstance(module, nn.Linear):
+                nn.init.kaiming_normal_(module.weight, nonlinearity="relu")
+                nn.init.zeros_(module.bias)
+
+    def forward(self, features_BTF: Tensor, frames_B: Tensor) -> Tensor:
+        """Scores T x B x C; padding has no part in those of real frames, whatever it holds."""
+        x = self._in_context(features_BTF, frames_B)
+        for dense in (self.dense1, self.dense2, self.dense3):
+            x = self._clipped(dense(x))
+        x = self._clipped(self.dense5(self.recurrent4(x, frames_B)))
+        scores: Tensor = self.output(x)
+        return scores
+
+    def _in_context(self, features_BTF: Tensor, frames_B: Tensor) -> Tensor:
+        """Each frame with its neighbours, T x B x (2 context + 1) F: in a row of frames laid end to end that is
+        a window of so many numbers which moves on by F, so no gathering is needed."""
+        width = features_BTF.shape[1]
+        real = torch.arange(width, device=frames_B.device) < frames_B[:, None]
+        silent = torch.where(real[..., None], features_BTF, 0)
+        rows = F.pad(silent, (0, 0, self.context, self.context)).flatten(1)
+        return rows.unfold(1, self.dense1.in_features, FEATURES).transpose(0, 1)
+
+    def _clipped(self, x: Tensor) -> Tensor:
+        return F.dropout(F.hardtanh(x, 0.0, CLIP), self.dropout, self.training)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Speech(Workload):
+    name: ClassVar = "speech"
+    year: ClassVar = 2014
+    paper: ClassVar = "Hannun et al., Deep Speech: Scaling up end-to-end speech recognition, 2014"
+    style: ClassVar = "Recurrent, Full"
+    layers: ClassVar = 5
+    task: ClassVar = "Supervised"
+    dataset: ClassVar = "TIMIT"
+    item: ClassVar = "utterance"
+    expects: ClassVar = f"{timit.EXPECTS}; or {an4.EXPECTS}"
+    presets: ClassVar = {
+        # so small a network bears a larger step
+        "tiny": {"batch": 8, "units": 128, "frames": 120, "phones": 16, "learning_rate": 1e-3, "clip_norm": 30.0},
+        "small": {"batch": 2, "frames": 150, "phones": 24},
+        "paper": {"batch": 32},  # the paper gives none; 32 is that of the 2016 suite
+    }
+
+    frames: int = 780  # utterances are padded to so many frames: the longest of TIMIT lasts 7.8 s
+    phones: int = 75  # ... and to so many phones
+    units: int = 2048
+    context: int = 9  # frames on each side that the first layer sees; the paper tried 5, 7 and 9
+    dropout: float = 0.05
+    learning_rate: float = 1e-4
+    momentum: float = 0.99
+    clip_norm: float | None = 100.0
+    beam: int = 1  # prefixes kept in decoding; 1 takes the best path
+
+    def __post_init__(self) -> None:
+        for name, least in {"frames": 1, "phones": 1, "units": 1, "context": 0, "beam": 1}.items():
+            if getattr(self, name) < least:
+                raise BadOption(f"{name} must be at least {least}, not {getattr(self, name)}")
+        if not 0 <= self.dropout < 1:
+            raise BadOption(f"dropout must be at least 0 and below 1, not {self.dropout}")
+
+    @property
+    def sizes(self) -> Sizes:
+        return Sizes(self.frames, self.phones)
+
+    def model(self) -> DeepSpeech:
+        return DeepSpeech(self.context, self.units, self.dropout)
+
+    def synthetic(self, seed: int) -> Utterances:
+        return timit.synthetic(seed, self.sizes)
+
+    def real(self, folder: Path, split: str = "train") -> Utterances:
+        """TIMIT or AN4, whichever the folder holds."""
+        if an4.is_here(folder):
+            return an4.read(folder, split, self.sizes)
+        if timit.is_here(folder):
+            return timit.read(folder, split, self.sizes)
+        raise DataError.at(folder, f"neither TIMIT nor AN4; put there {self.expects}")
+
+    def forward(self, model: nn.Module, batch: Batch) -> Tensor:
+        scores_TBC: Tensor = model(batch["features"], batch["frames"])
+        return scores_TBC.transpose(0, 1)
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        """The negative log probability of the phones, in nats per utterance."""
+        scores_TBC: Tensor = model(batch["features"], batch["frames"])
+        log_probs_TBC = scores_TBC.float().log_softmax(-1)
+        lengths = batch["frames"], batch["phone_count"]
+        total = F.ctc_loss(log_probs_TBC, batch["phones"], *lengths, blank=ctc.BLANK, reduction="sum")
+        return total / log_probs_TBC.shape[1]
+
+    def optimizer(self, model: nn.Module) -> Optimizer:
+        """Nesterov's accelerated gradient, as in the paper; the learning rate and the clipping are ours."""
+        return SGD(model.parameters(), lr=self.learning_rate, momentum=self.momentum, nesterov=True)
+
+    def infer(self, model: nn.Module, batch: Batch) -> Output:
+        """The phones heard, padded with 0, and how many."""
+        log_probs_BTC = self.forward(model, batch).float().log_softmax(-1)
+        if self.beam == 1:
+            phones, count = ctc.greedy(log_probs_BTC, batch["frames"])
+        else:
+            phones, count, _ = ctc.beam_search(log_probs_BTC, batch["frames"], self.beam)
+        return {"phones": phones, "phone_count": count}
+
+    def answers(self, output: Output, source: Any) -> list[str]:
+        """Each transcript: 'sh iy hh ae d'."""
+        counted = zip(output["phones"].tolist(), output["phone_count"].tolist(), strict=True)
+        return [source.transcript(phones[:count]) for phones, count in counted]

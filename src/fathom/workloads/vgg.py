@@ -1,0 +1,89 @@
+"""vgg: VGG-19, configuration E of Simonyan and Zisserman (2014): sixteen 3x3 convolutions and three dense layers.
+
+Harvard's 2016 code had twelve convolutions, a ReLU on the logits and dropout of .2; this is the network of the paper.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor, nn
+
+from fathom.errors import UnknownName
+from fathom.workloads._image_classifier import ImageClassifier, Normalise, dense_layers
+
+_WIDTHS = (64, 128, 256, 512, 512)
+_DEPTHS = {"A": (1, 1, 2, 2, 2), "B": (2, 2, 2, 2, 2), "D": (2, 2, 3, 3, 3), "E": (2, 2, 4, 4, 4)}  # convolutions a stage
+
+
+class VGGNetwork(nn.Module):
+    def __init__(
+        self, depths: Sequence[int], side: int, classes: int, shrink: int, dropout: float, channels_last: bool
+    ) -> None:
+        super().__init__()
+        self.normalise = Normalise(channels_last)
+        self.stages = nn.Sequential()
+        channels = 3
+        for number, (width, depth) in enumerate(zip(_WIDTHS, depths, strict=True), start=1):
+            self.stages.add_module(f"stage{number}", _stage(channels, width // shrink, depth))
+            channels = width // shrink
+            side //= 2
+        self.dense = dense_layers(channels * side**2, 4096 // shrink, classes, dropout)
+
+    def forward(self, image: Tensor) -> Tensor:
+        logits: Tensor = self.dense(self.stages(self.normalise(image)).flatten(1))
+        return logits
+
+    def initialise(self, gain: float) -> None:
+        """Glorot's, with which the authors found that the deep network needs no shallower one to start from."""
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d | nn.Linear):
+                nn.init.xavier_uniform_(module.weight, gain)
+                nn.init.zeros_(module.bias)  # type: ignore[arg-type]
+
+
+def _stage(channels: int, width: int, depth: int) -> nn.Sequential:
+    stage = nn.Sequential()
+    for number in range(1, depth + 1):
+        stage.add_module(f"conv{number}", nn.Conv2d(channels, width, 3, padding=1))
+        stage.add_module(f"relu{number}", nn.ReLU(inplace=True))
+        channels = width
+    stage.add_module("pool", nn.MaxPool2d(2))
+    return stage
+
+
+@dataclass(frozen=True, kw_only=True)
+class VGG(ImageClassifier):
+    name: ClassVar = "vgg"
+    year: ClassVar = 2014
+    paper: ClassVar = (
+        "Simonyan and Zisserman, Very Deep Convolutional Networks for Large-Scale Image Recognition, ICLR 2015"
+    )
+    style: ClassVar = "Convolutional, Full"
+    layers: ClassVar = 19
+    smallest_side: ClassVar = 32
+    presets: ClassVar = {
+        "tiny": {
+            **{"batch": 16, "side": 32, "classes": 10, "shrink": 8, "configuration": "A"},
+            **{"weight_gain": 2**0.5, "dropout": 0.2, "learning_rate": 0.005},  # what so narrow a network learns with
+        },
+        "small": {"batch": 1},
+        "paper": {"batch": 256},
+    }
+
+    configuration: str = "E"  # a column of the paper's table: A has 11 layers, B 13, D 16 and E 19
+    dropout: float = 0.5
+    weight_gain: float = 1.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.configuration not in _DEPTHS:
+            raise UnknownName.among("configuration of vgg", self.configuration, _DEPTHS)
+
+    def network(self) -> nn.Module:
+        depths = _DEPTHS[self.configuration]
+        network = VGGNetwork(depths, self.side, self.classes, self.shrink, self.dropout, self.channels_last)
+        network.initialise(self.weight_gain)
+        return network

@@ -1,0 +1,509 @@
+"""The eight questions, on records made by hand: exact numbers where they can be known, sense where they cannot."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from sample_records import GPU, failed_record, op_row, profile_of, record_of, study
+
+from fathom import published, registry
+from fathom.analyses import breakdown, layers, parallelism, phases, roofline, similarity, skew, stationarity
+from fathom.analyses._settings import select
+from fathom.analysis import Chart, Finding, Table, analyse
+from fathom.record import OpRow, Record
+
+LAPTOP_NAME = "Laptop CPU, 4 cores"
+H200_NAME = "NVIDIA H200"
+QUESTIONS = ["breakdown", "layers", "parallelism", "phases", "roofline", "similarity", "skew", "stationarity"]
+
+
+def cells(table: Table, **where: Any) -> dict[str, Any]:
+    """The one row whose columns (spaces for underscores) have these values, by column."""
+    rows = [dict(zip(table.columns, row, strict=True)) for row in table.rows]
+    found = [row for row in rows if all(row[name.replace("_", " ")] == value for name, value in where.items())]
+    assert len(found) == 1, (where, len(found))
+    return found[0]
+
+
+def a_record(**types: float) -> Record:
+    return record_of("autoenc", [op_row(kind, seconds) for kind, seconds in types.items()])
+
+
+# every question
+
+
+def test_these_are_the_questions() -> None:
+    assert registry.names("analyses") == QUESTIONS
+
+
+@pytest.mark.parametrize("question", QUESTIONS)
+def test_no_records_is_said_plainly(question: str) -> None:
+    finding = analyse(question, [])
+    assert finding.summary.startswith("Nothing to answer from: no ")
+    assert (finding.tables, finding.charts) == ([], [])
+
+
+@pytest.mark.parametrize("question", QUESTIONS)
+def test_failures_alone_are_nothing_and_are_told(question: str) -> None:
+    finding = analyse(question, [failed_record("vgg", "out of memory")])
+    assert finding.summary.startswith("Nothing to answer from")
+    assert any("vgg train" in note and "out of memory" in note for note in finding.notes)
+
+
+@pytest.mark.parametrize("question", QUESTIONS)
+def test_a_whole_study_is_answered_in_sound_tables_and_charts(question: str) -> None:
+    finding = analyse(question, study())
+    assert finding.question == question
+    assert finding.title == registry.module("analyses", question).TITLE
+    assert finding.tables
+    assert finding.charts
+    for table in finding.tables:
+        assert {len(row) for row in table.rows} == {len(table.columns)}, table.title
+    for chart in finding.charts:
+        assert_sound(chart)
+    json.dumps(finding.to_json(), allow_nan=False)
+    assert any("2016" in note or "Published" in note for note in finding.notes), "every finding names its source"
+
+
+def assert_sound(chart: Chart) -> None:
+    assert chart.series, chart.title
+    for series in chart.series:
+        assert len(series.x) == len(series.y), (chart.title, series.name)
+        assert not series.text or len(series.text) == len(series.x)
+        known = [y for y in series.y if y is not None]
+        assert all(math.isfinite(y) for y in known)
+        assert not chart.log_y or all(y > 0 for y in known)
+    if chart.kind == "heatmap":
+        assert sum(width for _, width in chart.bands) == len(chart.series[0].x)
+
+
+@pytest.mark.parametrize("question", QUESTIONS)
+def test_one_timed_run_without_a_profile_is_no_accident(question: str) -> None:
+    finding = analyse(question, [record_of("memnet", None)])
+    answered = question in {"phases", "stationarity"}
+    assert finding.summary.startswith("Nothing") is not answered
+
+
+def test_one_run_answers_for_itself_alone() -> None:
+    for question in QUESTIONS:
+        assert isinstance(analyse(question, [a_record(MatMul=0.9, Add=0.1)]), Finding)
+
+
+# which records
+
+
+def test_the_fullest_configuration_is_taken_and_the_rest_told() -> None:
+    tiny = record_of("vgg", [op_row("Add", 1.0)], spec={"preset": "tiny"})
+    small = record_of("vgg", [op_row("MatMul", 1.0)], spec={"preset": "small"})
+    selection = select([small, tiny], profiled=True)
+    assert [setting.runs for setting in selection.settings] == [[small]]
+    assert selection.notes == [f"Left out, as a fuller configuration is there: vgg train on {LAPTOP_NAME} (tiny)."]
+
+
+def test_runs_that_differ_in_seed_and_steps_are_repetitions() -> None:
+    runs = [
+        record_of("vgg", [op_row("Add", seconds)], spec={"seed": seed, "steps": 10 + seed})
+        for seed, seconds in enumerate((1.0, 3.0))
+    ]
+    (setting,) = select(runs, profiled=True).settings
+    assert setting.seconds_by(lambda row: row.type) == {"Add": 2.0}
+
+
+def test_another_precision_is_another_place() -> None:
+    runs = [record_of("vgg", [op_row("Add", 1.0)], spec={"precision": precision}) for precision in ("fp32", "bf16")]
+    assert select(runs, profiled=True).places == [LAPTOP_NAME, f"{LAPTOP_NAME}, bf16"]
+
+
+def test_a_gpus_idle_time_is_that_of_the_plain_step() -> None:
+    """The profiler doubled the step here by slowing the host; the kernels still took 0.3 s of a plain second."""
+    rows = [op_row("MatMul", 0.3, place=GPU)]
+    profile = profile_of(rows, outside_s=1.7, step_s=[2.0] * 5, plain_step_s=[1.0] * 5)
+    (setting,) = select([record_of("vgg", place=GPU, profile=profile)], profiled=True).settings
+    assert setting.percent_by(lambda row: row.type) == {"MatMul": pytest.approx(30.0)}
+    assert setting.outside_s == pytest.approx(0.7)
+
+
+# 1 stationarity
+
+
+def with_series(**series: list[float]) -> Record:
+    profile = profile_of([op_row(kind, sum(values)) for kind, values in series.items()], per_step_s=dict(series))
+    return record_of("autoenc", profile=profile)
+
+
+def test_a_drifting_op_is_told_from_noise() -> None:
+    noise = (1 + 0.02 * np.random.default_rng(3).standard_normal(20)).tolist()
+    drifting = (np.linspace(1.0, 1.5, 20) * np.array(noise)).tolist()
+    finding = stationarity.analyse([with_series(MatMul=noise, Add=drifting)])
+    assert cells(finding.tables[0], op_type="MatMul")["stationary"] == "yes"
+    assert cells(finding.tables[0], op_type="Add")["stationary"] == "no"
+    steady = 100 * sum(noise) / (sum(noise) + sum(drifting))
+    assert finding.summary.startswith(f"{steady:.0f} % of op time is stationary")
+
+
+def test_warm_up_is_apart_from_the_steady_part() -> None:
+    record = record_of("autoenc", None, warmup_s=[9.0, 4.0], step_s=[2.0, 2.02] * 10)
+    row = cells(stationarity.analyse([record]).tables[1], workload="autoenc")
+    assert (row["label"], row["settled after (steps)"], row["stationary"]) == ("warm-up", 2, "yes")
+    assert row["median (ms)"] == pytest.approx(2010.0)
+    assert row["variation (%)"] == pytest.approx(100 * 0.01 * math.sqrt(20 / 19) / 2.01)
+
+
+def test_three_profiled_steps_are_too_few_to_judge() -> None:
+    finding = stationarity.analyse([with_series(MatMul=[1.0, 2.0, 3.0])])
+    assert finding.summary.startswith("No profile has the 6 steps")
+    assert cells(finding.tables[0], op_type="MatMul")["label"] == "too few steps"
+
+
+# 2 skew
+
+
+def test_types_for_ninety_percent() -> None:
+    finding = skew.analyse([a_record(MatMul=0.60, Add=0.20, Mul=0.10, Tanh=0.06, Sum=0.04)])
+    row = cells(finding.tables[0], workload="autoenc")
+    assert (row["types for 90 %"], row["op types"], row["the types for 90 %"]) == (3, 5, "MatMul, Add, Mul")
+    assert finding.charts[0].series[0].y == pytest.approx([60, 80, 90, 96, 100])
+    assert f"On {LAPTOP_NAME}, 3 op types" in finding.summary
+
+
+def test_published_counts_by_hand() -> None:
+    """seq2seq: 35 + 32 + 20 + 3; memnet needs ten of its thirteen."""
+    counts = {"seq2seq": 4, "memnet": 10, "speech": 2, "autoenc": 6, "residual": 3, "vgg": 3, "alexnet": 4, "deepq": 4}
+    assert skew.published_types() == counts
+
+
+# 3 breakdown
+
+
+def breakdown_of_one() -> Finding:
+    rows = [op_row("MatMul", 0.70), op_row("Tanh", 0.20), op_row("Fill", 0.005), op_row("ApplyAdam", 0.045)]
+    return breakdown.analyse([record_of("autoenc", rows, outside_s=0.05)])
+
+
+def test_a_row_adds_up_to_a_hundred() -> None:
+    table = breakdown_of_one().tables[1]
+    row = cells(table, workload="autoenc")
+    assert row["MatMul (%)"] == pytest.approx(70)
+    assert (row["other ops (%)"], row["outside ops (%)"]) == (pytest.approx(0.5), pytest.approx(5))
+    assert sum(value for name, value in row.items() if name != "workload") == pytest.approx(100)
+    assert "Fill (%)" not in row
+
+
+def test_both_maps_have_the_published_columns_first_in_each_class() -> None:
+    theirs, ours = breakdown_of_one().charts
+    assert theirs.series[0].x == ours.series[0].x
+    assert theirs.bands == ours.bands
+    names = ours.series[0].x
+    assert names[:7] == ["Add", "Sub", "Mul", "Div", "Pow", "Softmax", "Tanh"]
+    assert ours.bands[0] == ("A Elementwise arithmetic", 7)
+    assert names[-2:] == ["other ops", "outside ops"]
+    printed = {series.name: dict(zip(series.x, series.y, strict=True)) for series in theirs.series}
+    assert printed["autoenc"]["MatMul"] == 58
+    assert printed["autoenc"]["Tanh"] is None, "the paper has no such column"
+
+
+def test_cells_that_differ_by_more_than_ten_points() -> None:
+    table = breakdown_of_one().tables[0]
+    assert [row[2] for row in table.rows] == ["Tanh", "MatMul"]
+    assert [row[-1] for row in table.rows] == pytest.approx([20, 12])
+    assert cells(table, op_type="Tanh")["published (%)"] == 0
+    assert cells(table, op_type="MatMul")["ours (% of op time)"] == pytest.approx(70 / 0.95)
+
+
+def test_inference_is_not_in_figure_3() -> None:
+    finding = breakdown.analyse([record_of("vgg", [op_row("Add", 1.0)], spec={"phase": "infer"})])
+    assert finding.summary.startswith("Nothing")
+
+
+# 4 similarity
+
+
+def test_the_published_tree() -> None:
+    tree = [
+        ({*joint.left}, {*joint.right}, round(joint.distance, 3))
+        for joint in similarity.linkage(published.op_percent())
+    ]
+    convolutional = {"residual", "vgg", "alexnet", "deepq"}
+    expected = [
+        ({"vgg"}, {"residual"}, 0.003),
+        ({"vgg", "residual"}, {"alexnet"}, 0.015),
+        ({"autoenc"}, {"speech"}, 0.026),
+        ({"vgg", "residual", "alexnet"}, {"deepq"}, 0.042),
+        ({"memnet"}, {"seq2seq"}, 0.110),
+        ({"memnet", "seq2seq"}, {"autoenc", "speech"}, 0.436),
+        (convolutional, {"memnet", "seq2seq", "autoenc", "speech"}, 0.923),
+    ]
+    for (left, right, height), (one, other, expected_height) in zip(tree, expected, strict=True):
+        assert {frozenset(left), frozenset(right)} == {frozenset(one), frozenset(other)}
+        assert height == expected_height
+
+
+def test_the_published_finding_draws_that_tree() -> None:
+    finding = similarity.published()
+    (chart,) = finding.charts
+    assert len(chart.series) == 7
+    leaves = [text for joint in chart.series for text in joint.text if text]
+    assert sorted(leaves) == sorted(published.op_percent())
+    for joint in chart.series:
+        assert joint.x[1] == joint.x[2] >= max(joint.x[0], joint.x[3]), "no joint is nearer than its children"
+    assert "0.003" in finding.summary
+    assert "0.923" in finding.summary
+
+
+def test_branches_do_not_cross() -> None:
+    """At every joint the leaves of either side lie together."""
+    tree = similarity.linkage(published.op_percent())
+    order = {name: index for index, name in enumerate(tree[-1].members)}
+    for joint in tree:
+        positions = sorted(order[name] for name in joint.members)
+        assert positions == list(range(positions[0], positions[0] + len(positions)))
+
+
+def test_distance_by_hand() -> None:
+    assert similarity.distance({"Add": 3.0}, {"Add": 5.0}) == 0
+    assert similarity.distance({"Add": 1.0}, {"Mul": 1.0}) == 1
+    assert similarity.distance({"Add": 1.0, "Mul": 1.0}, {"Add": 1.0}) == pytest.approx(1 - 1 / math.sqrt(2))
+    assert similarity.distance({"Add": 0.0}, {"Add": 1.0}) == 1
+
+
+def test_the_nearest_of_the_eight() -> None:
+    profile = profile_of([op_row("MatMul", 0.89), op_row("Tile", 0.07), op_row("Select", 0.03)])
+    name, distance = similarity.nearest(profile)
+    assert name == "speech"
+    assert distance == pytest.approx(0, abs=1e-12)
+    assert str(similarity.nearest(profile)) == "closest to speech, distance 0.00"
+
+
+def test_the_nearest_among_records() -> None:
+    among = [record_of("vgg", [op_row("Conv2D", 1.0)]), record_of("memnet", [op_row("Add", 1.0)])]
+    assert similarity.nearest(profile_of([op_row("Add", 2.0), op_row("Conv2D", 1.0)]), among).workload == "memnet"
+
+
+def test_a_model_alone_is_placed_among_the_published() -> None:
+    finding = similarity.analyse([record_of("own", [op_row("MatMul", 1.0), op_row("Tile", 0.1)])])
+    assert "own alone: closest to speech" in finding.summary
+    assert [chart.title for chart in finding.charts] == ["Published in 2016"]
+
+
+# 5 phases
+
+
+def timed(workload: str, step_s: float, items: int, place: str = "laptop", phase: str = "train", **more: Any) -> Record:
+    steps: dict[str, Any] = {"warmup_s": [step_s] * 2, "step_s": [step_s] * 10, "items_per_step": items}
+    return record_of(workload, None, place=place, spec={"phase": phase}, **steps, **more)
+
+
+def test_times_per_item_are_relative_to_training_on_the_cpu() -> None:
+    finding = phases.analyse(
+        [
+            timed("vgg", 4.0, 8),
+            timed("vgg", 1.0, 8, phase="infer"),
+            timed("vgg", 0.5, 64, GPU),
+            timed("vgg", 0.1, 64, GPU, phase="infer"),
+        ]
+    )
+    over = f"time per item over training on {LAPTOP_NAME}"
+    values = {(row[1], row[2]): row[finding.tables[0].columns.index(over)] for row in finding.tables[0].rows}
+    assert values == {
+        ("train", LAPTOP_NAME): pytest.approx(1.0),
+        ("infer", LAPTOP_NAME): pytest.approx(0.25),
+        ("train", H200_NAME): pytest.approx((0.5 / 64) / (4 / 8)),
+        ("infer", H200_NAME): pytest.approx((0.1 / 64) / (4 / 8)),
+    }
+    row = cells(finding.tables[0], phase="train", place=H200_NAME)
+    assert (row["step, median (ms)"], row["95 % from (ms)"], row["items/s"]) == (500, 500, 128)
+    assert f"{H200_NAME} trains 64 times as fast as {LAPTOP_NAME}" in finding.summary
+    assert "training takes 4 times as long as inference" in finding.summary
+
+
+def test_the_slowest_cpu_is_the_measure_of_all() -> None:
+    slow = {"cpu": {"name": "Old CPU", "logical_cores": 2, "affinity": None}, "gpus": []}
+    finding = phases.analyse([timed("vgg", 1.0, 1), timed("vgg", 5.0, 1, machine=slow), timed("vgg", 9.0, 1, GPU)])
+    assert "over training on Old CPU, 2 cores" in finding.tables[0].columns[-1]
+    assert [row[-1] for row in finding.tables[0].rows] == pytest.approx([0.2, 1.0, 1.8])
+
+
+def test_networks_of_different_size_are_not_compared() -> None:
+    finding = phases.analyse([timed("vgg", 1.0, 1, parameters=10), timed("vgg", 1.0, 1, GPU, parameters=1000)])
+    assert cells(finding.tables[0], place=H200_NAME)[finding.tables[0].columns[-1]] is None
+    assert any("network is of another size" in note for note in finding.notes)
+
+
+def test_steps_before_the_series_settles_do_not_count() -> None:
+    record = record_of("vgg", None, warmup_s=[3.0], step_s=[3.0] * 5 + [1.0] * 30)
+    assert phases.settled_steps(record) == [1.0] * 30
+
+
+def test_several_runs_widen_the_interval() -> None:
+    runs = [timed("vgg", seconds, 1) for seconds in (1.0, 2.0, 3.0)]
+    row = cells(phases.analyse(runs).tables[0], workload="vgg")
+    assert (row["runs"], row["step, median (ms)"], row["95 % from (ms)"], row["95 % to (ms)"]) == (3, 2000, 1000, 3000)
+
+
+# 6 parallelism
+
+
+def at_threads(threads: int | None, **types: float) -> Record:
+    rows = [op_row(kind, seconds) for kind, seconds in types.items()]
+    return record_of("deepq", rows, spec={"threads": threads})
+
+
+@pytest.mark.parametrize("share", [0.0, 0.1, 0.5, 1.0])
+def test_a_planted_serial_share_is_recovered(share: float) -> None:
+    times = {threads: 2.0 * (share + (1 - share) / threads) for threads in (1, 2, 4, 8)}
+    assert parallelism.serial_share(times) == pytest.approx(share, abs=1e-9)
+
+
+def test_the_serial_share_stays_between_zero_and_one() -> None:
+    assert parallelism.serial_share({1: 1.0, 2: 1.5, 4: 3.0}) == 1
+    assert parallelism.serial_share({1: 4.0, 2: 1.0}) == 0
+    assert parallelism.serial_share({2: 1.0}) is None
+
+
+def test_a_sweep_over_threads() -> None:
+    sweep = [at_threads(n, Conv2D=0.8 / n, ApplyRMSProp=0.2) for n in (1, 2, 4)]
+    finding = parallelism.analyse(sweep)
+    fits = finding.tables[0]
+    assert cells(fits, op_type="Conv2D")["serial share (%)"] == pytest.approx(0, abs=1e-9)
+    assert cells(fits, op_type="ApplyRMSProp")["serial share (%)"] == pytest.approx(100)
+    assert cells(fits, op_type="whole step")["serial share (%)"] == pytest.approx(20)
+    optimizer = cells(fits, op_type="ApplyRMSProp")
+    assert optimizer["share of step, fewest threads (%)"] == pytest.approx(20)
+    assert optimizer["share of step, most threads (%)"] == pytest.approx(50)
+    times = cells(finding.tables[1], op_type="Conv2D")
+    assert (times["role"], times["1 thread (ms)"], times["4 threads (ms)"]) == ("convolution", 800, 200)
+    assert "2.50 (deepq train" in finding.summary
+    assert "ApplyRMSProp in deepq train" in finding.summary
+    assert "20 % at 1, 50 % at 4 threads" in finding.summary
+
+
+def test_one_thread_count_says_so() -> None:
+    finding = parallelism.analyse([at_threads(2, Conv2D=1.0)])
+    assert finding.summary.startswith("Only one thread count was measured for each workload (2)")
+    assert cells(finding.tables[0], op_type="Conv2D")["serial share (%)"] is None
+
+
+def test_threads_not_asked_for_are_the_machines() -> None:
+    finding = parallelism.analyse([at_threads(1, Conv2D=1.0), at_threads(None, Conv2D=0.25)])
+    assert [series.name for series in finding.charts[0].series] == ["1 thread", "4 threads"]
+
+
+def test_a_workload_at_one_count_is_left_out_beside_a_sweep() -> None:
+    alone = record_of("vgg", [op_row("Conv2D", 1.0)], spec={"threads": 1})
+    finding = parallelism.analyse([alone, at_threads(1, Conv2D=1.0), at_threads(2, Conv2D=0.5)])
+    assert any("one thread count only: vgg train" in note for note in finding.notes)
+    assert len(finding.charts) == 1
+
+
+def test_the_published_scaling_is_fitted_on_real_cores() -> None:
+    table = parallelism.analyse([at_threads(1, Conv2D=1.0)]).tables[-1]
+    caffe = cells(table, framework="Caffe")
+    assert caffe["8 threads (s)"] == 15.444
+    assert caffe["serial share (%)"] == pytest.approx(23.63, abs=0.01)
+
+
+# 7 layers
+
+
+def test_layers_and_roles_by_hand() -> None:
+    rows = [
+        op_row("Conv2D", 0.50, layer="features.first.convolution"),
+        op_row("Conv2DBackFilter", 0.25, layer="features.first.convolution"),
+        op_row("MatMul", 0.08, layer="classifier.hidden"),
+        op_row("MatMul", 0.07, layer="classifier.hidden", phase="backward"),
+        op_row("CrossEntropy", 0.02),
+        op_row("ApplyMomentum", 0.03),
+    ]
+    finding = layers.analyse([record_of("alexnet", rows, outside_s=0.05)])
+    table = finding.tables[1]
+    first = cells(table, layer="features.first")
+    assert first["share of step (%)"] == pytest.approx(75)
+    assert (first["forward (% of step)"], first["backward (% of step)"]) == (pytest.approx(50), pytest.approx(25))
+    assert cells(table, layer="(optimizer)")["share of step (%)"] == pytest.approx(3)
+    assert cells(table, layer="(loss)")["share of step (%)"] == pytest.approx(2)
+    assert sum(float(row[3] or 0) for row in table.rows) == pytest.approx(100)
+    connected = cells(finding.tables[0], workload="alexnet")
+    assert connected["published (%)"] == "11"
+    assert connected[f"{LAPTOP_NAME} (% of step)"] == pytest.approx(15)
+    assert "fully connected layers take 15.0 % of alexnet (11 % in 2016)" in finding.summary
+
+
+def test_small_layers_share_a_line() -> None:
+    rows = [op_row("Conv2D", 0.99, layer="a.b"), *(op_row("Add", 0.002, layer=f"tail.{i}") for i in range(5))]
+    table = layers.analyse([record_of("vgg", rows)]).tables[1]
+    assert cells(table, layer="(5 smaller layers)")["share of step (%)"] == pytest.approx(1)
+
+
+# 8 roofline
+
+
+def judged(rows: list[OpRow], place: str = "laptop", **changes: Any) -> roofline.Verdict:
+    """Ceilings of 1000 GFLOP/s and 100 GB/s: the ridge is at 10 FLOP a byte."""
+    ceilings = {"ceiling_flop_per_s": 1e12, "ceiling_bytes_per_s": 1e11}
+    profile = profile_of(rows, **{**ceilings, **changes})
+    (setting,) = select([record_of("vgg", place=place, profile=profile)], profiled=True).settings
+    return roofline.judge(setting)
+
+
+def test_compute_and_memory_bound() -> None:
+    product = op_row("MatMul", 0.5, flop=4e11, bytes=1e9)
+    addition = op_row("Add", 0.25, flop=1e9, bytes=2e10)
+    verdict = judged([product, addition])
+    assert verdict.name == "compute-bound"
+    assert verdict.shares["compute-bound"] == pytest.approx(2 / 3)
+    assert verdict.shares["memory-bound"] == pytest.approx(1 / 3)
+    assert verdict.of_peak == pytest.approx(4.01e11 / 0.75 / 1e12)
+    point = roofline.points(profile_of([product], ceiling_flop_per_s=1e12, ceiling_bytes_per_s=1e11))[0]
+    assert point.of_roof == pytest.approx(0.8)
+
+
+def test_far_below_the_roof_is_latency() -> None:
+    assert judged([op_row("Softmax", 1.0, flop=1e6, bytes=1e7)]).name == "latency-bound"
+
+
+def test_on_a_cpu_short_calls_are_launching() -> None:
+    assert judged([op_row("Add", 1e-3, calls=200.0, flop=1e8, bytes=1e8)]).name == "launch-bound"
+    assert judged([op_row("Add", 1e-3, calls=20.0, flop=1e8, bytes=1e8)]).name == "memory-bound"
+
+
+def test_an_idle_device_is_launch_bound() -> None:
+    rows = [op_row("MatMul", 0.3, place=GPU, flop=2e11, bytes=1e9, cpu_s=0.2)]
+    verdict = judged(rows, GPU, plain_step_s=[1.0] * 5, step_s=[1.5] * 5, outside_s=1.2)
+    assert verdict.name == "launch-bound"
+    assert verdict.busy == pytest.approx(0.3)
+    assert verdict.shares["compute-bound"] == 1, "the op itself is not: it takes longer to run than to issue"
+
+
+def test_launches_hide_behind_a_busy_device() -> None:
+    rows = [op_row("Add", 0.95, place=GPU, flop=1e9, bytes=9e10, cpu_s=3.0)]
+    assert judged(rows, GPU, plain_step_s=[1.0] * 5).name == "memory-bound"
+    assert judged(rows, GPU, plain_step_s=[1.5] * 5).name == "launch-bound"
+
+
+def test_preparing_data_comes_first() -> None:
+    data = op_row("Copy", 0.01, place=GPU, phase="data", cpu_s=0.6, bytes=1e8)
+    rows = [op_row("MatMul", 0.3, place=GPU, flop=2e11, bytes=1e9), data]
+    verdict = judged(rows, GPU, plain_step_s=[1.0] * 5)
+    assert verdict.name == "data-bound"
+    assert verdict.data == pytest.approx(0.6)
+
+
+def test_without_ceilings_nothing_is_claimed() -> None:
+    rows = [op_row("MatMul", 0.5, flop=4e11, bytes=1e9)]
+    verdict = judged(rows, ceiling_flop_per_s=None, ceiling_bytes_per_s=None)
+    assert (verdict.name, verdict.of_peak) == ("not known", None)
+
+
+def test_the_roof_bends_at_the_ridge() -> None:
+    rows = [op_row("MatMul", 0.5, flop=4e11, bytes=1e9)]
+    profile = profile_of(rows, ceiling_flop_per_s=1e12, ceiling_bytes_per_s=1e11)
+    (chart,) = roofline.analyse([record_of("vgg", profile=profile)]).charts
+    assert (chart.series[0].x, chart.series[0].y) == ([400.0], [8e11])
+    roof = chart.series[-1]
+    assert roof.name == "roof"
+    assert (10.0, 1e12) in zip(roof.x, roof.y, strict=True)
+    assert all(y == pytest.approx(min(1e12, 1e11 * x)) for x, y in zip(roof.x, roof.y, strict=True))

@@ -1,0 +1,281 @@
+"""Parallel text and its vocabulary: exact on files written here and on real ones, unshaken by corrupt ones."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import random
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from conftest import real_data
+from fuzz import mutations, survive
+
+from fathom.datasets import wmt
+from fathom.datasets._vocabulary import EOS, GLUE, PAD, SPECIALS, UNK, Vocabulary, detokenise, tokenise
+from fathom.datasets.wmt import ParallelText, Side
+from fathom.errors import DataError, UnknownName
+
+ENGLISH = "The cat, the dog.\nA cat\n\nThe dog sees the cat and the cat sees the dog .\nthe end\n"
+FRENCH = "Le chat, le chien.\nUn chat\nrien\nLe chien voit le chat et le chat voit le chien .\nl'homme\n"
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path_factory.mktemp("cache")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(folder))
+    return folder / "fathom"
+
+
+def write(folder: Path, name: str, english: str = ENGLISH, french: str = FRENCH) -> Path:
+    (folder / f"{name}.en").write_text(english, encoding="utf-8")
+    (folder / f"{name}.fr").write_text(french, encoding="utf-8")
+    return folder
+
+
+def read(folder: Path, split: str = "train", words: int = 50, length: int = 8, lowercase: bool = False) -> ParallelText:
+    return wmt.read(folder, split, Side("en", words, length), Side("fr", words, length), lowercase)
+
+
+def test_tokens_remember_where_they_touched() -> None:
+    g = GLUE
+    assert tokenise("l'homme (grand) dit : non?!") == [
+        *("l", f"{g}'{g}", "homme", f"({g}", "grand", f"{g})", "dit", ":", "non", f"{g}?", f"{g}!")
+    ]
+    assert tokenise("d&apos; Obama &amp; Co", lowercase=True) == ["d", f"{g}'", "obama", "&", "co"]
+    assert tokenise(" \t\n") == []
+    assert detokenise(["a", f"{g}.", f"{g}'{g}", "b", f"({g}"]) == "a.'b ("  # nonsense of a network stays readable
+
+
+def test_detokenising_gives_the_text_again() -> None:
+    rng = random.Random(0)
+    letters = "aZé9_ß中 \t\u2028.,'’-?!()«»€\u0301"
+    for _ in range(2000):
+        text = "".join(rng.choice(letters) for _ in range(rng.randint(0, 12)))
+        assert detokenise(tokenise(text)) == " ".join(text.split())
+
+
+def test_rows_are_exact(tmp_path: Path) -> None:
+    text = read(write(tmp_path, "train"))
+    # "The dog sees the cat and the cat sees the dog ." has 12 tokens and is left out; so is the empty English line
+    assert (len(text), text.dropped, text.too_long, text.truncated) == (3, 1, 1, 0)
+    source, target = text.source_vocabulary, text.target_vocabulary
+    assert source.words == [
+        *SPECIALS,
+        "the",
+        "cat",
+        "dog",
+        "The",
+        "sees",
+        *sorted([".", "A", "and", "end", "￭,", "￭."]),
+    ]
+    rows = text.columns["source"].tolist()
+    assert rows[0] == [*source.encode(["The", "cat", "￭,", "the", "dog", "￭."]), PAD, PAD]
+    assert text.columns["target"][2].tolist() == [*target.encode(["l", "￭'￭", "homme"]), EOS, PAD, PAD, PAD, PAD]
+    assert target.sentence(target.encode(tokenise("l'homme"))) == "l'homme"
+
+
+def test_a_held_out_split_is_cut_not_dropped_and_unknown_words_are_unknown(tmp_path: Path) -> None:
+    write(tmp_path, "train", "a b\n", "x y\n")
+    text = read(write(tmp_path, "test", "b c a b c\n\na\na\n", "y z x y z\nx\nx\n \n"), "test", length=4)
+    assert text.columns["source"].tolist() == [[5, UNK, 4, 5], [4, PAD, PAD, PAD]]
+    assert text.columns["target"].tolist() == [[5, UNK, 4, EOS], [4, EOS, PAD, PAD]]
+    assert (text.dropped, text.too_long, text.truncated) == (2, 0, 1)
+
+
+def test_the_target_needs_room_for_its_end(tmp_path: Path) -> None:
+    write(tmp_path, "train", "a a a\na a a\n", "x x x\nx x\n")
+    text = read(tmp_path, length=3)
+    assert text.too_long == 1
+    assert text.columns["target"].tolist() == [[4, 4, EOS]]
+
+
+def test_vocabulary_keeps_the_most_frequent(tmp_path: Path) -> None:
+    text = read(write(tmp_path, "train"), words=6, lowercase=True)
+    assert text.source_vocabulary.words == [*SPECIALS, "the", "cat"]
+    assert Vocabulary.most_frequent(Counter(b=2, a=2, c=3), 6).words == [*SPECIALS, "c", "a"]
+
+
+@pytest.mark.parametrize(
+    ("names", "train", "valid", "test"),
+    [
+        (["train", "val", "test_2016_flickr", "test_2017_flickr"], ["train"], "val", "test_2016_flickr"),
+        (["train", "valid", "test", "test_2016"], ["train"], "valid", "test"),
+        (
+            ["europarl-v7.fr-en", "giga-fren.release2.fixed", "newstest2013"],
+            ["europarl-v7.fr-en", "giga-fren.release2.fixed"],
+            "newstest2013",
+            "newstest2013",
+        ),
+        (
+            ["newstest2012", "news-commentary-v10.fr-en", "newstest2014", "newstest2013", "newsdiscussdev2015"],
+            ["news-commentary-v10.fr-en"],
+            "newstest2013",
+            "newstest2014",
+        ),
+    ],
+)
+def test_splits(tmp_path: Path, names: list[str], train: list[str], valid: str, test: str) -> None:
+    for name in names:
+        write(tmp_path, name, f"{name}\n", f"{name}\n")
+    for split, expected in (("train", train), ("valid", [valid]), ("test", [test])):
+        assert list(wmt.pairs(tmp_path, split, "en", "fr")) == [(name, name) for name in expected]
+    with pytest.raises(UnknownName, match="no split 'tset'; did you mean test?"):
+        list(wmt.pairs(tmp_path, "tset", "en", "fr"))
+
+
+def test_gzipped_files_read_the_same_and_give_way_to_plain_ones(tmp_path: Path) -> None:
+    expected = read(write(tmp_path, "train")).columns
+    for language in ("en", "fr"):
+        path = tmp_path / f"train.{language}"
+        (tmp_path / f"train.{language}.gz").write_bytes(gzip.compress(path.read_bytes()))
+        path.unlink()
+    columns = read(tmp_path).columns
+    assert all((columns[name] == expected[name]).all() for name in expected)
+    assert len(read(write(tmp_path, "train", "one\n", "un\n"))) == 1
+
+
+@pytest.mark.parametrize(
+    ("english", "french", "message"),
+    [
+        ("a\nb\nc\n", "x\ny\n", r"train\.en: 3 lines, but train\.fr beside it has 2$"),
+        ("a\nb\n", "x\ny\nz", r"train\.en: 2 lines, but train\.fr beside it has 3$"),
+        ("a\nb\n", "x\n\0\n", r"train\.fr: line 2: a zero byte, expected one sentence a line"),
+        ("a" * (1 << 20) + "\n", "x\n", r"train\.en: line 1: longer than 1048576 bytes"),
+        ("", "", r"train\.en: no words in it or in train\.fr; put there one sentence a line"),
+        ("a b c d e f g h i\n", "x\n", r"no train pair of at most 8 and 7 words .* among 1"),
+    ],
+)
+def test_bad_text_is_told_in_one_line(tmp_path: Path, english: str, french: str, message: str) -> None:
+    write(tmp_path, "train", english, french)
+    with pytest.raises(DataError, match=message) as caught:
+        read(tmp_path)
+    assert "\n" not in str(caught.value)
+
+
+def test_invalid_utf8_names_file_line_and_byte(tmp_path: Path) -> None:
+    write(tmp_path, "train")
+    (tmp_path / "train.fr").write_bytes(b"bon\nd\xe9j\xe0\n")
+    with pytest.raises(DataError, match=r"train\.fr: line 2: not UTF-8: .* at byte 1 of the line"):
+        read(tmp_path)
+
+
+def test_missing_files_say_what_belongs_there(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="no train text in en and fr; put there one sentence a line"):
+        read(tmp_path / "absent")
+    write(tmp_path, "train")
+    with pytest.raises(DataError, match="no test text in en and fr; put there"):
+        read(tmp_path, "test")
+    (tmp_path / "train.fr").unlink()
+    with pytest.raises(DataError, match=r"train\.fr or train\.fr\.gz is missing; put there"):
+        read(tmp_path)
+
+
+def test_vocabulary_comes_from_the_cache_until_the_text_changes(tmp_path: Path, cache: Path) -> None:
+    path = write(tmp_path, "train") / "train.en"
+    words = read(tmp_path).source_vocabulary.words
+    stat = path.stat()
+    path.write_text(ENGLISH.replace("cat", "cow"), encoding="utf-8")
+    os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))  # as if nothing had happened
+    assert read(tmp_path).source_vocabulary.words == words
+    os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns + 1))
+    assert "cow" in read(tmp_path).source_vocabulary.words
+    assert read(tmp_path, words=6).source_vocabulary.words == [*SPECIALS, "the", "cow"]
+    assert [entry.suffix for entry in cache.iterdir()] == [".json"] * 3, "whole files and no drafts"
+
+
+def test_a_damaged_cache_is_built_anew(tmp_path: Path, cache: Path) -> None:
+    words = read(write(tmp_path, "train")).source_vocabulary.words
+    (path,) = cache.iterdir()
+    whole = path.read_bytes()
+    swapped = json.loads(whole)
+    swapped["words"].reverse()
+    damaged = [b"", b"null", b"[" * 100_000, json.dumps(swapped).encode(), *mutations(whole, 300)]
+    for content in damaged:
+        path.write_bytes(content)
+        assert read(tmp_path).source_vocabulary.words == words
+        assert path.read_bytes() == whole or json.loads(path.read_bytes()) == json.loads(whole)
+
+
+def test_a_cache_that_cannot_be_written_is_done_without(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_text("in the way")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    assert len(read(write(tmp_path, "train"))) == 3
+
+
+@pytest.mark.parametrize(("name", "least_refused"), [("train.fr", 400), ("train.en.gz", 1000)])
+def test_corrupt_files_are_refused_or_sound(tmp_path: Path, name: str, least_refused: int) -> None:
+    write(tmp_path, "train")
+    if name.endswith(".gz"):
+        (tmp_path / name).write_bytes(gzip.compress(ENGLISH.encode()))
+        (tmp_path / "train.en").unlink()
+
+    def check() -> None:
+        text = read(tmp_path)
+        assert len(text) + text.dropped + text.too_long == 5
+        for column, vocabulary in (("source", text.source_vocabulary), ("target", text.target_vocabulary)):
+            rows = text.columns[column]
+            assert rows.shape == (len(text), 8)
+            assert 0 <= int(rows.min()) <= int(rows.max()) < len(vocabulary)
+            padded = rows == PAD
+            assert not padded[:, 0].any()
+            assert (padded.int().diff(dim=1) >= 0).all(), "padding is at the end alone"
+        assert ((text.columns["target"] == EOS).sum(1) == 1).all()
+
+    refused, accepted = survive(tmp_path / name, check, count=1500)
+    assert refused + accepted == 1500
+    assert refused >= least_refused
+
+
+def test_synthetic_is_a_dictionary_and_one_rule_of_order() -> None:
+    text = wmt.synthetic(3, Side("en", 100, 9), Side("fr", 90, 12), items=400)
+    again = wmt.synthetic(3, Side("en", 100, 9), Side("fr", 90, 12), items=400)
+    assert all((text.columns[name] == again.columns[name]).all() for name in text.columns)
+    assert (len(text.source_vocabulary), len(text.target_vocabulary)) == (100, 90)
+    sources = [[word for word in row if word != PAD] for row in text.columns["source"].tolist()]
+    targets = [row[: row.index(EOS)] for row in text.columns["target"].tolist()]
+    assert {len(row) for row in sources} == set(range(4, 10))
+    # a translation occurs as often as its word in every sentence; over 400 sentences only one candidate is left
+    meaning: dict[int, set[int]] = {}
+    for source, target in zip(sources, targets, strict=True):
+        assert len(source) == len(target)
+        for word in set(source):
+            matches = {other for other in target if target.count(other) == source.count(word)}
+            meaning[word] = meaning.get(word, matches) & matches
+    assert all(len(candidates) == 1 for candidates in meaning.values()), "each word has exactly one translation"
+    moved = 0
+    for source, target in zip(sources, targets, strict=True):
+        literal = [next(iter(meaning[word])) for word in source]
+        at = 0
+        while at < len(literal):
+            swapped = literal[at] != target[at]
+            assert target[at : at + 2] == literal[at : at + 2][::-1] if swapped else True
+            moved += swapped
+            at += 2 if swapped else 1
+    assert moved > 100, "order is part of what there is to learn"
+
+
+def test_real_multi30k() -> None:
+    folder = real_data("multi30k")
+    sides = Side("en", 40_000, 40), Side("de", 40_000, 50)
+    train, valid, test = (wmt.read(folder, split, *sides) for split in wmt.SPLITS)
+    assert (len(train) + train.too_long, len(valid), len(test)) == (29_000, 1014, 1000)
+    assert (train.too_long, train.dropped, test.truncated) == (1, 0, 0)
+    first = test.source_vocabulary.sentence(n for n in test.columns["source"][0].tolist() if n != PAD)
+    assert first == (folder / "test_2016_flickr.en").read_text(encoding="utf-8").splitlines()[0]
+    for language in ("en", "de", "fr"):
+        for line in (folder / f"val.{language}").read_text(encoding="utf-8").splitlines():
+            assert detokenise(tokenise(line)) == " ".join(line.split())
+
+
+def test_real_wmt15() -> None:
+    folder = real_data("wmt15-fr-en")
+    sides = Side("en", 10_000, 40), Side("fr", 10_000, 50)
+    train, test = (wmt.read(folder, split, *sides) for split in ("train", "test"))
+    assert len(train) + train.dropped + train.too_long == 20_000
+    assert train.dropped == 36, "one side is empty"
+    assert (len(test), test.dropped) == (3000, 0)
+    assert len(train.source_vocabulary) == len(train.target_vocabulary) == 10_000
+    assert train.target_vocabulary.words[4:7] == ["de", "￭.", "￭'￭"]
