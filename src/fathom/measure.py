@@ -60,7 +60,7 @@ def _measured(spec: RunSpec, progress: Progress) -> Record:
     if spec.profile and wrong is None:
         from fathom.ops import profiled
 
-        profile = profiled(session)
+        profile = profiled(session, seconds[spec.warmup :])
     record = Record(
         spec=spec,
         machine=fingerprint(session.device),

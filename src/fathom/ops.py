@@ -1,7 +1,7 @@
 """The profiled pass: a few steps of a session under torch's profiler, turned into op rows.
 
-A profiled step is never a timed step: the same number of steps runs without the profiler just before, and the ratio
-of the two, the profiler's own slowdown, is part of the result.
+A profiled step is never a timed step. The ratio of profiled to plain step time in the same process, the profiler's own
+slowdown, is part of the result.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -23,15 +23,14 @@ from fathom.gradients import split_convolution_backward
 from fathom.record import Profile
 from fathom.session import Session, Step
 
-MAX_STEPS, MIN_STEPS = 24, 3
+MAX_STEPS, MIN_STEPS = 24, 6  # fewer than six values show no trend
 BUDGET_S = 6.0  # of profiled steps; a step of minutes is still profiled MIN_STEPS times
 
 
-def profiled(session: Session, budget_s: float = BUDGET_S, trace_out: Path | None = None) -> Profile:
-    """A profile of the session's next steps."""
-    plain = _timed(session, MIN_STEPS)
-    steps = max(MIN_STEPS, min(MAX_STEPS, int(budget_s / statistics.median(plain))))
-    plain = _timed(session, steps)
+def profiled(session: Session, plain_step_s: Sequence[float] | None = None, trace_out: Path | None = None) -> Profile:
+    """A profile of the session's next steps; plain_step_s are CPU steps already timed in this process."""
+    plain = list(plain_step_s) if plain_step_s and session.device.type == "cpu" else _timed(session, MIN_STEPS)
+    steps = max(MIN_STEPS, min(MAX_STEPS, int(BUDGET_S / statistics.median(plain))))
     activities = [ProfilerActivity.CPU]
     if session.device.type == "cuda":
         activities.append(ProfilerActivity.CUDA)

@@ -71,7 +71,7 @@ class Replay:
         return max(0, self.written - self._oldest()) * self.envs
 
     def sample(self, count: int) -> Batch:
-        """Transitions drawn with equal chance, with replacement; neither here nor there does the host wait."""
+        """Transitions drawn with equal chance, with replacement; the host neither waits nor sends anything."""
         if len(self) == 0:
             raise ValueError("nothing to sample from yet")
         drawn = torch.randint(len(self), (count,), generator=self._random, device=self.frames.device)
@@ -102,6 +102,6 @@ class Replay:
         return stack * (self._back <= history[:, None])[:, :, None, None]
 
     def _staged(self, array: NDArray[np.generic]) -> Tensor:
-        """Pinned, so that the copy to a GPU does not hold up the host; torch reuses the memory when the copy is done."""
+        """Pinned, so that the copy to a GPU does not hold up the host; torch reuses the memory when it is done."""
         tensor = torch.from_numpy(array)
         return tensor.pin_memory() if self.frames.device.type == "cuda" else tensor

@@ -125,5 +125,5 @@ def leaf_type(op: str) -> str | None:
 
 
 def update_type(optimizer: str) -> str:
-    """The op type of an optimizer's work, from torch's name for the optimizer: Adam -> ApplyAdam."""
+    """The op type of an optimizer's work, from torch's name for the optimizer: Adam -> ApplyAdam; Clip before it."""
     return _OPTIMIZERS.get(optimizer, f"Apply{optimizer}")

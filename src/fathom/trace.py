@@ -273,7 +273,7 @@ class _Walk:
         if step < 0 or event["ts"] > self.ends[step]:
             return None  # between steps
         if frame.phase == "optimizer":
-            kind = update_type(frame.optimizer or "Gradient")
+            kind = update_type(frame.optimizer or "Clip")
         found = Occurrence(
             op=event["name"],
             type=kind,

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from fathom.datasets.atari import SIDE, Arrival
 
-CELLS = 7
+CELLS = 7  # the field is 7 x 7 cells of 12 x 12 pixels
 _MOVES = np.array([0, 1, -1])
 _CELL = SIDE // CELLS
 
@@ -15,7 +15,7 @@ _CELL = SIDE // CELLS
 class Catch:
     """All games as one array: instant, exact, and won by who moves towards the ball.
 
-    The ball falls straight down, a cell a step, so that a game lasts 11 steps: one point for a catch, minus one else.
+    The ball falls straight down, a cell a step, so that a game lasts six: one point for a catch, minus one else.
     """
 
     actions = ("NOOP", "RIGHT", "LEFT")

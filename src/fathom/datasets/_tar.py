@@ -59,10 +59,11 @@ def _header(path: Path, file: FileIO, start: int, end: int) -> tarfile.TarInfo |
 
 def _check_end(path: Path, file: FileIO, start: int, end: int) -> None:
     """A header lost to zeros looks like the end of an archive: only padding may follow it."""
+    if end - start > _PADDING:
+        raise DataError.at(path, f"the archive ends here, but {end - start} bytes follow", offset=start)
     file.seek(start)
-    rest = file.read(min(end - start, _PADDING))
+    rest = file.read(end - start)
     for at in range(0, len(rest) - _BLOCK + 1, _BLOCK):
         with suppress(tarfile.HeaderError, ValueError):
             lost = tarfile.TarInfo.frombuf(rest[at : at + _BLOCK], "utf-8", "replace")
-            problem = f"the archive ends here, but a member {lost.name!r} follows"
-            raise DataError.at(path, problem, offset=start)
+            raise DataError.at(path, f"the archive ends here, but a member {lost.name!r} follows", offset=start)

@@ -111,8 +111,13 @@ class AlexNet(ImageClassifier):
     smallest_side: ClassVar = 67
     presets: ClassVar = {
         "tiny": {
-            **{"batch": 16, "side": 67, "classes": 10, "shrink": 8},
-            **{"weight_deviation": 0.08, "dropout": 0.1, "learning_rate": 0.002},  # what so narrow a network learns with
+            "batch": 16,
+            "side": 67,
+            "classes": 10,
+            "shrink": 8,
+            "weight_deviation": 0.08,  # in so narrow a network the signal would die of the published one
+            "dropout": 0.1,
+            "learning_rate": 0.002,
         },
         "small": {"batch": 8},
         "paper": {"batch": 128},

@@ -14,7 +14,7 @@ from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self
 
 import numpy as np
 import torch
@@ -31,7 +31,7 @@ from fathom.workload import Output, State, Workload, phase
 
 
 class QNetwork(nn.Module):
-    """From four frames to the value of each action, with torch's default weights: the authors' framework had the same."""
+    """From four frames to the value of each action; torch's default weights are also those of the authors' code."""
 
     def __init__(self, actions: int, filters: int, hidden: int) -> None:
         super().__init__()
@@ -65,7 +65,7 @@ class Agent:
     _sent: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
 
     def act(self, best: Tensor | None, epsilon: float) -> NDArray[np.int64]:
-        """Sets the emulators off with the network's choice or, with chance epsilon, any action; does not wait for them."""
+        """Sets the emulators off, with the network's choice or, by chance epsilon, any action; does not wait."""
         envs = self.environment.envs
         any_action = self.random.integers(len(self.environment.actions), size=envs)
         exploring = self.random.random(envs) < epsilon
@@ -100,7 +100,16 @@ class Deepq(Workload):
     item: ClassVar = "transition"
     expects: ClassVar = atari.EXPECTS
     presets: ClassVar = {
-        "tiny": {"batch": 32, "envs": 4, "capacity": 2_000, "learning_starts": 200, "filters": 8, "hidden": 64},
+        # Skiing costs points at every step: there is something to learn from the first one on
+        "tiny": {
+            "game": "skiing",
+            "batch": 16,
+            "envs": 4,
+            "capacity": 2_000,
+            "learning_starts": 200,
+            "filters": 8,
+            "hidden": 64,
+        },
         "small": {"batch": 32, "envs": 4, "capacity": 20_000, "learning_starts": 1_000},
         # 32 games keep 16 cores at work, and the batch and the ratio of updates to actions stay those of the paper
         "paper": {"batch": 32, "envs": 32, "capacity": 1_000_000, "learning_starts": 50_000},
@@ -186,7 +195,7 @@ class Deepq(Workload):
 
     def target_value(self, target: nn.Module, batch: Batch) -> Tensor:
         """What an action turned out to be worth: its reward, and what the target network expects after it."""
-        expected = target(batch["next_observation"]).float().amax(1)
+        expected: Tensor = target(batch["next_observation"]).float().amax(1)
         return batch["reward"] + self.discount * expected * ~batch["terminal"]
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
@@ -247,12 +256,12 @@ class Deepq(Workload):
         return torch.stack(losses).mean()
 
     def _parts(self, batch: Batch) -> list[Batch]:
-        columns = zip(*(column.split(self.batch) for column in batch.values()), strict=True)
+        columns = zip(*(column.chunk(self.updates_per_step) for column in batch.values()), strict=True)
         return [dict(zip(batch, part, strict=True)) for part in columns]
 
     def infer(self, model: nn.Module, batch: Batch) -> Output:
         """The best action and its value."""
-        value, action = self.forward(model, batch).max(1)
+        value, action = self.forward(model, batch).float().max(1)
         return {"action": action, "value": value}
 
     def infer_step(self, state: State) -> Output:
