@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import geometric_mean
 
-from scipy import stats  # type: ignore[import-untyped]
+from scipy import stats
 
 from fathom import published
 from fathom.analyses._settings import Setting, on_cpu, select, unanswered, workload_order

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import NamedTuple
 
-from scipy import stats  # type: ignore[import-untyped]
+from scipy import stats
 
 from fathom import published as paper
 from fathom.analyses._settings import Setting, listed, op_type, seconds_by, select, unanswered

@@ -7,7 +7,6 @@ from typing import Annotated
 
 import typer
 
-from fathom.analyses.similarity import nearest
 from fathom.commands._options import Device, Json, Out, Precision
 from fathom.errors import BadOption
 from fathom.record import Record
@@ -29,6 +28,7 @@ def command(
     if (target is None) == (trace is None):
         raise BadOption("give either package.module:function or --trace FILE")
     from fathom import own
+    from fathom.analyses.similarity import nearest
 
     if trace is not None:
         record = own.from_trace(trace)

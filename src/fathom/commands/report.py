@@ -8,7 +8,6 @@ from typing import Annotated
 import typer
 
 from fathom.errors import DataError, UnknownName
-from fathom.report import write
 from fathom.store import Store
 from fathom.terminal import human
 
@@ -21,6 +20,8 @@ def command(
     out: Annotated[Path | None, typer.Option(help="The file to write; report.html or report.md.")] = None,
 ) -> None:
     """Writes the report of the records in these folders."""
+    from fathom.report import write
+
     if format_ not in FORMATS:
         raise UnknownName.among("format", format_, FORMATS)
     records = []

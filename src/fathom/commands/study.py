@@ -12,7 +12,6 @@ from fathom import study
 from fathom.commands._options import Json, Out, Preset
 from fathom.measure import Progress as Told
 from fathom.record import Record
-from fathom.report import write
 from fathom.spec import RunSpec
 from fathom.store import Store
 from fathom.terminal import human, print_json, print_table, progress_bar
@@ -31,6 +30,7 @@ def command(
 ) -> None:
     """Runs every workload, in training and inference, on each device; then writes the report."""
     from fathom.devices import available, resolve
+    from fathom.report import write
 
     devices = [str(resolve(name)) for name in device] if device else available()
     store = Store(out)

@@ -117,23 +117,22 @@ def read(folder: Path, split: str, side: int, classes: int) -> Images:
 
 
 def _find(folder: Path, split: str) -> Files:
-    """The pictures of a split; the training set numbers the classes, also of the pictures to test on."""
+    """The pictures of a split; the classes are numbered by the training set where there is one."""
     train, archive = folder / "train", folder / ARCHIVE
     held_out = next((place for place in (folder / "val", folder / "test") if _class_folders(place)), None)
-    known = _class_folders(train) or (sorted(_class_archives(archive)) if archive.exists() else [])
-    if not known and held_out is None:
-        if not (known := _class_folders(folder)):
-            raise DataError.at(folder, f"no class folders in it; put there {EXPECTS}")
-        return ClassFolders(folder, known)
-    if split == "train" and known:
-        return ClassFolders(train, known) if _class_folders(train) else TarOfTars(archive)
-    if split == "train" or held_out is None:
+    numbered = _class_folders(train) or (sorted(_class_archives(archive)) if archive.exists() else [])
+    if split == "train" and numbered:
+        return ClassFolders(train, numbered) if _class_folders(train) else TarOfTars(archive)
+    if split == "test" and held_out:
+        return ClassFolders(held_out, numbered or _class_folders(held_out))
+    if numbered or held_out:
         wanted = "train" if split == "train" else "val"
-        hint = (
-            "; ILSVRC2012_img_val.tar does not say its classes" if (folder / "ILSVRC2012_img_val.tar").exists() else ""
-        )
+        unlabelled = (folder / "ILSVRC2012_img_val.tar").exists() and not held_out
+        hint = "; ILSVRC2012_img_val.tar does not say its classes" if unlabelled else ""
         raise DataError.at(folder, f"no pictures to {split} on; put there {wanted}/CLASS/*.JPEG{hint}")
-    return ClassFolders(held_out, known or _class_folders(held_out))
+    if not (bare := _class_folders(folder)):
+        raise DataError.at(folder, f"no class folders in it; put there {EXPECTS}")
+    return ClassFolders(folder, bare)
 
 
 class ClassFolders:

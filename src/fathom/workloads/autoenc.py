@@ -84,7 +84,8 @@ class Autoenc(Workload):
         logits, mean, log_variance = model(grey)
         reconstruction = F.binary_cross_entropy_with_logits(logits.float(), grey, reduction="sum")
         divergence = -0.5 * (1 + log_variance - mean**2 - log_variance.exp()).float().sum()
-        return (reconstruction + divergence) / len(grey)
+        bound: Tensor = (reconstruction + divergence) / len(grey)
+        return bound
 
     def optimizer(self, model: nn.Module) -> Optimizer:
         return Adagrad(model.parameters(), lr=self.learning_rate)

@@ -1,0 +1,161 @@
+"""The replay memory against a slow one that keeps every stack of every transition in plain lists."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fathom.replay import STACK, Replay
+
+CPU = torch.device("cpu")
+SIDE = 2  # four pixels are enough to write a frame's row and environment into it
+
+
+@dataclass
+class Transition:
+    observation: Tensor
+    action: int
+    reward: float
+    terminal: bool
+    next_observation: Tensor
+
+
+class Naive:
+    """What every environment saw, told in full; a truncated transition is None."""
+
+    def __init__(self, frames: NDArray[np.uint8]) -> None:
+        self.stacks = [_opening(frame) for frame in torch.from_numpy(frames)]
+        self.rows: list[list[Transition | None]] = [[None] * len(frames)]
+
+    def add(self, frames: NDArray[np.uint8], *facts: NDArray[np.generic]) -> None:
+        row: list[Transition | None] = []
+        for env, frame in enumerate(torch.from_numpy(frames)):
+            action, reward, terminal, truncated = (column[env].item() for column in facts)
+            before = self.stacks[env]
+            after = _opening(frame) if terminal or truncated else torch.cat([before[1:], frame[None]])
+            row.append(None if truncated else Transition(before, int(action), float(reward), bool(terminal), after))
+            self.stacks[env] = after
+        self.rows.append(row)
+
+
+def _opening(frame: Tensor) -> Tensor:
+    return torch.cat([torch.zeros(STACK - 1, *frame.shape, dtype=torch.uint8), frame[None]])
+
+
+def signed(row: int, envs: int) -> NDArray[np.uint8]:
+    """Frames that say where they belong, and are never zero."""
+    return np.array([[[row % 256, row // 256], [env, 255]] for env in range(envs)], np.uint8)
+
+
+def filled(rows: int, envs: int, steps: int, seed: int, ends: float = 0.15) -> tuple[Replay, Naive]:
+    """Both memories after the same random episodes, three in ten of whose ends are truncations."""
+    rng = np.random.default_rng(seed)
+    replay = Replay(rows * envs + envs - 1, envs, SIDE, CPU, seed)
+    replay.start(signed(0, envs))
+    naive = Naive(signed(0, envs))
+    length = np.zeros(envs, np.int64)
+    for step in range(1, steps):
+        ended = rng.random(envs) < ends
+        truncated = ended & (rng.random(envs) < 0.3) & (length > 0)
+        length = np.where(ended, 0, length + 1)
+        facts = (rng.integers(18, size=envs), rng.normal(size=envs).astype(np.float32), ended & ~truncated, truncated)
+        frames = signed(step, envs)
+        replay.add(frames, *facts)
+        naive.add(frames, *facts)
+        assert torch.equal(replay.latest(), torch.stack(naive.stacks)), f"step {step}"
+    return replay, naive
+
+
+def origin(next_observation: Tensor) -> tuple[int, int]:
+    """The row and environment that signed the newest frame."""
+    low, high, env, mark = next_observation[-1].flatten().tolist()
+    assert mark == 255
+    return low + 256 * high, env
+
+
+@pytest.mark.parametrize("steps", [2, 3, 5, 30, 40, 41, 42, 43, 45, 79, 80, 81, 400])
+@pytest.mark.parametrize("envs", [1, 3])
+def test_samples_are_what_was_seen(steps: int, envs: int) -> None:
+    """A ring of 40 rows, sampled before it is full, as it fills, and after it has been written over many times."""
+    replay, naive = filled(rows=40, envs=envs, steps=steps, seed=steps)
+    batch = replay.sample(1000)
+    for index in range(1000):
+        row, env = origin(batch["next_observation"][index])
+        expected = naive.rows[row][env]
+        assert expected is not None, "a truncated transition was given"
+        assert torch.equal(batch["observation"][index], expected.observation)
+        assert torch.equal(batch["next_observation"][index], expected.next_observation)
+        assert batch["action"][index] == expected.action
+        assert batch["reward"][index] == expected.reward
+        assert batch["terminal"][index] == expected.terminal
+
+
+def test_every_transition_in_reach_is_drawn_equally_often() -> None:
+    replay, naive = filled(rows=20, envs=2, steps=47, seed=3)
+    draws = 40_000
+    counts: dict[tuple[int, int], int] = {}
+    for stack in replay.sample(draws)["next_observation"]:
+        counts[origin(stack)] = counts.get(origin(stack), 0) + 1
+    in_ring = range(47 - 20, 47)
+    oldest = min(row for row, _ in counts)
+    assert oldest <= in_ring[0] + STACK + 1, "no more of the ring is given up than a stack needs"
+    reachable = [(row, env) for row in range(oldest + 1, 47) for env in range(2) if naive.rows[row][env] is not None]
+    assert set(counts) >= set(reachable)
+    mean = draws / len(replay)
+    for row, env in reachable:
+        stands_in = row + 1 < 47 and naive.rows[row + 1][env] is None  # for the truncated one after it
+        assert abs(counts[row, env] - mean * (1 + stands_in)) < 6 * (2 * mean) ** 0.5
+
+
+def test_transitions_of_any_row_can_be_asked_for() -> None:
+    replay, naive = filled(rows=30, envs=3, steps=70, seed=5)
+    for row in range(70 - 30 + STACK, 70):
+        for env in range(3):
+            expected = naive.rows[row][env]
+            if expected is not None:
+                given = replay.transitions(torch.tensor([row]), torch.tensor([env]))
+                assert torch.equal(given["observation"][0], expected.observation)
+                assert torch.equal(given["next_observation"][0], expected.next_observation)
+
+
+def test_a_frame_is_kept_once() -> None:
+    replay = Replay(1000, envs=4, side=84, device=CPU)
+    assert replay.frames.shape == (250, 4, 84, 84)
+    assert replay.frames.nbytes == 1000 * 84 * 84
+
+
+def test_types_are_those_of_a_batch() -> None:
+    batch = filled(rows=10, envs=2, steps=9, seed=0)[0].sample(7)
+    assert {name: (column.dtype, tuple(column.shape)) for name, column in batch.items()} == {
+        "observation": (torch.uint8, (7, STACK, SIDE, SIDE)),
+        "action": (torch.int64, (7,)),
+        "reward": (torch.float32, (7,)),
+        "terminal": (torch.bool, (7,)),
+        "next_observation": (torch.uint8, (7, STACK, SIDE, SIDE)),
+    }
+
+
+def test_the_seed_decides_what_is_drawn() -> None:
+    first, again = (filled(rows=20, envs=2, steps=50, seed=1)[0].sample(64) for _ in range(2))
+    assert all(torch.equal(first[name], again[name]) for name in first)
+    other = Replay(40, envs=2, side=SIDE, device=CPU, seed=2)
+    same = filled(rows=20, envs=2, steps=50, seed=1)[0]
+    other.frames, other.facts, other.written = same.frames, same.facts, same.written
+    assert not torch.equal(other.sample(64)["next_observation"], first["next_observation"])
+
+
+def test_what_cannot_be_is_refused() -> None:
+    with pytest.raises(ValueError, match="fewer than 4 for each of 8"):
+        Replay(31, envs=8, side=SIDE, device=CPU)
+    replay = Replay(40, envs=1, side=SIDE, device=CPU)
+    replay.start(signed(0, 1))
+    with pytest.raises(ValueError, match="nothing to sample"):
+        replay.sample(1)
+    truncated = np.array([True])
+    with pytest.raises(ValueError, match="after its first step"):
+        replay.add(signed(1, 1), np.array([0]), np.zeros(1, np.float32), ~truncated, truncated)
