@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import psutil
@@ -43,8 +44,9 @@ def random_actions(steps: int, envs: int, choices: int = 4) -> NDArray[np.int64]
 def test_breakout_looks_like_breakout(pair: atari.Environment) -> None:
     assert pair.actions == ("NOOP", "FIRE", "RIGHT", "LEFT")
     frames = pair.reset()
-    assert (frames.shape, frames.dtype) == ((2, 84, 84), np.uint8)
-    assert (frames[:, 18:, :4] == 142).all(), "the wall at the left, grey by luminance"
+    assert frames.shape == (2, 84, 84)
+    assert frames.dtype == np.uint8
+    assert (frames[:, 18:60, :4] == 142).all(), "the wall at the left, grey by luminance"
     assert (frames[:, 23:37, 5:79] >= 85).all(), "six rows of bricks"
     assert (frames[:, 40:60, 5:79] == 0).all(), "and nothing below them"
 
@@ -88,6 +90,22 @@ def test_a_lost_life_is_not_the_end_of_the_game(pair: atari.Environment) -> None
         bricks = arrival.frames[arrival.game_over][:, 23:37, 5:79]
         assert (bricks >= 85).all(), "where a game is over the frame is the next one's, its wall whole again"
     assert ended > 4
+
+
+def test_fewer_lives_in_a_new_game_are_no_loss(pair: atari.Environment, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who had won a life and then was over, or was broken off, starts again with fewer."""
+
+    class Vector:
+        def recv(self) -> tuple[Any, ...]:
+            over, broken_off = np.array([True, False]), np.array([False, True])
+            return np.zeros((2, 1, 84, 84), np.uint8), np.zeros(2), over, broken_off, {"lives": np.array([5, 5])}
+
+    monkeypatch.setattr(pair, "_lives", np.array([6, 6]))
+    monkeypatch.setattr(pair, "_vector", Vector())
+    arrival = pair.recv()
+    assert arrival.life_lost.tolist() == [False, False]
+    assert arrival.game_over.tolist() == [True, False]
+    assert arrival.truncated.tolist() == [False, True]
 
 
 def test_rewards_are_true_points() -> None:

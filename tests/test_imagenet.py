@@ -417,7 +417,13 @@ def test_real_imagenet_pictures() -> None:
     assert isinstance(images.files, imagenet.ClassFolders)
     for index, picture in enumerate(batch["image"]):
         exact = slow_middle(Image.open(images.files.path(index)), 224)
-        assert np.abs(picture.permute(1, 2, 0).numpy().astype(int) - exact).mean() < 6, images.files.path(index)
+        assert np.abs(coarse(picture.permute(1, 2, 0).numpy()) - coarse(exact)).mean() < 2, images.files.path(index)
+
+
+def coarse(pixels: NDArray[np.uint8]) -> NDArray[np.float64]:
+    """Means over 16 x 16 pixels, which the rounding of a crop to whole pixels hardly moves."""
+    means: NDArray[np.float64] = pixels.reshape(14, 16, 14, 16, 3).mean((1, 3))
+    return means
 
 
 def test_synthetic_classes_are_learnable_and_shared_by_all_seeds() -> None:

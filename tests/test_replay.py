@@ -95,6 +95,24 @@ def test_samples_are_what_was_seen(steps: int, envs: int) -> None:
         assert batch["terminal"][index] == expected.terminal
 
 
+@pytest.mark.parametrize("cut", range(17, 30))
+def test_wherever_in_the_ring_an_episode_was_broken_off(cut: int) -> None:
+    """Thirty rows in a ring of twelve, one truncation: the transition that stands in for it must be whole as well."""
+    replay = Replay(12, envs=1, side=SIDE, device=CPU)
+    replay.start(signed(0, 1))
+    naive = Naive(signed(0, 1))
+    for step in range(1, 30):
+        facts = (np.array([step]), np.ones(1, np.float32), np.array([False]), np.array([step == cut]))
+        replay.add(signed(step, 1), *facts)
+        naive.add(signed(step, 1), *facts)
+    batch = replay.sample(200)
+    for before, after in zip(batch["observation"], batch["next_observation"], strict=True):
+        expected = naive.rows[origin(after)[0]][0]
+        assert expected is not None
+        assert torch.equal(before, expected.observation)
+        assert torch.equal(after, expected.next_observation)
+
+
 def test_every_transition_in_reach_is_drawn_equally_often() -> None:
     replay, naive = filled(rows=20, envs=2, steps=47, seed=3)
     draws = 40_000

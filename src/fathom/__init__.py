@@ -5,14 +5,24 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from fathom.own import profile
+    from fathom.record import Record
     from fathom.session import Session, Step, load
     from fathom.spec import RunSpec
     from fathom.workload import Workload
 
 __version__ = "0.1.0"
-__all__ = ["RunSpec", "Session", "Step", "Workload", "load"]
+__all__ = ["Record", "RunSpec", "Session", "Step", "Workload", "load", "profile"]
 
-_HOME = {"RunSpec": "spec", "Session": "session", "Step": "session", "Workload": "workload", "load": "session"}
+_HOME = {
+    "Record": "record",
+    "RunSpec": "spec",
+    "Session": "session",
+    "Step": "session",
+    "Workload": "workload",
+    "load": "session",
+    "profile": "own",
+}
 
 
 def __getattr__(name: str) -> Any:

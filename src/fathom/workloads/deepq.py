@@ -103,6 +103,7 @@ class Deepq(Workload):
         # Skiing costs points at every step: there is something to learn from the first one on
         "tiny": {
             "game": "skiing",
+            "actions": 3,
             "batch": 16,
             "envs": 4,
             "capacity": 2_000,

@@ -23,9 +23,10 @@ class Block(nn.Module):
         super().__init__()
         self.conv1 = nn.Conv2d(channels, width, 3, stride, padding=1, bias=False)
         self.norm1 = nn.BatchNorm2d(width)
-        self.relu = nn.ReLU(inplace=True)
+        self.relu1 = nn.ReLU(inplace=True)
         self.conv2 = nn.Conv2d(width, width, 3, padding=1, bias=False)
         self.norm2 = nn.BatchNorm2d(width)
+        self.relu2 = nn.ReLU(inplace=True)
         self.shortcut: nn.Sequential | None = None
         if stride != 1 or channels != width:
             self.shortcut = nn.Sequential()
@@ -34,10 +35,10 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         shortcut = x if self.shortcut is None else self.shortcut(x)
-        x = self.relu(self.norm1(self.conv1(x)))
+        x = self.relu1(self.norm1(self.conv1(x)))
         x = self.norm2(self.conv2(x))
         x += shortcut
-        result: Tensor = self.relu(x)
+        result: Tensor = self.relu2(x)
         return result
 
 
@@ -48,8 +49,8 @@ class ResidualNetwork(nn.Module):
         self.normalise = Normalise(channels_last)
         self.conv1 = nn.Conv2d(3, channels, 7, stride=2, padding=3, bias=False)
         self.norm1 = nn.BatchNorm2d(channels)
-        self.relu = nn.ReLU(inplace=True)
-        self.pool = nn.MaxPool2d(3, stride=2, padding=1)
+        self.relu1 = nn.ReLU(inplace=True)
+        self.pool1 = nn.MaxPool2d(3, stride=2, padding=1)
         self.stages = nn.Sequential()
         for number, (width, depth) in enumerate(_STAGES, start=1):
             stride = 1 if number == 1 else 2
@@ -60,7 +61,7 @@ class ResidualNetwork(nn.Module):
         self._initialise()
 
     def forward(self, image: Tensor) -> Tensor:
-        x = self.pool(self.relu(self.norm1(self.conv1(self.normalise(image)))))
+        x = self.pool1(self.relu1(self.norm1(self.conv1(self.normalise(image)))))
         logits: Tensor = self.full(self.mean(self.stages(x)).flatten(1))
         return logits
 
@@ -87,10 +88,10 @@ class Residual(ImageClassifier):
     paper: ClassVar = "He, Zhang, Ren and Sun, Deep Residual Learning for Image Recognition, CVPR 2016"
     style: ClassVar = "Convolutional"
     layers: ClassVar = 34
-    smallest_side: ClassVar = 32
+    smallest_side: ClassVar = 33  # 32 leaves one value a channel, and one alone cannot be normalised
     presets: ClassVar = {
         "tiny": {"batch": 16, "side": 64, "classes": 10, "shrink": 8, "learning_rate": 0.05},
-        "small": {"batch": 4},
+        "small": {"batch": 2},
         "paper": {"batch": 256},
     }
 
