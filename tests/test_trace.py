@@ -1,4 +1,4 @@
-"""From a trace to op rows: sums that add up, backward credited to its layer, kernels under the op that launched them."""
+"""From a trace to op rows: sums that add up, backward credited to its layer, kernels under the op they came from."""
 
 from __future__ import annotations
 
@@ -21,24 +21,27 @@ from fathom.ops import layers_marked, roles
 Event = dict[str, Any]
 
 
-def event(name: str, ts: float, dur: float, cat: str = "cpu_op", tid: int = 1, **args: Any) -> Event:
+def event(
+    name: str, ts: float, dur: float, cat: str = "cpu_op", tid: int = 1, sequence: int | None = None, **args: Any
+) -> Event:
+    if sequence is not None:
+        args["Sequence number"] = sequence
     return {"ph": "X", "cat": cat, "name": name, "pid": 1, "tid": tid, "ts": ts, "dur": dur, "args": args}
 
 
 def gpu_step() -> list[Event]:
     """One step of 100 µs: a convolution and its backward on another thread, kernels running later than launched."""
-    sequence = {"Sequence number": 7}
     return [
         event("fathom.step", 0, 100, "user_annotation"),
         event("fathom.forward", 0, 40, "user_annotation"),
         event("fathom.layer features.conv1", 2, 30, "user_annotation"),
-        event("aten::conv2d", 4, 20, **sequence),
-        event("aten::convolution", 6, 16, **sequence),
+        event("aten::conv2d", 4, 20, sequence=7),
+        event("aten::convolution", 6, 16, sequence=7),
         event("cudaLaunchKernel", 10, 2, "cuda_runtime", correlation=1),
-        event("aten::relu", 26, 4, **{"Sequence number": 8}),
+        event("aten::relu", 26, 4, sequence=8),
         event("cudaLaunchKernel", 27, 2, "cuda_runtime", correlation=2),
-        event("autograd::engine::evaluate_function: ConvolutionBackward0", 45, 20, tid=2, **sequence),
-        event("ConvolutionBackward0", 46, 18, tid=2, **sequence),
+        event("autograd::engine::evaluate_function: ConvolutionBackward0", 45, 20, tid=2, sequence=7),
+        event("ConvolutionBackward0", 46, 18, tid=2, sequence=7),
         event("aten::convolution_backward", 47, 16, tid=2),
         event("cudaLaunchKernel", 50, 2, "cuda_runtime", tid=2, correlation=3),
         event("cudaLaunchKernel", 54, 2, "cuda_runtime", tid=2, correlation=4),
@@ -99,14 +102,14 @@ class Network(nn.Module):
 def traced(path: Path, train: bool) -> trace.Breakdown:
     torch.manual_seed(0)
     network, x = Network(), torch.randn(4, 3, 15, 15)
-    with layers_marked(network), profile(activities=[ProfilerActivity.CPU], record_shapes=True) as recorder:
+    with layers_marked({"": network}), profile(activities=[ProfilerActivity.CPU], record_shapes=True) as recorder:
         if train:
             nn.functional.cross_entropy(network(x), torch.zeros(4, dtype=torch.long)).backward()  # type: ignore[no-untyped-call]
         else:
             with torch.inference_mode():
                 network(x)
     recorder.export_chrome_trace(str(path))
-    return trace.breakdown(trace.read(path), roles(network))
+    return trace.breakdown(trace.read(path), roles({"": network}))
 
 
 FIRST = 2 * 4 * 8 * 15 * 15 * 27  # FLOP by hand: 2 x batch x filters x positions x window

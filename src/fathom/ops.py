@@ -9,7 +9,7 @@ from __future__ import annotations
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -34,10 +34,10 @@ def profiled(session: Session, plain_step_s: Sequence[float] | None = None, trac
     activities = [ProfilerActivity.CPU]
     if session.device.type == "cuda":
         activities.append(ProfilerActivity.CUDA)
-    model = session.state.model
-    with layers_marked(model), profile(activities=activities, record_shapes=True) as recorder:
+    networks = {"": session.state.model, **session.state.beside}
+    with layers_marked(networks), profile(activities=activities, record_shapes=True) as recorder:
         slowed = _timed(session, steps)
-    found = trace.breakdown(_events(recorder, trace_out), roles(model))
+    found = trace.breakdown(_events(recorder, trace_out), roles(networks))
     notes = split_convolution_backward(found, session.device)
     matrix, copy = ceilings(session.device, session.spec.precision)
     return Profile(
@@ -53,10 +53,10 @@ def profiled(session: Session, plain_step_s: Sequence[float] | None = None, trac
     )
 
 
-def roles(model: nn.Module) -> dict[str, str]:
+def roles(networks: Mapping[str, nn.Module]) -> dict[str, str]:
     """Module path -> what the module is for: said by the module itself (its `role`), or its kind in plain words."""
     found: dict[str, str] = {}
-    for path, module in model.named_modules():
+    for path, module in _modules(networks):
         said = getattr(module, "role", None)
         plain = next((word for kinds, word in _PLAIN if isinstance(module, kinds)), None)
         inherited = found.get(path.rpartition(".")[0])
@@ -78,7 +78,7 @@ _PLAIN: list[tuple[tuple[type[nn.Module], ...], str]] = [
 
 
 @contextmanager
-def layers_marked(model: nn.Module) -> Iterator[None]:
+def layers_marked(networks: Mapping[str, nn.Module]) -> Iterator[None]:
     """While open, every module's forward is marked in the trace with the module's path."""
     open_marks: list[record_function] = []
     handles = []
@@ -94,7 +94,7 @@ def layers_marked(model: nn.Module) -> Iterator[None]:
     def leave(*_: object) -> None:
         open_marks.pop().__exit__(None, None, None)
 
-    for path, module in model.named_modules():
+    for path, module in _modules(networks):
         if path:
             handles.append(module.register_forward_pre_hook(enter(path)))
             handles.append(module.register_forward_hook(leave, always_call=True))
@@ -103,6 +103,12 @@ def layers_marked(model: nn.Module) -> Iterator[None]:
     finally:
         for handle in handles:
             handle.remove()
+
+
+def _modules(networks: Mapping[str, nn.Module]) -> Iterator[tuple[str, nn.Module]]:
+    """Every module with its path; those of a network with a name below that name."""
+    for name, network in networks.items():
+        yield from network.named_modules(prefix=name)
 
 
 def _timed(session: Session, steps: int) -> list[float]:

@@ -10,7 +10,7 @@ import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -37,7 +37,8 @@ class State:
     optimizer: Optimizer | None  # None in inference
     autocast: Callable[[], AbstractContextManager[Any]]  # the precision of the forward pass
     seed: int = 0
-    extra: Any = None  # what begin() adds, e.g. deepq's target network and replay memory
+    extra: Any = None  # what begin() adds, e.g. deepq's replay memory
+    beside: dict[str, nn.Module] = field(default_factory=dict)  # networks that run beside the model: deepq's target
 
 
 def phase(name: str) -> AbstractContextManager[Any]:

@@ -222,6 +222,8 @@ class Deepq(Workload):
             target=deepcopy(state.model).requires_grad_(False) if training else None,
             score=np.zeros(self.envs, np.float32),
         )
+        if agent.target is not None:
+            state.beside["target"] = agent.target
         agent.memory.start(agent.environment.reset())
         if training:
             for _ in range(-(-self.learning_starts // self.envs)):
