@@ -6,7 +6,9 @@ slowdown, is part of the result.
 
 from __future__ import annotations
 
+import os
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -35,8 +37,13 @@ def profiled(session: Session, plain_step_s: Sequence[float] | None = None, trac
     if session.device.type == "cuda":
         activities.append(ProfilerActivity.CUDA)
     networks = {"": session.state.model, **session.state.beside}
-    with layers_marked(networks), profile(activities=activities, record_shapes=True) as recorder:
+    recorder = profile(activities=activities, record_shapes=True)
+    with layers_marked(networks):
+        with _chatter_hushed():
+            recorder.start()
         slowed = _timed(session, steps)
+        with _chatter_hushed():
+            recorder.stop()
     found = trace.breakdown(_events(recorder, trace_out), roles(networks))
     notes = split_convolution_backward(found, session.device)
     matrix, copy = ceilings(session.device, session.spec.precision)
@@ -103,6 +110,20 @@ def layers_marked(networks: Mapping[str, nn.Module]) -> Iterator[None]:
     finally:
         for handle in handles:
             handle.remove()
+
+
+@contextmanager
+def _chatter_hushed() -> Iterator[None]:
+    """Some builds of the profiler's library announce its start and stop on stderr, which is for people."""
+    sys.stderr.flush()
+    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 2)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nowhere)
 
 
 def _modules(networks: Mapping[str, nn.Module]) -> Iterator[tuple[str, nn.Module]]:

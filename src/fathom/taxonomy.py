@@ -98,7 +98,7 @@ _TYPE_OF = {op: kind for kinds in _TABLE.values() for kind, ops in kinds.items()
 
 _WRAPPERS = {"to", "type_as", "contiguous", "resolve_conj", "resolve_neg", "linear", "matmul", "dropout", "detach_"}
 
-_OPTIMIZERS = {"SGD": "ApplyMomentum", "RMSprop": "ApplyRMSProp", "Adagrad": "ApplyAdagrad"}
+_SPELLING = {"RMSprop": "RMSProp"}  # as the paper's Fig. 3 has it
 
 
 @cache
@@ -126,4 +126,4 @@ def leaf_type(op: str) -> str | None:
 
 def update_type(optimizer: str) -> str:
     """The op type of an optimizer's work, from torch's name for the optimizer: Adam -> ApplyAdam; Clip before it."""
-    return _OPTIMIZERS.get(optimizer, f"Apply{optimizer}")
+    return f"Apply{_SPELLING.get(optimizer, optimizer)}"

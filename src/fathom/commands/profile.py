@@ -13,6 +13,8 @@ from fathom.record import Record
 from fathom.store import Store
 from fathom.terminal import human, print_json, print_table
 
+LEAST_PERCENT = 0.1  # op types below are left out of the table; the record has them
+
 
 def command(
     target: Annotated[str | None, typer.Argument(help="package.module:function that makes the model.")] = None,
@@ -66,4 +68,4 @@ def _by_type(record: Record) -> list[list[str | float]]:
     rows: list[list[str | float]] = [
         [kind, group, time, 100 * time / step, flop] for (kind, group), (time, flop) in totals.items()
     ]
-    return sorted(rows, key=lambda row: -float(row[2]))
+    return sorted((row for row in rows if float(row[3]) >= LEAST_PERCENT), key=lambda row: -float(row[2]))
