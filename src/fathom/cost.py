@@ -23,7 +23,7 @@ class Cost:
 
 def _backward(grad: torch.Size, image: torch.Size, weight: torch.Size, *rest: Any, **_: Any) -> int:
     """Each gradient asked for costs what the forward pass did; torch's own count forgets groups in the filter's."""
-    asked = rest[-1]
+    asked: list[bool] = rest[-1]
     return 2 * prod(grad) * prod(weight[1:]) * sum(asked[:2])
 
 
