@@ -29,6 +29,20 @@ CARD |= {"sm_clock_max_mhz": 1980, "power_limit_w": 700.0, "temperature_c": 41, 
 GPU = CPU | {"cpu": {**CPU["cpu"], "name": "Example Xeon", "logical_cores": 16}, "gpus": [CARD]}  # type: ignore[dict-item]
 DRAWING = "\n".join("".join(" .:-=+*#%@"[min(9, abs(9 - abs(x - 14) - y))] for x in range(28)) for y in range(14))
 HOSTILE = '<script>alert("x")</script> & </script><b>bold</b> | `code` $x$ {{ 7 * 7 }}'
+AWKWARD = [
+    "",
+    " ",
+    HOSTILE,
+    "%{x} %{fullData.name}",
+    "</ScRiPt >",
+    "a\nb",
+    "\u2028\u2029\x00",
+    "“é”∑🙂",
+    "x" * 300,
+    "vgg",
+    "1e5",
+]
+VALUES = [None, 0, 1, -1, 0.5, 1e-300, 1e300, -2.5, float("nan"), float("inf"), 2**40]
 
 
 def record(workload: str, phase: str = "train", machine: dict[str, Any] = CPU, **own: Any) -> Record:
@@ -131,3 +145,27 @@ def tree() -> Chart:
     first = Series(name="vgg, residual", x=[0, 0.003, 0.003, 0], y=[0, 0, 1, 1], text=["vgg", "", "", "residual"])
     second = Series(name="all", x=[0.003, 0.015, 0.015, 0], y=[0.5, 0.5, 2, 2], text=["", "", "", "alexnet"])
     return Chart(kind="dendrogram", title="Tree", x_title="distance", y_title="", series=[first, second])
+
+
+def any_finding(chance: random.Random) -> Finding:
+    """What the types allow, whether or not it makes sense."""
+
+    def chart() -> Chart:
+        kind: Any = chance.choice(sorted(charts.KINDS))
+        many = chance.choice([0, 1, 2, 7, 60])
+        x = [chance.choice(AWKWARD) for _ in range(many)] if chance.random() < 0.5 else list(range(many))
+        series = [
+            Series(name=name, x=x, y=[chance.choice(VALUES) for _ in x], text=[chance.choice(AWKWARD) for _ in x])
+            for name in chance.sample(AWKWARD, chance.choice([0, 1, 9]))
+        ]
+        if kind == "dendrogram":
+            series = tree().series[: chance.randrange(3)]
+        bands = [(chance.choice(AWKWARD), many)] if kind == "heatmap" else []
+        return Chart(kind=kind, title=chance.choice(AWKWARD), x_title=chance.choice(AWKWARD), bands=bands,
+                     y_title=chance.choice(AWKWARD), series=series, log_x=chance.random() < 0.3,
+                     log_y=chance.random() < 0.3, note=chance.choice(AWKWARD))  # fmt: skip
+
+    columns = chance.randrange(1, 20)
+    rows = [[chance.choice(AWKWARD + VALUES) for _ in range(columns)] for _ in range(chance.choice([0, 1, 30]))]  # type: ignore[operator]
+    table = Table(title=chance.choice(AWKWARD), columns=[chance.choice(AWKWARD) for _ in range(columns)], rows=rows)
+    return finding(chance.choice(AWKWARD), [chart() for _ in range(3)], [table], [chance.choice(AWKWARD)])

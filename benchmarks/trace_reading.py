@@ -1,0 +1,71 @@
+"""Reading a GPU trace and breaking it down, beside HolisticTraceAnalysis, on the same file in the same run.
+
+Run from the root of the checkout, with HolisticTraceAnalysis installed: python benchmarks/trace_reading.py TRACE.json.gz
+Both read the file and total the time of every kernel; the totals must agree, and the ratio of the times is printed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from fathom import trace
+
+
+def ours(path: Path) -> float:
+    """Op rows and kernels, everything Fathom takes from a trace; gives the kernels' total in microseconds."""
+    found = trace.breakdown(trace.read(path))
+    found.rows()
+    steps = len(found.steps)
+    return sum(kernel.device_s for kernel in found.kernels() if kernel.kind == "kernel") * steps * 1e6
+
+
+def theirs(path: Path) -> float:
+    """The trace loaded, and its kernel breakdown; gives the same total."""
+    from hta.trace_analysis import TraceAnalysis  # type: ignore[import-not-found]
+
+    with tempfile.TemporaryDirectory() as folder:  # it reads folders, one rank a file
+        shutil.copy(path, Path(folder) / path.name)
+        analysis = TraceAnalysis(trace_dir=folder, include_last_profiler_step=True)
+        analysis.get_gpu_kernel_breakdown(visualize=False)
+        frame = analysis.t.get_trace(0)
+        names = analysis.t.symbol_table.get_sym_table()
+        kernels = frame[frame["cat"].map(lambda index: names[index]) == "kernel"]
+        return float(kernels["dur"].sum())
+
+
+def seconds(work: Callable[[Path], float], path: Path) -> tuple[float, float]:
+    begun = time.perf_counter()
+    total = work(path)
+    return time.perf_counter() - begun, total
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("trace", type=Path)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--out", type=Path)
+    arguments = parser.parse_args()
+    times: dict[str, list[float]] = {"fathom": [], "hta": []}
+    totals: dict[str, float] = {}
+    for _ in range(arguments.rounds):
+        for name, work in (("fathom", ours), ("hta", theirs)):
+            spent, totals[name] = seconds(work, arguments.trace)
+            times[name].append(spent)
+    ratio = statistics.median(times["hta"]) / statistics.median(times["fathom"])
+    apart = abs(totals["fathom"] / totals["hta"] - 1)
+    print(f"kernel totals: {totals['fathom']:.1f} and {totals['hta']:.1f} µs, apart by {apart:.2e}")
+    print(f"fathom {statistics.median(times['fathom']):.3f} s, HolisticTraceAnalysis {statistics.median(times['hta']):.3f} s")
+    print(f"Fathom is {ratio:.1f} times as fast")
+    if arguments.out:
+        arguments.out.write_text(json.dumps({"seconds": times, "kernel_us": totals, "times_as_fast": ratio}, indent=1))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,175 @@
+"""What the runs of a report came to: the headline, every run, what failed, what was learnt and answered."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from fathom.analyses._settings import on_cpu, workload_order
+from fathom.analyses.phases import settled_steps
+from fathom.analysis import Cell, Table
+from fathom.record import Record
+from fathom.report import words
+from fathom.report.method import outside_percent
+from fathom.statistics import median_interval
+
+COMPARED = ("preset", "precision", "batch", "data", "options")  # runs that differ in these are different things
+SETTINGS = (*COMPARED, "threads", "seed")  # repetitions and sweeps may differ in the last two
+
+
+@dataclass(frozen=True, kw_only=True)
+class Learning:
+    workload: str
+    place: str
+    losses: list[float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answers:
+    workload: str
+    place: str
+    texts: list[str]
+
+
+def common_settings(records: Sequence[Record]) -> list[tuple[str, str]]:
+    """The settings that all runs share: said once, above the tables."""
+    shared = {name: next(iter(values)) for name, values in _settings(records, SETTINGS).items() if len(values) == 1}
+    return [(name, str(value)) for name, value in shared.items() if value is not None]
+
+
+def headline(records: Sequence[Record]) -> Table:
+    """One row for each workload, place and phase, and for each setting where they differ; repetitions are pooled."""
+    differing = _differing(records, COMPARED)
+    groups: dict[tuple[Cell, ...], list[Record]] = {}
+    for record in records:
+        settings = [_setting(record, name) for name in differing]
+        groups.setdefault((record.spec.workload, record.place, record.spec.phase, *settings), []).append(record)
+    columns = ["workload", "place", "phase", *differing, "step (ms)", "95 % interval (ms)", "items/s", "outcome"]
+    ordered = sorted(groups.values(), key=lambda group: _order(group[0]))
+    rows = [_headline_row(_with_most_threads(group), differing) for group in ordered]
+    return Table(title="Speed of every workload", columns=columns, rows=rows)
+
+
+def every_run(records: Sequence[Record]) -> Table:
+    differing = _differing(records, SETTINGS)
+    columns = ["workload", "place", "phase", *differing, "items/step", "steps", "step (ms)", "first step (ms)"]
+    columns += ["setup (s)", "host memory (GiB)", "device memory (GiB)", "profiler slowdown (×)", "outside ops (%)"]
+    rows = [_run_row(record, differing) for record in sorted(records, key=_order)]
+    return _without_empty(Table(title="Every run", columns=[*columns, "outcome", "record"], rows=rows))
+
+
+def failed(records: Sequence[Record]) -> Table:
+    rows: list[list[Cell]] = [
+        [record.spec.workload, record.spec.phase, record.place, record.reason, words.moment(record.started), record.id]
+        for record in records
+        if record.outcome != "ok"
+    ]
+    return Table(title="Failed runs", columns=["workload", "phase", "place", "reason", "started", "record"], rows=rows)
+
+
+def notes(records: Sequence[Record]) -> list[str]:
+    """What runs and profiles had to say, each note once with the runs it is from."""
+    said: dict[str, dict[str, None]] = {}
+    for record in records:
+        for note in [*record.notes, *(record.profile.notes if record.profile else [])]:
+            said.setdefault(note, {})[f"{record.spec.workload} {record.spec.phase}"] = None
+    return [f"{note} ({', '.join(names)})" for note, names in said.items()]
+
+
+def learning(records: Sequence[Record]) -> list[Learning]:
+    """The losses of the longest training run of each workload and place."""
+    longest: dict[tuple[str, str], list[float]] = {}
+    for record in sorted(records, key=_order):
+        key = (record.spec.workload, record.place)
+        if record.outcome == "ok" and len(record.losses) > max(1, len(longest.get(key, []))):
+            longest[key] = record.losses
+    return [Learning(workload=workload, place=place, losses=each) for (workload, place), each in longest.items()]
+
+
+def answers(records: Sequence[Record]) -> list[Answers]:
+    """What inference said, once for each workload and place; places that say the same say it together."""
+    first: dict[tuple[str, str], tuple[str, ...]] = {}
+    for record in sorted(records, key=_order):
+        if record.outcome == "ok" and record.answers:
+            first.setdefault((record.spec.workload, record.place), tuple(record.answers))
+    places: dict[tuple[str, tuple[str, ...]], list[str]] = {}
+    for (workload, place), texts in first.items():
+        places.setdefault((workload, texts), []).append(place)
+    return [
+        Answers(workload=name, place=" and ".join(where), texts=list(texts)) for (name, texts), where in places.items()
+    ]
+
+
+def _settings(records: Sequence[Record], names: Sequence[str]) -> dict[str, dict[Cell, None]]:
+    """The different values of each setting, in the order of first sight."""
+    return {name: dict.fromkeys(_setting(record, name) for record in records) for name in names}
+
+
+def _differing(records: Sequence[Record], names: Sequence[str]) -> list[str]:
+    return [name for name, values in _settings(records, names).items() if len(values) > 1]
+
+
+def _setting(record: Record, name: str) -> Cell:
+    value: Cell = None if name == "options" else getattr(record.spec, name)
+    if name == "data":
+        return value or "synthetic"
+    if name == "options":
+        return ", ".join(f"{key}={item}" for key, item in record.spec.options.items()) or None
+    if name == "threads" and value is None and record.device == "cpu":
+        return (record.machine.get("cpu") or {}).get("threads")
+    return value
+
+
+def _with_most_threads(group: Sequence[Record]) -> list[Record]:
+    """Of a sweep over threads, the runs that left their number to the machine, or else those with the most."""
+    threads = [record.spec.threads or math.inf for record in group]
+    return [record for record, own in zip(group, threads, strict=True) if own == max(threads)]
+
+
+def _order(record: Record) -> tuple[object, ...]:
+    """Workloads as the paper lists them, CPUs before accelerators, training before inference."""
+    workload = workload_order(record.spec.workload)
+    return workload, not on_cpu(record), record.place, record.spec.phase != "train", record.started
+
+
+def _headline_row(launches: Sequence[Record], differing: Sequence[str]) -> list[Cell]:
+    good = [record for record in launches if record.outcome == "ok" and record.step_s]
+    step = median_interval([settled_steps(record) for record in good]) if good else None
+    items = good[0].items_per_step if good else None
+    first, wrong = launches[0], sum(record.outcome != "ok" for record in launches)
+    return [
+        *(first.spec.workload, first.place, first.spec.phase),
+        *(_setting(first, name) for name in differing),
+        1000 * step.median if step else None,
+        f"{words.number(1000 * step.low)} – {words.number(1000 * step.high)}" if step else None,
+        items / step.median if items and step else None,
+        "ok" if not wrong else "failed" if wrong == len(launches) else f"{wrong} of {len(launches)} failed",
+    ]
+
+
+def _run_row(record: Record, differing: Sequence[str]) -> list[Cell]:
+    sections, profile = record.sections, record.profile
+    return [
+        *(record.spec.workload, record.place, record.spec.phase),
+        *(_setting(record, name) for name in differing),
+        record.items_per_step,
+        len(record.step_s) or None,
+        1000 * statistics.median(settled_steps(record)) if record.step_s else None,
+        None if sections.first_step_s is None else 1000 * sections.first_step_s,
+        sections.setup_s,
+        None if record.peak_host_bytes is None else record.peak_host_bytes / 2**30,
+        None if record.peak_device_bytes is None else record.peak_device_bytes / 2**30,
+        profile.slowdown if profile else None,
+        outside_percent(profile),
+        record.outcome,
+        record.id,
+    ]
+
+
+def _without_empty(table: Table) -> Table:
+    """A column that no run filled is left out."""
+    kept = [index for index in range(len(table.columns)) if any(row[index] is not None for row in table.rows)]
+    rows = [[row[index] for index in kept] for row in table.rows]
+    return Table(title=table.title, columns=[table.columns[index] for index in kept], rows=rows)

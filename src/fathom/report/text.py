@@ -1,0 +1,139 @@
+"""The report as GitHub Markdown: the same content, with the data of each chart as a compact table."""
+
+from __future__ import annotations
+
+import re
+import statistics
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from fathom.analysis import Cell, Chart, Finding, Series, Table
+from fathom.record import Record
+from fathom.report import runs, words
+from fathom.report.charts import leaves
+from fathom.report.machines import machines
+from fathom.report.method import method
+
+MANY_POINTS = 24  # a chart of more is told by its spread, not point by point
+
+
+def markdown(records: Sequence[Record], findings: Sequence[Finding], title: str) -> str:
+    blocks = [f"# {_plain(title)}", "## Summary"]
+    blocks += ["\n".join(f"- **{_plain(each.title)}**: {_plain(each.summary)}" for each in findings)]
+    blocks += ["## Results", *_settings(records), *_table(runs.headline(records))]
+    for machine in machines(records):
+        facts = Table(title="", columns=["", machine.name], rows=[list(fact) for fact in machine.facts])
+        blocks += ["## Machine", *_table(facts)]
+    for finding in findings:
+        blocks += _finding(finding)
+    blocks += _samples(records)
+    failed = runs.failed(records)
+    blocks += ["## Failed runs", *(_table(failed, caption=False) if failed.rows else ["No run failed."])]
+    blocks += ["## How it was measured", *(f"**{heading}.** {_plain(text)}" for heading, text in method(records))]
+    blocks += ["## Every run", *_table(runs.every_run(records), caption=False), _bullets(runs.notes(records))]
+    return "\n\n".join(block for block in blocks if block) + "\n"
+
+
+def chart_table(chart: Chart) -> Table:
+    """The numbers of a chart: all of them where they are few, else the spread of each series."""
+    if chart.kind == "dendrogram":
+        return _joints(chart)
+    if chart.kind == "heatmap":
+        columns = [str(x) for x in chart.series[0].x] if chart.series else []
+        rows: list[list[Cell]] = [[series.name, *series.y] for series in chart.series]
+        return Table(title=chart.title, columns=[chart.y_title, *columns], rows=rows)
+    across = list(dict.fromkeys(x for series in chart.series for x in series.x))
+    repeated = any(len(set(series.x)) < len(series.x) for series in chart.series)
+    if repeated or len(across) > MANY_POINTS:
+        return _spreads(chart)
+    lines = [dict(zip(series.x, series.y, strict=True)) for series in chart.series]
+    rows = [[x, *(line.get(x) for line in lines)] for x in across]
+    return Table(title=chart.title, columns=[chart.x_title, *(series.name for series in chart.series)], rows=rows)
+
+
+def _joints(chart: Chart) -> Table:
+    """Each joint with the leaves on its two sides, nearest first; a joint lies halfway between its children."""
+    below = dict(leaves(chart))
+    rows: list[list[Cell]] = []
+    for joint in sorted(chart.series, key=lambda joint: float(joint.x[1])):
+        sides = [below.get(joint.y[end], "") for end in (0, 3)]
+        below[(joint.y[0] + joint.y[3]) / 2] = ", ".join(sides)
+        rows.append([*sides, joint.x[1]])
+    return Table(title=chart.title, columns=["joined", "with", chart.x_title], rows=rows)
+
+
+def _spreads(chart: Chart) -> Table:
+    columns = ["", "points", f"median {chart.y_title}", "least", "most"]
+    return Table(title=chart.title, columns=columns, rows=[_spread(series) for series in chart.series])
+
+
+def _spread(series: Series) -> list[Cell]:
+    values: list[Any] = [y for y in series.y if words.is_number(y)]
+    middle = statistics.median(values) if values else None
+    return [series.name, len(series.y), middle, min(values, default=None), max(values, default=None)]
+
+
+def _finding(finding: Finding) -> list[str]:
+    blocks = [f"## {_plain(finding.title)}", _plain(finding.summary)]
+    for chart in finding.charts:
+        blocks += [*_table(chart_table(chart)), _plain(chart.note)]
+    for table in finding.tables:
+        blocks += _table(table)
+    return [*blocks, _bullets(finding.notes)]
+
+
+def _samples(records: Sequence[Record]) -> list[str]:
+    learnt, said = runs.learning(records), runs.answers(records)
+    if not learnt and not said:
+        return []
+    rows: list[list[Cell]] = [
+        [each.workload, each.place, each.losses[0], each.losses[-1], len(each.losses)] for each in learnt
+    ]
+    columns = ["workload", "place", "first loss", "last loss", "steps"]
+    blocks = ["## Learning and answers"]
+    blocks += _table(Table(title="Losses", columns=columns, rows=rows)) if rows else []
+    for each in said:
+        blocks += [f"**{_plain(each.workload)}** on {_plain(each.place)} answered:"]
+        blocks += [_fenced(text) for text in each.texts]
+    return blocks
+
+
+def _settings(records: Sequence[Record]) -> list[str]:
+    shared = [f"{name} **{_plain(value)}**" for name, value in runs.common_settings(records)]
+    return [f"All runs: {', '.join(shared)}."] if shared else []
+
+
+def _table(table: Table, caption: bool = True) -> list[str]:
+    """A caption and a pipe table; numbers stand to the right."""
+    heading = f"**{_plain(table.title)}**" if caption and table.title else ""
+    if not table.rows:
+        return [heading, "None."]
+    columns = list(zip(*table.rows, strict=True))
+    shown = [words.column(column) for column in columns]
+    numeric = [all(value is None or words.is_number(value) for value in column) for column in columns]
+    lines = [_row(table.columns), "|" + "|".join("---:" if right else "---" for right in numeric) + "|"]
+    lines += [_row(cells) for cells in zip(*shown, strict=True)]
+    return [heading, "\n".join(lines)]
+
+
+def _row(cells: Iterable[str]) -> str:
+    return "| " + " | ".join(_plain(cell) for cell in cells) + " |"
+
+
+def _bullets(texts: Sequence[str]) -> str:
+    return "\n".join(f"- {_plain(text)}" for text in texts)
+
+
+def _plain(text: str) -> str:
+    """Text that means only itself in Markdown, on one line: no tag, no emphasis, no end of a cell."""
+    text = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    text = re.sub(r"([\\`*\[\]|~$#])", r"\\\1", text)
+    text = re.sub(r"(?<!\w)_|_(?!\w)", r"\\_", text)  # inside a word it is a letter
+    return " ".join(text.split())
+
+
+def _fenced(text: str) -> str:
+    """A code block whose fence is longer than any row of backticks in it."""
+    longest = max((len(ticks) for ticks in re.findall(r"`+", text)), default=0)
+    fence = "`" * max(3, longest + 1)
+    return f"{fence}text\n{text}\n{fence}"

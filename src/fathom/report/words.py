@@ -1,0 +1,118 @@
+"""Numbers, times and sizes as people read them; None is a dash, never zero."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from typing import TypeGuard
+
+from fathom.analysis import Cell
+
+DASH = "—"  # what is not measured
+SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+
+
+def is_number(value: object) -> TypeGuard[int | float]:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def number(value: float, digits: int = 3) -> str:
+    """A number alone, to so many significant digits: 0.00352, 3.52, 352, 35,241, 3.52 × 10⁹."""
+    if not math.isfinite(value):
+        return str(value)
+    size = abs(value)
+    if size and not 1e-4 <= size < 1e7:
+        mantissa, exponent = f"{value:.{digits - 1}e}".split("e")
+        return f"{_minus(mantissa)} × 10{str(int(exponent)).translate(SUPERSCRIPT)}"
+    return fixed(value, 0 if _is_at(value, 0) else _decimals(size, digits))
+
+
+def fixed(value: float, decimals: int) -> str:
+    """So many decimals; digits are grouped from ten thousand on, so that years and steps stay as one is used to."""
+    shown = f"{value:,.{decimals}f}" if abs(value) >= 1e4 else f"{value:.{decimals}f}"
+    return _minus(shown)
+
+
+def column(values: Sequence[Cell]) -> list[str]:
+    """The cells of one column: its fractions share their decimals, so that the points stand below one another."""
+    fractions = [value for value in values if isinstance(value, float) and math.isfinite(value)]
+    decimals = _shared_decimals(fractions)
+
+    def shown(value: Cell) -> str:
+        if value is None:
+            return DASH
+        if isinstance(value, bool):
+            return "yes" if value else "no"
+        if not is_number(value):
+            return str(value)
+        if value == 0:
+            return "0"
+        poor = abs(value) < 10 ** (1 - decimals) and not _is_at(value, decimals)  # one digit, or none
+        return number(value) if poor or not abs(value) < 1e7 else fixed(value, decimals)
+
+    return [shown(value) for value in values]
+
+
+def seconds(value: float) -> str:
+    for unit, size in (("s", 1.0), ("ms", 1e-3)):
+        if value >= size:
+            return f"{number(value / size)} {unit}"
+    return f"{number(value / 1e-6)} µs"
+
+
+def size(count: float) -> str:
+    """Bytes in binary units."""
+    for unit in ("bytes", "KiB", "MiB", "GiB"):
+        if count < 1024:
+            return f"{number(count)} {unit}"
+        count /= 1024
+    return f"{number(count)} TiB"
+
+
+def moment(iso: str) -> str:
+    """An ISO time as UTC to the minute; what is no time is left as it is."""
+    try:
+        parsed = datetime.fromisoformat(iso)
+    except ValueError:
+        return iso
+    return parsed.astimezone(UTC).strftime("%Y-%m-%d %H:%M UTC")
+
+
+def count(how_many: int, thing: str) -> str:
+    return f"{fixed(how_many, 0)} {thing}{'' if how_many == 1 else 's'}"
+
+
+def span(values: Iterable[float], unit: str = "") -> str:
+    """From the least to the greatest; one number where they read the same."""
+    ordered = sorted(values)
+    low, high = number(ordered[0]), number(ordered[-1])
+    return f"{low}{unit}" if low == high else f"{low}{unit} to {high}{unit}"
+
+
+def several(values: Iterable[object]) -> str:
+    """Each different value once, in the order of first sight."""
+    return ", ".join(dict.fromkeys(str(value) for value in values if value is not None))
+
+
+def _shared_decimals(values: Sequence[float]) -> int:
+    """Three digits for the middle one; fewer where those would all be zeros."""
+    sizes = [abs(value) for value in values if value]
+    decimals = min(4, _decimals(statistics.median(sizes), 3)) if sizes else 0
+    while decimals and all(_is_at(value, decimals - 1) for value in values):
+        decimals -= 1
+    return decimals
+
+
+def _is_at(value: float, decimals: int) -> bool:
+    """Whether so many decimals say it all."""
+    return math.isclose(value, round(value, decimals), rel_tol=1e-9)
+
+
+def _decimals(value: float, digits: int) -> int:
+    return max(0, digits - 1 - math.floor(math.log10(float(f"{value:.{digits}g}")))) if value else 0
+
+
+def _minus(text: str) -> str:
+    return text.replace("-", "−")

@@ -1,0 +1,310 @@
+"""The report as text: what it says, and that nothing in it can break out of its place."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+import statistics
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+from subprocess import run
+from typing import Any
+
+import plotly.graph_objects as go
+import pytest
+from markdown_it import MarkdownIt
+from sample_report import AWKWARD, DRAWING, GPU, HOSTILE, any_finding, record, sample_findings, sample_records
+
+from fathom import report
+from fathom.analysis import Chart, Series, Table
+from fathom.errors import BadOption
+from fathom.report import charts, runs, words
+from fathom.report.machines import machines
+from fathom.report.method import method
+from fathom.report.text import chart_table
+from fathom.spec import RunSpec
+
+
+class Page(HTMLParser):
+    """A strict look at a page: what is nested where, every id and link, the scripts, and the text a reader sees."""
+
+    VOID = frozenset({"meta", "link", "br", "polyline"})
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[str] = []
+        self.ids: list[str] = []
+        self.links: list[str] = []
+        self.titles: list[str] = []
+        self.scripts: list[tuple[str | None, str]] = []
+        self.text = ""
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = dict(attrs)
+        assert not [name for name in given if name.startswith("on")], given
+        assert "src" not in given
+        self.tags.append(tag)
+        self.ids += [given["id"] or ""] if "id" in given else []
+        self.links += [given["href"] or ""] if "href" in given else []
+        self.titles += [given["title"] or ""] if "title" in given else []
+        if tag == "script":
+            self.scripts.append((given.get("type"), ""))
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag not in self.VOID:
+            assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self.open and self.open[-1] == "script":
+            kind, before = self.scripts[-1]
+            self.scripts[-1] = (kind, before + data)
+        elif not self.open or self.open[-1] != "style":
+            self.text += data
+
+    @property
+    def figures(self) -> list[dict[str, Any]]:
+        return [json.loads(text) for kind, text in self.scripts if kind == "application/json"]
+
+
+@pytest.fixture(scope="module")
+def page() -> Page:
+    return Page(report.html(sample_records(), sample_findings(), "A study"))
+
+
+@pytest.fixture
+def light(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pages without Plotly's five megabytes, where many are made."""
+    monkeypatch.setattr("fathom.report.page._plotly", lambda: "")
+
+
+def texts(value: Any) -> list[str]:
+    if isinstance(value, dict):
+        return [text for inner in value.values() for text in texts(inner)]
+    if isinstance(value, list):
+        return [text for inner in value for text in texts(inner)]
+    return [value] if isinstance(value, str) else []
+
+
+def test_the_page_is_whole_and_reaches_for_nothing_outside_it(page: Page) -> None:
+    assert page.open == []
+    assert len(page.ids) == len(set(page.ids))
+    inside = [link for link in page.links if link != "data:,"]
+    assert inside
+    assert all(link[0] == "#" and link[1:] in page.ids for link in inside)
+
+
+def test_text_from_outside_is_shown_letter_by_letter_and_is_never_markup(page: Page) -> None:
+    assert page.text.count(HOSTILE) == 5  # in a table, a finding's note, a chart's, a run's, and a reason
+    assert "alert" not in "".join(text for kind, text in page.scripts if kind is None)
+    assert page.tags.count("script") == len(page.figures) + 2  # the charts' data, Plotly, our own
+    quoted = [text for figure in page.figures for text in texts(figure) if "alert" in text]
+    assert quoted
+    assert not any("<script" in text or "</script" in text for text in quoted)
+    assert any("&lt;/script&gt;" in text for text in quoted)  # Plotly turns it back into letters
+
+
+def test_every_chart_is_a_figure_that_plotly_accepts(page: Page) -> None:
+    assert len(page.figures) == sum(len(finding.charts) for finding in sample_findings())
+    assert {kind for finding in sample_findings() for kind in (chart.kind for chart in finding.charts)} == {
+        *charts.KINDS
+    }
+    for figure in page.figures:
+        go.Figure(data=figure["data"], layout=figure["layout"])  # raises at a property or value it does not know
+        assert figure["height"] > 0
+        assert figure["least_width"] > 0
+
+
+def test_colours_of_charts_are_names_that_the_style_defines(page: Page) -> None:
+    used = {text for figure in page.figures for text in texts(figure) if text.startswith("var(")}
+    style = (Path(report.__file__).parent / "style.css").read_text()
+    defined = {f"var({name})" for name in re.findall(r"(--\w+): light-dark", style)}
+    assert len(used) > 15
+    assert used <= defined
+
+
+def test_what_was_not_measured_is_a_dash_that_says_so(page: Page) -> None:
+    missing = sum(cell is None for table in all_tables() for row in table.rows for cell in row)
+    assert missing > 10
+    assert page.text.count(words.DASH) >= missing
+    assert page.titles.count("not measured") == missing
+
+
+def all_tables() -> list[Table]:
+    records = sample_records()
+    own = [runs.headline(records), runs.every_run(records), runs.failed(records)]
+    return own + [table for each in sample_findings() for table in each.tables]
+
+
+def test_the_page_weighs_little_beside_plotly() -> None:
+    from plotly.offline import get_plotlyjs
+
+    text = report.html(sample_records(), sample_findings(), "A study")
+    assert text.count("plotly.js v") == 1
+    assert len(text.encode()) - len(get_plotlyjs().encode()) < 250_000
+
+
+def test_the_headline_is_the_median_of_each_workload_place_and_phase() -> None:
+    records = sample_records()
+    table = runs.headline(records)
+    assert len(table.rows) == 8 * 2 * 2
+    rows = {tuple(row[:3]): dict(zip(table.columns, row, strict=True)) for row in table.rows}
+    row = rows["vgg", "Example-N1, 2 cores", "infer"]
+    steps = next(each.step_s for each in records if (each.spec.workload, each.spec.phase) == ("vgg", "infer"))
+    median = 1000 * statistics.median(steps)
+    assert row["step (ms)"] == pytest.approx(median)
+    assert row["items/s"] == pytest.approx(32 / median * 1000)
+    low, high = (float(end) for end in str(row["95 % interval (ms)"]).split(" – "))
+    assert low < median < high < 1.03 * low
+    assert rows["vgg", "Example H200", "train"]["outcome"] == "1 of 2 failed"
+
+
+def test_a_failed_run_has_a_row_and_a_reason_but_no_speed() -> None:
+    broken = record("vgg", outcome="failed", reason="the loss is nan at step 3")
+    (row,) = runs.headline([broken]).rows
+    assert row[-4:] == [None, None, None, "failed"]
+    assert runs.failed([broken]).rows[0][3] == "the loss is nan at step 3"
+    assert runs.learning([broken]) == []
+
+
+def test_the_headline_of_a_thread_sweep_is_the_run_with_the_most() -> None:
+    sweep = [record("deepq", threads=threads, step_s=[1.0 / threads] * 10) for threads in (1, 4, 2)]
+    assert [row[3] for row in runs.headline(sweep).rows] == [250.0]
+    own_choice = record("deepq", step_s=[0.5] * 10)
+    assert [row[3] for row in runs.headline([*sweep, own_choice]).rows] == [500.0]
+    assert [row[3] for row in runs.every_run(sweep).rows] == [1, 4, 2]
+
+
+def test_settings_are_said_once_where_all_share_them_and_in_a_column_where_not() -> None:
+    one, other = record("vgg"), record("alexnet")
+    assert ("precision", "fp32") in runs.common_settings([one, other])
+    half = record("vgg", spec=RunSpec(workload="vgg", precision="bf16"))
+    assert "precision" not in dict(runs.common_settings([one, half]))
+    table = runs.headline([one, half])
+    assert [row[table.columns.index("precision")] for row in table.rows] == ["fp32", "bf16"]
+
+
+def test_machines_in_words() -> None:
+    on_card, beside = (
+        record("vgg", machine=GPU),
+        record("vgg", machine=GPU | {"gpus": []}, started="2026-11-16T10:00:00Z"),
+    )
+    (server,) = machines([on_card, beside])  # a CPU run does not list the card, and is of the same machine
+    facts = dict(server.facts)
+    assert server.name == "Example Xeon with Example H200"
+    assert facts["Processor"] == "Example Xeon, 16 logical cores on 2 physical, 2 of them allowed to this program"
+    assert facts["Accelerator memory"] == "141 GiB"
+    assert facts["Clock held back by"] == "software power cap, software thermal slowdown"
+    assert facts["Software"] == "Python 3.11.7 · torch 2.13.0 · numpy 2.4.6"
+    assert facts["Runs"] == "2, 2026-11-15 01:22 UTC to 2026-11-16 10:00 UTC"
+    (laptop,) = machines([record("vgg")])
+    assert dict(laptop.facts)["Accelerators"] == "none used"
+    assert dict(laptop.facts)["Governor, SMT"] == words.DASH
+
+
+def test_the_method_is_told_from_the_records() -> None:
+    told = dict(method(sample_records()))
+    assert "events on the device's own clock" in told["Clocks"]
+    assert "here 1.20 ×" in told["Separate passes"]
+    assert "1 % to 7 % of a step" in told["What adds up"]
+    assert told["Data"].startswith("All data are synthetic")
+    real = record("vgg", spec=RunSpec(workload="vgg", data="imagenet"), profile=None)
+    told = dict(method([real]))
+    assert "events" not in told["Clocks"]
+    assert "No run of this report was profiled" in told["Separate passes"]
+    assert told["Data"] == "1 run read real data (imagenet)."
+
+
+def test_answers_that_agree_are_told_together_and_drawings_stay_drawings(page: Page) -> None:
+    said = {each.workload: each for each in runs.answers(sample_records())}
+    assert said["autoenc"].place == "Example-N1, 2 cores and Example H200"
+    assert DRAWING in page.text
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [(0.0035241, "0.00352"), (3.5241, "3.52"), (352.41, "352"), (2014, "2014"), (35241, "35,241"), (0, "0"),
+     (3.5e9, "3.50 × 10⁹"), (-2.5e-7, "−2.50 × 10⁻⁷"), (0.99999, "1.00"), (float("nan"), "nan"), (-1.5, "−1.50")],
+)  # fmt: skip
+def test_numbers(value: float, shown: str) -> None:
+    assert words.number(value) == shown
+
+
+def test_columns_share_their_decimals() -> None:
+    assert words.column([12.5, 3.14159, 140.0]) == ["12.5", "3.1", "140.0"]
+    assert words.column([35.0, 3.0, 0.0, None]) == ["35", "3", "0", "—"]
+    assert words.column([80.0, 40.25, 0.0801]) == ["80.0", "40.2", "0.0801"]  # never a zero that is not one
+    assert words.column([1e-16, 0.0]) == ["1.00 × 10⁻¹⁶", "0"]
+    assert words.column([20000, 7, None, "x"]) == ["20,000", "7", "—", "x"]
+    assert words.column([5e9, 1.5]) == ["5.00 × 10⁹", "1.50"]
+
+
+def test_a_chart_as_a_table() -> None:
+    series = [Series(name="a", x=[1, 2], y=[0.5, 0.25]), Series(name="b", x=[2, 4], y=[3.0, None])]
+    lines = Chart(kind="line", title="Speed", x_title="threads", y_title="s", series=series)
+    table = chart_table(lines)
+    assert (table.columns, table.rows) == (["threads", "a", "b"], [[1, 0.5, None], [2, 0.25, 3.0], [4, None, None]])
+    many = Chart(
+        kind="line", title="", x_title="", y_title="s", series=[Series(name="a", x=[*range(99)], y=[*range(99)])]
+    )
+    assert chart_table(many).rows == [["a", 99, 49, 0, 98]]
+
+
+def test_markdown_says_the_same_and_stays_text() -> None:
+    text = report.markdown(sample_records(), sample_findings(), "A study")
+    parser = MarkdownIt("commonmark").enable("table")
+    kinds = {token.type for token in parser.parse(text)}
+    inline = {child.type for token in parser.parse(text) for child in token.children or []}
+    assert "html_block" not in kinds | inline
+    assert "html_inline" not in kinds | inline
+    rendered = Page(parser.render(text))
+    assert rendered.text.count(HOSTILE) == 5
+    assert DRAWING in rendered.text
+    machines_and_losses, pictures = 2 + 1, sum(len(each.charts) for each in sample_findings())
+    filled = sum(bool(table.rows) for table in all_tables())
+    assert rendered.tags.count("table") == filled + pictures + machines_and_losses
+
+
+def test_every_row_of_a_markdown_table_has_the_cells_of_its_header() -> None:
+    text = report.markdown(sample_records(), sample_findings(), "A study")
+    blocks = [block.split("\n") for block in text.split("\n\n") if block.startswith("|")]
+    assert len(blocks) > 10
+    for block in blocks:
+        assert len({len(re.findall(r"(?<!\\)\|", line)) for line in block}) == 1, block[0]
+
+
+@pytest.mark.usefixtures("light")
+def test_nothing_that_a_finding_may_hold_breaks_the_page_or_the_markdown() -> None:
+    parser = MarkdownIt("commonmark").enable("table")
+    for seed in range(100):
+        findings = [any_finding(random.Random(seed))]
+        page = Page(report.html([], findings, AWKWARD[seed % len(AWKWARD)]))
+        assert page.open == [], seed
+        assert len(page.ids) == len(set(page.ids)), seed
+        for figure in page.figures:
+            go.Figure(data=figure["data"], layout=figure["layout"])
+        tokens = parser.parse(report.markdown([], findings, "title"))
+        assert not [token for token in tokens if token.type.startswith("html")], seed
+
+
+def test_a_report_is_written_whole_in_the_form_that_its_name_asks_for(tmp_path: Path) -> None:
+    records = sample_records()
+    written = report.write(records, tmp_path / "new" / "report.html").read_text()
+    assert written.lstrip().startswith("<!doctype html>")
+    assert len(Page(written).figures) > 8
+    assert report.write(records, tmp_path / "report.md").read_text().startswith(f"# {report.TITLE}\n")
+    (tmp_path / "file").touch()
+    with pytest.raises(BadOption, match="cannot write"):
+        report.write(records, tmp_path / "file" / "report.html")
+
+
+def test_a_report_is_made_without_torch() -> None:
+    code = "import sys; from fathom import report; report.html([], [], 't'); print('torch' in sys.modules)"
+    done = run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.strip() == "False"

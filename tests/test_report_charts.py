@@ -1,0 +1,134 @@
+"""Charts as Plotly gets them: axes, brackets, trees, and colours that everyone can tell apart."""
+
+from __future__ import annotations
+
+import re
+from itertools import combinations, pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from sample_report import WORKLOADS, sample_records, tree
+
+from fathom import report
+from fathom.analysis import Chart, Series
+from fathom.report import charts
+from fathom.report.colours import Colours
+from fathom.report.text import chart_table
+
+
+def test_a_workload_keeps_its_colour_and_no_two_series_look_the_same() -> None:
+    colours = Colours(sample_records())
+    names = [
+        *WORKLOADS,
+        "vgg train",
+        "vgg (infer)",
+        "published in 2016",
+        "outside ops",
+        *(f"type {n}" for n in range(30)),
+    ]
+    chart = Chart(
+        kind="line", title="", x_title="", y_title="", series=[Series(name=name, x=[], y=[]) for name in names]
+    )
+    looks = dict(zip(names, colours.looks(chart), strict=True))
+    assert len({looks[name].colour for name in WORKLOADS}) == 8
+    assert {looks[name].colour for name in ("vgg", "vgg train", "vgg (infer)")} == {colours.workload("vgg")}
+    assert len(set(looks.values())) == len(names)
+    few = Chart(
+        kind="bar", title="", x_title="", y_title="", series=[Series(name=f"type {n}", x=[], y=[]) for n in (3, 29)]
+    )
+    assert len({look.colour for look in colours.looks(few)}) == 2
+
+
+def palette() -> dict[str, tuple[str, str]]:
+    css = (Path(report.__file__).parent / "style.css").read_text()
+    return {name: (light, dark) for name, light, dark in re.findall(r"(--\w+): light-dark\((#\w{6}), (#\w{6})\)", css)}
+
+
+VISIONS: dict[
+    str, list[float]
+] = {  # linear RGB as seen without one kind of cone: Machado, Oliveira and Fernandes, 2009, full severity
+    "all cones": [1, 0, 0, 0, 1, 0, 0, 0, 1],
+    "no long": [0.152286, 1.052583, -0.204868, 0.114503, 0.786281, 0.099216, -0.003882, -0.048116, 1.051998],
+    "no medium": [0.367322, 0.860646, -0.227968, 0.280085, 0.672501, 0.047413, -0.01182, 0.04294, 0.968881],
+    "no short": [1.255528, -0.076749, -0.178779, -0.078411, 0.930809, 0.147602, 0.004733, 0.691367, 0.3039],
+}
+OKLAB = (  # Ottosson, 2020: to the cones, and from their cube roots to a space in which distance is difference as seen
+    [0.41222147, 0.53633254, 0.05144599, 0.2119035, 0.68069955, 0.10739696, 0.08830246, 0.28171884, 0.6299787],
+    [0.21045426, 0.79361779, -0.00407205, 1.9779985, -2.42859221, 0.45059371, 0.02590404, 0.78277177, -0.80867577],
+)
+
+
+def linear(colour: str) -> Any:
+    part = np.array([int(colour[at : at + 2], 16) for at in (1, 3, 5)]) / 255
+    return np.where(part <= 0.04045, part / 12.92, ((part + 0.055) / 1.055) ** 2.4)
+
+
+def perceived(rgb: Any) -> Any:
+    cones, lab = (np.reshape(matrix, (3, 3)) for matrix in OKLAB)
+    return lab @ np.cbrt(cones @ np.clip(rgb, 0, 1))
+
+
+@pytest.mark.parametrize("theme", [0, 1], ids=["light", "dark"])
+@pytest.mark.parametrize("vision", VISIONS)
+@pytest.mark.parametrize("prefix", ["--w", "--o"])
+def test_the_colour_blind_can_tell_colours_apart(theme: int, vision: str, prefix: str) -> None:
+    colours = [pair[theme] for name, pair in palette().items() if re.fullmatch(rf"{prefix}\d", name)]
+    assert len(colours) >= 7
+    seen = [perceived(np.reshape(VISIONS[vision], (3, 3)) @ linear(colour)) for colour in colours]
+    assert min(float(np.linalg.norm(one - other)) for one, other in combinations(seen, 2)) > 0.06
+
+
+@pytest.mark.parametrize("theme", [0, 1], ids=["light", "dark"])
+def test_heat_rises_in_even_steps_of_lightness_and_text_can_be_read(theme: int) -> None:
+    lightness = [float(perceived(linear(palette()[f"--heat{step}"][theme]))[0]) for step in range(5)]
+    steps = [after - before for before, after in pairwise(lightness)]
+    assert all(step < 0 for step in steps) if theme == 0 else all(step > 0 for step in steps)
+    assert max(map(abs, steps)) < 2 * min(map(abs, steps))
+    weights = np.array([0.2126, 0.7152, 0.0722])
+    page_light = float(weights @ linear(palette()["--page"][theme]))
+    for name in ("--ink", "--soft", "--accent", "--alarm"):
+        own = float(weights @ linear(palette()[name][theme]))
+        assert (max(own, page_light) + 0.05) / (min(own, page_light) + 0.05) > 4.5, name
+
+
+def test_bands_of_a_heat_map_are_brackets_over_their_columns() -> None:
+    chart = Chart(kind="heatmap", title="", x_title="", y_title="", bands=[("A", 2), ("B", 1)],
+                  series=[Series(name="vgg", x=["Add", "Mul", "MatMul"], y=[1.0, None, 99.0])])  # fmt: skip
+    figure = charts.figure(chart, Colours([]))
+    ends = [re.findall(r"([-\d.]+),", shape["path"]) for shape in figure["layout"]["shapes"]]
+    assert [(float(points[0]), float(points[-1])) for points in ends] == [(-0.42, 1.42), (1.58, 2.42)]
+    assert [(label["text"], label["x"]) for label in figure["layout"]["annotations"]] == [("A", 0.5), ("B", 2.0)]
+    (trace,) = figure["data"]
+    assert trace["text"] == [["1", "", "99"]]
+    assert trace["customdata"][0][1] == "not measured"
+    assert trace["colorscale"] == charts.SEQUENTIAL
+    below = Chart(kind="heatmap", title="", x_title="", y_title="", series=[Series(name="vgg", x=["Add"], y=[-3.0])])
+    assert charts.figure(below, Colours([]))["data"][0]["colorscale"] == charts.DIVERGING
+
+
+def test_a_tree_has_its_leaves_on_the_axis_and_its_distances_at_the_joints() -> None:
+    figure = charts.figure(tree(), Colours([]))
+    assert figure["layout"]["yaxis"]["tickvals"] == [0, 1, 2]
+    assert figure["layout"]["yaxis"]["ticktext"] == ["vgg", "residual", "alexnet"]
+    branches, heights, tips = figure["data"]
+    assert branches["x"] == [0, 0.003, 0.003, 0, None, 0.003, 0.015, 0.015, 0, None]
+    assert (heights["x"], heights["y"], heights["text"]) == ([0.003, 0.015], [0.5, 1.25], ["0.003", "0.015"])
+    assert tips["marker"]["color"] == [Colours([]).workload(name) for name in ("vgg", "residual", "alexnet")]
+    assert chart_table(tree()).rows == [["vgg", "residual", 0.003], ["vgg, residual", "alexnet", 0.015]]
+
+
+def test_axes_are_what_they_are_said_to_be() -> None:
+    def layout(kind: Any, x: list[Any], y: list[Any], **own: Any) -> Any:
+        chart = Chart(kind=kind, title="", x_title="", y_title="", series=[Series(name="a", x=x, y=y)], **own)
+        return charts.figure(chart, Colours([]))["layout"]
+
+    assert layout("bar", ["2014", "2015"], [1, 2])["xaxis"]["type"] == "category"  # no dates
+    assert layout("bar", [1, 2, 4], [1, 2, 3])["xaxis"]["type"] == "category"
+    threads = layout("line", [1, 2, 4, 8], [8.0, 4.0, 2.5, 2.0], log_x=True)["xaxis"]
+    assert (threads["type"], threads["tickvals"]) == ("log", [1, 2, 4, 8])
+    assert layout("scatter", [0.1, 50.0], [1e9, 1e12], log_y=True)["yaxis"]["tickformat"] == "~s"
+    assert (
+        layout("line", [0, 1], [0.0, float("inf")], log_y=True)["yaxis"]["type"] == "linear"
+    )  # nothing to take the log of
