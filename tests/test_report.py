@@ -205,7 +205,7 @@ def test_machines_in_words() -> None:
     assert facts["Runs"] == "2, 2026-11-15 01:22 UTC to 2026-11-16 10:00 UTC"
     (laptop,) = machines([record("vgg")])
     assert dict(laptop.facts)["Accelerators"] == "none used"
-    assert dict(laptop.facts)["Governor, SMT"] == words.DASH
+    assert dict(laptop.facts)["Clock governor"] == words.DASH
 
 
 def test_the_method_is_told_from_the_records() -> None:
@@ -239,7 +239,13 @@ def test_numbers(value: float, shown: str) -> None:
 def test_columns_share_their_decimals() -> None:
     assert words.column([12.5, 3.14159, 140.0]) == ["12.5", "3.1", "140.0"]
     assert words.column([35.0, 3.0, 0.0, None]) == ["35", "3", "0", "—"]
-    assert words.column([80.0, 40.25, 0.0801]) == ["80.0", "40.2", "0.0801"]  # never a zero that is not one
+    assert words.column([80.25, 40.25, 0.0801], "share (%)") == ["80.2", "40.2", "0.1"]
+    assert words.column([80.25, 40.25, 0.0301], "share (%)") == ["80.2", "40.2", "0.0301"]  # no zero that is not one
+    assert words.column([1521.4, 20.06, 2.034]) == [
+        "1521",
+        "20.1",
+        "2.03",
+    ]  # very different sizes
     assert words.column([1e-16, 0.0]) == ["1.00 × 10⁻¹⁶", "0"]
     assert words.column([20000, 7, None, "x"]) == ["20,000", "7", "—", "x"]
     assert words.column([5e9, 1.5]) == ["5.00 × 10⁹", "1.50"]
@@ -273,7 +279,7 @@ def test_markdown_says_the_same_and_stays_text() -> None:
 
 def test_every_row_of_a_markdown_table_has_the_cells_of_its_header() -> None:
     text = report.markdown(sample_records(), sample_findings(), "A study")
-    blocks = [block.split("\n") for block in text.split("\n\n") if block.startswith("|")]
+    blocks = [block.split("\n") for block in text.strip().split("\n\n") if block.startswith("|")]
     assert len(blocks) > 10
     for block in blocks:
         assert len({len(re.findall(r"(?<!\\)\|", line)) for line in block}) == 1, block[0]

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from sample_report import WORKLOADS, sample_records, tree
+from sample_report import WORKLOADS, record, sample_records, tree
 
 from fathom import report
 from fathom.analysis import Chart, Series
@@ -35,6 +35,8 @@ def test_a_workload_keeps_its_colour_and_no_two_series_look_the_same() -> None:
     assert len({looks[name].colour for name in WORKLOADS}) == 8
     assert {looks[name].colour for name in ("vgg", "vgg train", "vgg (infer)")} == {colours.workload("vgg")}
     assert len(set(looks.values())) == len(names)
+    assert Colours([record("vgg")]).workload("vgg") == colours.workload("vgg")  # in every report
+    assert Colours([record("my.module:make")]).workload("my.module:make") == "var(--ink)"
     few = Chart(
         kind="bar", title="", x_title="", y_title="", series=[Series(name=f"type {n}", x=[], y=[]) for n in (3, 29)]
     )
@@ -91,6 +93,15 @@ def test_heat_rises_in_even_steps_of_lightness_and_text_can_be_read(theme: int) 
     for name in ("--ink", "--soft", "--accent", "--alarm"):
         own = float(weights @ linear(palette()[name][theme]))
         assert (max(own, page_light) + 0.05) / (min(own, page_light) + 0.05) > 4.5, name
+
+
+def test_bars_that_share_a_colour_are_hatched_in_it() -> None:
+    series = [Series(name=name, x=["a"], y=[1.0]) for name in ("vgg train", "vgg infer")]
+    chart = Chart(kind="bar", title="", x_title="", y_title="", series=series)
+    plain, hatched = (trace["marker"] for trace in charts.figure(chart, Colours([]))["data"])
+    assert plain["color"] == hatched["color"]
+    assert "pattern" not in plain
+    assert (hatched["pattern"]["shape"], hatched["pattern"]["fillmode"]) == ("/", "overlay")  # else it is colourless
 
 
 def test_bands_of_a_heat_map_are_brackets_over_their_columns() -> None:

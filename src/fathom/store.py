@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -49,13 +48,13 @@ class Store:
 
 
 def _write_whole(path: Path, text: str) -> None:
-    """Through a temporary file and a link: a crash leaves no half record, and a name in use is not overwritten."""
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=".part")
+    """Through a hidden file and a link: a crash leaves no half record, and a name in use is not overwritten."""
+    hidden = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
-        with os.fdopen(handle, "w") as file:
+        with hidden.open("x") as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
-        os.link(temporary, path)
+        os.link(hidden, path)
     finally:
-        Path(temporary).unlink()
+        hidden.unlink(missing_ok=True)

@@ -18,7 +18,8 @@ def command(as_json: Json = False) -> None:
     if as_json:
         print_json(found)
     else:
-        print_facts("This machine", [row for key, value in found.items() for row in _flattened(key, value)])
+        rows = [row for key, value in found.items() for row in _flattened(key, value)]
+        print_facts("This machine", [(label.replace("_", " "), value) for label, value in rows])
 
 
 def _advice() -> list[str]:

@@ -78,7 +78,8 @@ def _bars(chart: Chart, colours: Colours) -> Json:
         alone = len(chart.series) == 1 and all(own)  # then the bars themselves are the workloads
         marker: Json = {"color": own if alone else look.colour, "line": {"width": 0}}
         if look.variant:
-            marker["pattern"] = {"shape": PATTERNS[look.variant % len(PATTERNS)], "fgcolor": "var(--page)", "size": 6}
+            hatch = {"fillmode": "overlay", "fgcolor": "var(--page)", "size": 6}
+            marker["pattern"] = {"shape": PATTERNS[look.variant % len(PATTERNS)], **hatch}
         data.append(_trace(chart, series, type="bar", x=categories, marker=marker))
     groups = len({x for series in chart.series for x in series.x})
     layout = {
@@ -177,7 +178,7 @@ def _hover_cells(series: Series) -> list[str]:
 def _bands(chart: Chart) -> Json:
     """A bracket over each group of columns, with its label."""
     shapes, labels, start = [], [], 0
-    slanted = any(len(label) * 7 > many * 30 for label, many in chart.bands)
+    slanted = any(len(label) * 7 > many * 27 for label, many in chart.bands)
     for label, many in chart.bands:
         left, right = start - 0.42, start + many - 1 + 0.42
         path = f"M {left},1.015 L {left},1.035 L {right},1.035 L {right},1.015"
@@ -207,7 +208,7 @@ def _dendrogram(chart: Chart, colours: Colours) -> Json:
         "mode": "markers+text",
         "x": distances,
         "y": [(joint.y[1] + joint.y[2]) / 2 for joint in tree],
-        "text": words.column(distances),
+        "text": [words.fixed(distance, 3) for distance in distances],
         "textposition": "top right",
         "textfont": {"size": 11, "color": "var(--soft)"},
         "customdata": [quoted(joint.name) for joint in tree],
@@ -257,7 +258,7 @@ def least_width(chart: Chart) -> int:
     if chart.kind == "heatmap":
         columns = max((len(series.x) for series in chart.series), default=0)
         label = max((len(series.name) for series in chart.series), default=0)
-        return 100 + 7 * label + 30 * columns
+        return 90 + 7 * label + 27 * columns
     if chart.kind in ("bar", "stacked", "box"):
         categories = len({str(x) for series in chart.series for x in series.x})
         beside = 1 if chart.kind == "stacked" else len(chart.series)

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fathom import registry
+from fathom import published, registry
 from fathom.analysis import Chart
 from fathom.record import Record
 
-WORKLOAD_COLOURS = 8  # --w0 ... --w7 of style.css, told apart by the colour-blind too
-OTHER_COLOURS = 7  # --o0 ... --o6, for places, phases and op types
+OTHERS = [f"var(--o{index})" for index in range(7)]  # places, phases, op types; --w0 to --w7 are the paper's workloads
 QUIET = "var(--quiet)"  # what was published, beside what was measured
 REST = "var(--rest)"  # what is in no op, or in none that is named
 
@@ -23,12 +23,14 @@ class Look:
 
 
 class Colours:
-    """The colours of one report; those of other things than workloads are given out as their names come up."""
+    """The colours of one report. The eight of the paper have theirs in every report, a guest among them stands out in
+    the colour of the text, and what is no workload gets a colour when its name comes up."""
 
     def __init__(self, records: Sequence[Record]) -> None:
-        measured = sorted({record.spec.workload for record in records})
-        names = dict.fromkeys(measured + registry.names("workloads"))
-        self._workloads = {name: f"var(--w{index % WORKLOAD_COLOURS})" for index, name in enumerate(names)}
+        eight = list(published.op_percent())
+        guests = sorted({*registry.names("workloads"), *(record.spec.workload for record in records)} - {*eight})
+        self._workloads = {name: f"var(--w{index})" for index, name in enumerate(sorted(eight))}
+        self._workloads |= dict(zip(guests, itertools.cycle(["var(--ink)", *OTHERS]), strict=False))
         self._others: dict[str, str] = {}
 
     def workload(self, name: str) -> str | None:
@@ -51,9 +53,8 @@ class Colours:
             return QUIET
         if name.strip("()").lower() in ("outside ops", "other ops", "other"):
             return REST
-        palette = [f"var(--o{index})" for index in range(OTHER_COLOURS)]
-        free = [colour for colour in palette if colour not in taken]
+        free = [colour for colour in OTHERS if colour not in taken]
         before = self._others.get(name)
         if before is None or (before in taken and free):
-            before = self._others[name] = free[0] if free else min(palette, key=taken.count)
+            before = self._others[name] = free[0] if free else min(OTHERS, key=taken.count)
         return before

@@ -50,7 +50,8 @@ def _machine(records: list[Record]) -> Machine:
     facts = [
         ("Processor", _cpu(cpus[0])),
         ("Threads of an operation", words.several(cpu.get("threads") for cpu in cpus)),
-        ("Governor, SMT", words.several(cpu.get(key) for cpu in cpus[:1] for key in ("governor", "smt"))),
+        ("Clock governor", words.several(cpu.get("governor") for cpu in cpus)),
+        ("Simultaneous threads", words.several(cpu.get("smt") for cpu in cpus if cpu.get("smt") != "-1")),
         ("Memory", words.size(seen[0]["memory_bytes"]) if seen[0].get("memory_bytes") else ""),
         ("Accelerators", words.several(_cards(cards)) if cards else "none used"),
         *_gpu_facts(cards_over_time),

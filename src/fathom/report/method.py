@@ -49,11 +49,13 @@ def _clocks(records: Sequence[Record]) -> str:
 def _medians(records: Sequence[Record]) -> str:
     counts = [len(record.step_s) for record in records if record.step_s]
     how_many = f" ({words.span(counts)} of them in a run)" if counts else ""
+    budgets = {record.spec.budget_s for record in records if record.spec.budget_s}
+    stop = " A run stops when its median is known to 1 %, or its time is spent; its note says which." if budgets else ""
     return (
         f"A step time is the median of the timed steps{how_many}, less those before the series settled: a change of "
         "level decides that, not a guess. Beside it stands a 95 % bootstrap interval; where a run was repeated in "
         "several processes, processes are resampled first, then their steps. Warm-up steps are kept in the record; "
-        "outliers are shown, not dropped."
+        f"outliers are shown, not dropped.{stop}"
     )
 
 
@@ -84,6 +86,6 @@ def _data(records: Sequence[Record]) -> str:
     real = sorted({str(record.spec.data) for record in records if record.spec.data is not None})
     made = "made up from a seed, with the shapes and types of the real data and a pattern that can be learnt"
     if not real:
-        return f"All data are synthetic: {made}. Losses and answers show that the network learns, not how well."
+        return f"All data are synthetic: {made}. Losses show that a network learns, not how well."
     told = f"{words.count(len(records) - synthetic, 'run')} read real data ({', '.join(real)})"
     return f"{told}; the data of the other {synthetic} are synthetic: {made}." if synthetic else f"{told}."

@@ -55,7 +55,6 @@ def html(records: Sequence[Record], findings: Sequence[Finding], title: str) -> 
         failed=runs.failed(records),
         method=method(records),
         every_run=runs.every_run(records),
-        notes=runs.notes(records),
         many_rows=MANY_ROWS,
         broad=BROAD,
         style=Markup((HERE / "style.css").read_text()),
@@ -95,8 +94,10 @@ def _facts(records: Sequence[Record]) -> list[tuple[int, str]]:
 
 def _cells(table: Table, colours: Colours) -> list[list[Cell]]:
     """Rows of cells as they are shown; a column of numbers stands to the right."""
+    if not table.rows:
+        return []
     columns = list(zip(*table.rows, strict=True))
-    shown = [words.column(column) for column in columns]
+    shown = [words.column(column, heading) for column, heading in zip(columns, table.columns, strict=True)]
     long = [max(map(len, texts)) > LONG for texts in shown]
     numeric = [all(value is None or words.is_number(value) for value in column) for column in columns]
 

@@ -53,11 +53,12 @@ def headline(records: Sequence[Record]) -> Table:
 
 
 def every_run(records: Sequence[Record]) -> Table:
+    """One row a record, with what the profiler cost it and what it noted; a column that no run fills is left out."""
     differing = _differing(records, SETTINGS)
-    columns = ["workload", "place", "phase", *differing, "items/step", "steps", "step (ms)", "first step (ms)"]
-    columns += ["setup (s)", "host memory (GiB)", "device memory (GiB)", "profiler slowdown (×)", "outside ops (%)"]
+    columns = ["workload", "place", "phase", *differing, "items/step", "steps", "step (ms)", "profiler slowdown (×)"]
+    columns += ["outside ops (%)", "first step (ms)", "setup (s)", "host memory (GiB)", "device memory (GiB)"]
     rows = [_run_row(record, differing) for record in sorted(records, key=_order)]
-    return _without_empty(Table(title="Every run", columns=[*columns, "outcome", "record"], rows=rows))
+    return _without_empty(Table(title="Every run", columns=[*columns, "outcome", "record", "notes"], rows=rows))
 
 
 def failed(records: Sequence[Record]) -> Table:
@@ -67,15 +68,6 @@ def failed(records: Sequence[Record]) -> Table:
         if record.outcome != "ok"
     ]
     return Table(title="Failed runs", columns=["workload", "phase", "place", "reason", "started", "record"], rows=rows)
-
-
-def notes(records: Sequence[Record]) -> list[str]:
-    """What runs and profiles had to say, each note once with the runs it is from."""
-    said: dict[str, dict[str, None]] = {}
-    for record in records:
-        for note in [*record.notes, *(record.profile.notes if record.profile else [])]:
-            said.setdefault(note, {})[f"{record.spec.workload} {record.spec.phase}"] = None
-    return [f"{note} ({', '.join(names)})" for note, names in said.items()]
 
 
 def learning(records: Sequence[Record]) -> list[Learning]:
@@ -151,25 +143,26 @@ def _headline_row(launches: Sequence[Record], differing: Sequence[str]) -> list[
 
 def _run_row(record: Record, differing: Sequence[str]) -> list[Cell]:
     sections, profile = record.sections, record.profile
+    notes = [*record.notes, *(profile.notes if profile else [])]
     return [
         *(record.spec.workload, record.place, record.spec.phase),
         *(_setting(record, name) for name in differing),
         record.items_per_step,
         len(record.step_s) or None,
         1000 * statistics.median(settled_steps(record)) if record.step_s else None,
+        profile.slowdown if profile else None,
+        outside_percent(profile),
         None if sections.first_step_s is None else 1000 * sections.first_step_s,
         sections.setup_s,
         None if record.peak_host_bytes is None else record.peak_host_bytes / 2**30,
         None if record.peak_device_bytes is None else record.peak_device_bytes / 2**30,
-        profile.slowdown if profile else None,
-        outside_percent(profile),
         record.outcome,
         record.id,
+        "; ".join(notes) or None,
     ]
 
 
 def _without_empty(table: Table) -> Table:
-    """A column that no run filled is left out."""
     kept = [index for index in range(len(table.columns)) if any(row[index] is not None for row in table.rows)]
     rows = [[row[index] for index in kept] for row in table.rows]
     return Table(title=table.title, columns=[table.columns[index] for index in kept], rows=rows)

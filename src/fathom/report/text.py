@@ -30,7 +30,7 @@ def markdown(records: Sequence[Record], findings: Sequence[Finding], title: str)
     failed = runs.failed(records)
     blocks += ["## Failed runs", *(_table(failed, caption=False) if failed.rows else ["No run failed."])]
     blocks += ["## How it was measured", *(f"**{heading}.** {_plain(text)}" for heading, text in method(records))]
-    blocks += ["## Every run", *_table(runs.every_run(records), caption=False), _bullets(runs.notes(records))]
+    blocks += ["## Every run", *_table(runs.every_run(records), caption=False)]
     return "\n\n".join(block for block in blocks if block) + "\n"
 
 
@@ -90,7 +90,7 @@ def _samples(records: Sequence[Record]) -> list[str]:
         [each.workload, each.place, each.losses[0], each.losses[-1], len(each.losses)] for each in learnt
     ]
     columns = ["workload", "place", "first loss", "last loss", "steps"]
-    blocks = ["## Learning and answers"]
+    blocks = ["## Learning and answers", "Inference runs on fresh weights: an answer is not one after training."]
     blocks += _table(Table(title="Losses", columns=columns, rows=rows)) if rows else []
     for each in said:
         blocks += [f"**{_plain(each.workload)}** on {_plain(each.place)} answered:"]
@@ -109,7 +109,7 @@ def _table(table: Table, caption: bool = True) -> list[str]:
     if not table.rows:
         return [heading, "None."]
     columns = list(zip(*table.rows, strict=True))
-    shown = [words.column(column) for column in columns]
+    shown = [words.column(column, heading) for column, heading in zip(columns, table.columns, strict=True)]
     numeric = [all(value is None or words.is_number(value) for value in column) for column in columns]
     lines = [_row(table.columns), "|" + "|".join("---:" if right else "---" for right in numeric) + "|"]
     lines += [_row(cells) for cells in zip(*shown, strict=True)]

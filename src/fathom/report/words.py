@@ -35,10 +35,14 @@ def fixed(value: float, decimals: int) -> str:
     return _minus(shown)
 
 
-def column(values: Sequence[Cell]) -> list[str]:
-    """The cells of one column: its fractions share their decimals, so that the points stand below one another."""
-    fractions = [value for value in values if isinstance(value, float) and math.isfinite(value)]
-    decimals = _shared_decimals(fractions)
+def column(values: Sequence[Cell], heading: str = "") -> list[str]:
+    """The cells of one column. Fractions share their decimals, so that points stand below one another: one for a
+    percentage, else three digits for the middle one; values of very different sizes have three digits each."""
+    sizes = [abs(value) for value in values if isinstance(value, float) and math.isfinite(value) and value]
+    wide = bool(sizes) and "%" not in heading and max(sizes) / min(sizes) > 100
+    decimals = 1 if "%" in heading else _decimals(statistics.median(sizes), 3) if sizes else 0
+    while decimals and all(_is_at(size, decimals - 1) for size in sizes):
+        decimals -= 1
 
     def shown(value: Cell) -> str:
         if value is None:
@@ -49,8 +53,8 @@ def column(values: Sequence[Cell]) -> list[str]:
             return str(value)
         if value == 0:
             return "0"
-        poor = abs(value) < 10 ** (1 - decimals) and not _is_at(value, decimals)  # one digit, or none
-        return number(value) if poor or not abs(value) < 1e7 else fixed(value, decimals)
+        lost = abs(value) < 0.5 * 10**-decimals  # it would read as zero
+        return number(value) if wide or lost or decimals > 4 or not abs(value) < 1e7 else fixed(value, decimals)
 
     return [shown(value) for value in values]
 
@@ -94,15 +98,6 @@ def span(values: Iterable[float], unit: str = "") -> str:
 def several(values: Iterable[object]) -> str:
     """Each different value once, in the order of first sight."""
     return ", ".join(dict.fromkeys(str(value) for value in values if value is not None))
-
-
-def _shared_decimals(values: Sequence[float]) -> int:
-    """Three digits for the middle one; fewer where those would all be zeros."""
-    sizes = [abs(value) for value in values if value]
-    decimals = min(4, _decimals(statistics.median(sizes), 3)) if sizes else 0
-    while decimals and all(_is_at(value, decimals - 1) for value in values):
-        decimals -= 1
-    return decimals
 
 
 def _is_at(value: float, decimals: int) -> bool:
