@@ -116,7 +116,7 @@ def _timed_pass(session: Session, clock: StepClock, progress: Progress) -> tuple
     while True:
         steps_s = clock.seconds()[spec.warmup :]
         known = half_width(steps_s)
-        told = f"{len(steps_s)} steps, median known to {known:.1%}"
+        told = f"{len(steps_s)} steps, median known to {known:.1%}" if math.isfinite(known) else "too few to say how well"
         if known <= PRECISE:
             return results, [f"stopped as precise: {told}"]
         if len(steps_s) >= spec.steps:
