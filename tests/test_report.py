@@ -241,7 +241,7 @@ def test_columns_share_their_decimals() -> None:
     assert words.column([35.0, 3.0, 0.0, None]) == ["35", "3", "0", "—"]
     assert words.column([80.25, 40.25, 0.0801], "share (%)") == ["80.2", "40.2", "0.1"]
     assert words.column([80.25, 40.25, 0.0301], "share (%)") == ["80.2", "40.2", "0.0301"]  # no zero that is not one
-    assert words.column([1521.4, 20.06, 2.034]) == [
+    assert words.column([1521.4, 20.06, 2.034], "95 % from (ms)") == [
         "1521",
         "20.1",
         "2.03",

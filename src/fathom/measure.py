@@ -116,7 +116,8 @@ def _timed_pass(session: Session, clock: StepClock, progress: Progress) -> tuple
     while True:
         steps_s = clock.seconds()[spec.warmup :]
         known = half_width(steps_s)
-        told = f"{len(steps_s)} steps, median known to {known:.1%}" if math.isfinite(known) else "too few to say how well"
+        bound = f"median known to {known:.1%}" if math.isfinite(known) else "too few to bound the median"
+        told = f"{len(steps_s)} steps, {bound}"
         if known <= PRECISE:
             return results, [f"stopped as precise: {told}"]
         if len(steps_s) >= spec.steps:

@@ -1,4 +1,4 @@
-"""Numbers, times and sizes as people read them; None is a dash, never zero."""
+"""Numbers, sizes and moments as people read them; None is a dash, never zero."""
 
 from __future__ import annotations
 
@@ -39,8 +39,9 @@ def column(values: Sequence[Cell], heading: str = "") -> list[str]:
     """The cells of one column. Fractions share their decimals, so that points stand below one another: one for a
     percentage, else three digits for the middle one; values of very different sizes have three digits each."""
     sizes = [abs(value) for value in values if isinstance(value, float) and math.isfinite(value) and value]
-    wide = bool(sizes) and "%" not in heading and max(sizes) / min(sizes) > 100
-    decimals = 1 if "%" in heading else _decimals(statistics.median(sizes), 3) if sizes else 0
+    percent = "(%" in heading
+    wide = bool(sizes) and not percent and max(sizes) / min(sizes) > 100
+    decimals = 1 if percent else _decimals(statistics.median(sizes), 3) if sizes else 0
     while decimals and all(_is_at(size, decimals - 1) for size in sizes):
         decimals -= 1
 
@@ -57,13 +58,6 @@ def column(values: Sequence[Cell], heading: str = "") -> list[str]:
         return number(value) if wide or lost or decimals > 4 or not abs(value) < 1e7 else fixed(value, decimals)
 
     return [shown(value) for value in values]
-
-
-def seconds(value: float) -> str:
-    for unit, size in (("s", 1.0), ("ms", 1e-3)):
-        if value >= size:
-            return f"{number(value / size)} {unit}"
-    return f"{number(value / 1e-6)} µs"
 
 
 def size(count: float) -> str:
