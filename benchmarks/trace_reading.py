@@ -1,6 +1,7 @@
 """Reading a GPU trace and breaking it down, beside HolisticTraceAnalysis, on the same file in the same run.
 
-Run from the root of the checkout, with HolisticTraceAnalysis installed: python benchmarks/trace_reading.py TRACE.json.gz
+Run from the root of the checkout, with HolisticTraceAnalysis installed:
+PYTHONPATH=src python benchmarks/trace_reading.py TRACE.json.gz
 Both read the file and total the time of every kernel; the totals must agree, and the ratio of the times is printed.
 """
 
@@ -58,11 +59,11 @@ def main() -> None:
         for name, work in (("fathom", ours), ("hta", theirs)):
             spent, totals[name] = seconds(work, arguments.trace)
             times[name].append(spent)
-    ratio = statistics.median(times["hta"]) / statistics.median(times["fathom"])
+    medians = {name: statistics.median(values) for name, values in times.items()}
+    ratio = medians["hta"] / medians["fathom"]
     apart = abs(totals["fathom"] / totals["hta"] - 1)
     print(f"kernel totals: {totals['fathom']:.1f} and {totals['hta']:.1f} µs, apart by {apart:.2e}")
-    print(f"fathom {statistics.median(times['fathom']):.3f} s, HolisticTraceAnalysis {statistics.median(times['hta']):.3f} s")
-    print(f"Fathom is {ratio:.1f} times as fast")
+    print(f"fathom {medians['fathom']:.3f} s, HolisticTraceAnalysis {medians['hta']:.3f} s: {ratio:.1f} times as fast")
     if arguments.out:
         arguments.out.write_text(json.dumps({"seconds": times, "kernel_us": totals, "times_as_fast": ratio}, indent=1))
 

@@ -22,10 +22,20 @@ class Table:
     columns: list[str]  # with units, e.g. "step (ms)"
     rows: list[list[Cell]]
 
+    def __post_init__(self) -> None:
+        for row in self.rows:
+            if len(row) != len(self.columns):
+                raise ValueError(f"table {self.title!r}: a row of {len(row)} cells under {len(self.columns)} columns")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Series:
-    """One named line, bar group or cloud; x and y of equal length. In a dendrogram: one joint as four points."""
+    """One named line, bar group or cloud; x and y of equal length.
+
+    In a dendrogram a series is one joint of four points: x are the distances of the first child, of the joint (twice)
+    and of the second child; y the positions of the first child (twice) and of the second (twice); text[0] and text[3]
+    name a child that is a leaf. In a scatter, a series named "roof" is drawn as a line.
+    """
 
     name: str
     x: list[Any]
