@@ -7,12 +7,12 @@ gradient alone, and the op's time is shared in the ratio of the two.
 from __future__ import annotations
 
 import dataclasses
-import time
 from typing import Any
 
 import torch
 
 from fathom.flops import Call
+from fathom.timing import fastest
 from fathom.trace import Breakdown, Occurrence
 
 BACKWARD = "Conv2DBackward"
@@ -81,8 +81,9 @@ def _share_of_filter(call: Occurrence, device: torch.device | None) -> float | N
     arguments = _arguments(call, inputs, device)
     if arguments is None:
         return None
-    for_filter = _timed(arguments, [False, True, False], device)
-    for_input = _timed(arguments, [True, False, False], device)
+    backward = torch.ops.aten.convolution_backward
+    for_filter = fastest(lambda: backward(*arguments, [False, True, False]), device, REPEATS)
+    for_input = fastest(lambda: backward(*arguments, [True, False, False]), device, REPEATS)
     return for_filter / (for_filter + for_input)
 
 
@@ -108,19 +109,3 @@ def _arguments(call: Occurrence, inputs: Call, device: torch.device) -> list[Any
     # arguments 3 to 9: bias sizes, stride, padding, dilation, transposed, output padding, groups
     rest = [inputs.value(index) for index in range(4, 10)]
     return None if any(value is None for value in rest) else [*tensors, None, *rest]
-
-
-def _timed(arguments: list[Any], mask: list[bool], device: torch.device) -> float:
-    best = float("inf")
-    for _ in range(REPEATS):
-        _wait(device)
-        begun = time.perf_counter()
-        torch.ops.aten.convolution_backward(*arguments, mask)
-        _wait(device)
-        best = min(best, time.perf_counter() - begun)
-    return best
-
-
-def _wait(device: torch.device) -> None:
-    if device.type != "cpu":
-        torch.accelerator.synchronize(device)

@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-import torch
 from torch import nn
 from torch.profiler import ProfilerActivity, profile, record_function
 
@@ -24,6 +23,7 @@ from fathom.ceilings import ceilings
 from fathom.gradients import split_convolution_backward
 from fathom.record import Profile
 from fathom.session import Session, Step
+from fathom.timing import wait
 
 MAX_STEPS, MIN_STEPS = 24, 6  # fewer than six values show no trend
 BUDGET_S = 6.0  # of profiled steps; a step of minutes is still profiled MIN_STEPS times
@@ -140,8 +140,7 @@ def _timed(session: Session, steps: int) -> list[float]:
         begun = time.perf_counter()
         with record_function(trace.STEP):
             step.run()
-            if session.device.type != "cpu":
-                torch.accelerator.synchronize(session.device)
+            wait(session.device)
         seconds.append(time.perf_counter() - begun)
 
     session.run(steps, on_step=hook)

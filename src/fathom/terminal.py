@@ -7,6 +7,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from rich.box import SIMPLE, SIMPLE_HEAD
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
@@ -22,7 +23,7 @@ def print_json(document: Any) -> None:
 
 def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
     """Numbers to the right, what is not known as a dash."""
-    table = Table(title=title, title_justify="left")
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=0, pad_edge=False)
     for index, column in enumerate(columns):
         numeric = any(isinstance(row[index], int | float) for row in rows)
         table.add_column(column, justify="right" if numeric else "left", no_wrap=numeric)
@@ -32,7 +33,7 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]
 
 
 def print_facts(title: str, rows: Sequence[tuple[str, str]]) -> None:
-    table = Table(title=title, title_justify="left", show_header=False)
+    table = Table(title=title, title_justify="left", show_header=False, box=SIMPLE, pad_edge=False)
     for row in rows:
         table.add_row(*row)
     screen.print(table)

@@ -1,10 +1,30 @@
-"""Device-true step times: boundaries marked on the device's own clock, read only after the last step."""
+"""Device-true times: step boundaries marked on the device's own clock, and the least time of a piece of work."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 import torch
+
+
+def wait(device: torch.device) -> None:
+    """Until the device has done everything it was given; a CPU always has."""
+    if device.type != "cpu":
+        torch.accelerator.synchronize(device)
+
+
+def fastest(work: Callable[[], object], device: torch.device, repeats: int, budget_s: float = 0.0) -> float:
+    """The least time of the work: of so many calls, and of as many more as the budget allows."""
+    best, stop, done = float("inf"), time.perf_counter() + budget_s, 0
+    while done < repeats or time.perf_counter() < stop:
+        wait(device)
+        begun = time.perf_counter()
+        work()
+        wait(device)
+        best = min(best, time.perf_counter() - begun)
+        done += 1
+    return best
 
 
 class StepClock:
@@ -27,5 +47,5 @@ class StepClock:
         """The time between each mark and the next."""
         if self.device.type == "cpu":
             return [after - before for before, after in zip(self._moments, self._moments[1:], strict=False)]
-        torch.accelerator.synchronize(self.device)
+        wait(self.device)
         return [a.elapsed_time(b) / 1000 for a, b in zip(self._events, self._events[1:], strict=False)]
