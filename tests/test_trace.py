@@ -81,6 +81,18 @@ def test_a_read_trace_is_split_by_kernel_names() -> None:
     assert times["Conv2DBackInput"] == pytest.approx(10e-6)
 
 
+def test_an_interrupted_step_is_no_typical_one() -> None:
+    events = []
+    for step, duration in enumerate([10, 11, 12, 500]):
+        begin = 1000 * step
+        events += [event("fathom.step", begin, duration + 5, "user_annotation"), event("aten::mm", begin + 1, duration)]
+    found = trace.breakdown(events)
+    (row,) = found.rows()
+    assert row.cpu_s == pytest.approx(11.5e-6), "the mean of the middle two"
+    assert found.outside_s() == pytest.approx(5e-6)
+    assert found.per_step_s()["MatMul"] == pytest.approx([10e-6, 11e-6, 12e-6, 500e-6])
+
+
 def test_every_kernel_is_counted_once_with_or_without_an_owner() -> None:
     kernels = trace.breakdown(gpu_step()).kernels()
     assert sum(kernel.device_s for kernel in kernels) == pytest.approx(50e-6)
@@ -145,7 +157,8 @@ def test_rows_and_outside_add_up_to_the_step(tmp_path: Path) -> None:
     rows = found.rows()
     assert sum(row.cpu_s for row in rows) + found.outside_s() == pytest.approx((end - begin) * 1e-6, rel=1e-6)
     assert {row.role for row in rows} >= {"convolution", "fully connected", "loss"}
-    assert sum(sum(series) for series in found.per_step_s().values()) == pytest.approx(sum(r.cpu_s for r in rows))
+    per_step = found.per_step_s()
+    assert sum(sum(series) for series in per_step.values()) == pytest.approx(sum(row.cpu_s for row in rows))
 
 
 def test_attention_on_a_cpu_is_counted(tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ class Sections:
 
 @dataclass(frozen=True, kw_only=True)
 class OpRow:
-    """One op at one place in the network, per step: the mean over the profiled steps."""
+    """One op at one place in the network, per step: the mean over the middle half of the profiled steps."""
 
     op: str  # as torch names it, e.g. aten::addmm
     type: str  # Fathom op type, e.g. MatMul, Conv2DBackFilter (taxonomy.py)

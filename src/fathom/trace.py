@@ -78,14 +78,22 @@ class Breakdown:
     def on_gpu(self) -> bool:
         return bool(self.gpu)
 
+    @property
+    def typical(self) -> set[int]:
+        """The middle half of the steps by duration: one in which the system did something else is not typical."""
+        order = sorted(range(len(self.steps)), key=lambda step: self.steps[step][1] - self.steps[step][0])
+        quarter = len(order) // 4
+        return set(order[quarter : len(order) - quarter])
+
     def rows(self) -> list[OpRow]:
-        """Occurrences gathered by op, place and shapes; per step."""
-        count = len(self.steps)
+        """Occurrences gathered by op, place and shapes; the mean of the typical steps, so that rows add up."""
+        typical = self.typical
         gathered: dict[tuple[str, ...], list[Occurrence]] = defaultdict(list)
         for call in self.occurrences:
-            shapes = _shapes(call.args)
-            gathered[call.op, call.type, call.layer, call.role, call.phase, shapes].append(call)
-        return [self._row(key, calls, count) for key, calls in gathered.items()]
+            if call.step in typical:
+                shapes = _shapes(call.args)
+                gathered[call.op, call.type, call.layer, call.role, call.phase, shapes].append(call)
+        return [self._row(key, calls, len(typical)) for key, calls in gathered.items()]
 
     def _row(self, key: tuple[str, ...], calls: list[Occurrence], steps: int) -> OpRow:
         op, kind, layer, role, phase, shapes = key
@@ -107,7 +115,7 @@ class Breakdown:
         )
 
     def kernels(self) -> list[Kernel]:
-        """Every kernel and copy of the file, by name, longest first; per step."""
+        """Every kernel and copy of the file, by name, longest first; per step, over all steps."""
         totals: dict[tuple[str, str], list[float]] = defaultdict(lambda: [0.0, 0.0])
         for kind, name, _, duration, _ in self.gpu:
             total = totals[kind, name]
@@ -128,13 +136,26 @@ class Breakdown:
         return dict(series)
 
     def outside_s(self) -> float:
-        """Per step, the time in no op; on a GPU, the time in which no kernel ran."""
-        total = sum(end - begin for begin, end in self.steps)
+        """Per typical step, the time in no op; on a GPU, the time in which no kernel ran."""
+        typical = self.typical
+        busy = self._busy_us()
+        outside = [
+            max(0.0, end - begin - busy[step]) for step, (begin, end) in enumerate(self.steps) if step in typical
+        ]
+        return sum(outside) / len(typical) * 1e-6
+
+    def _busy_us(self) -> list[float]:
+        """Of each step, the time in ops, or in kernels."""
         if self.on_gpu:
-            busy = _union((begin, begin + duration) for _, _, begin, duration, _ in self.gpu)
-        else:
-            busy = sum(call.cpu_us for call in self.occurrences)
-        return max(0.0, total - busy) / len(self.steps) * 1e-6
+            begins = [begin for begin, _ in self.steps]
+            running: list[list[tuple[float, float]]] = [[] for _ in self.steps]
+            for _, _, begin, duration, _ in self.gpu:
+                running[max(0, bisect_right(begins, begin) - 1)].append((begin, begin + duration))
+            return [_covered(kernels, *step) for kernels, step in zip(running, self.steps, strict=True)]
+        busy = [0.0] * len(self.steps)
+        for call in self.occurrences:
+            busy[call.step] += call.cpu_us
+        return busy
 
 
 @contextmanager
@@ -363,11 +384,12 @@ def _shapes(args: Mapping[str, Any]) -> str:
     return " ".join(str(dims) for dims in args.get("Input Dims", []) if dims)
 
 
-def _union(intervals: Iterable[tuple[float, float]]) -> float:
-    """The length that the intervals cover together."""
-    covered, reached = 0.0, float("-inf")
-    for begin, end in sorted(intervals):
-        if end > reached:
-            covered += end - max(begin, reached)
-            reached = end
+def _covered(intervals: Iterable[tuple[float, float]], begin: float, end: float) -> float:
+    """How much of the window the intervals cover together."""
+    covered, reached = 0.0, begin
+    for start, stop in sorted(intervals):
+        stop = min(stop, end)
+        if stop > reached:
+            covered += max(0.0, stop - max(start, reached))
+            reached = stop
     return covered
