@@ -66,7 +66,7 @@ def test_least_bytes_counts_weights_gradients_batch_and_saved_tensors() -> None:
     parameters = sum(p.numel() for p in network.model().parameters())
     inputs = 10 * (784 + 8)  # bytes of pixels, and the label
     infer = least_bytes(network, "infer")
-    assert infer == 4 * parameters + inputs + 10 * 784 * 4
+    assert infer == 4 * parameters + inputs + 10 * 2 * 784 * 4  # the largest op divides the pixels by 255
     # training keeps at least the input, both tanh outputs and the gradients
     assert least_bytes(network, "train") >= 8 * parameters + inputs + 10 * 4 * (784 + 64 + 64)
 
@@ -74,6 +74,13 @@ def test_least_bytes_counts_weights_gradients_batch_and_saved_tensors() -> None:
 def test_a_batch_beyond_memory_is_refused_before_it_is_made() -> None:
     with pytest.raises(DoesNotFit, match="batch 1000000000 of autoenc needs at least"):
         tiny(batch=1_000_000_000).setup()
+
+
+def test_inference_counts_the_largest_op() -> None:
+    network = workload("vgg").configured("small", batch=10)
+    image = 224 * 224 * 4
+    # the second convolution reads and writes 64 maps of the full size
+    assert least_bytes(network, "infer") >= 143_667_240 * 4 + 10 * 2 * 64 * image
 
 
 def test_an_allocator_that_refuses_is_told_with_the_batch(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,6 +13,8 @@ import psutil
 import torch
 from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from fathom.errors import DoesNotFit
 from fathom.workload import Workload
@@ -30,7 +32,7 @@ def refuse_what_cannot_fit(workload: Workload, phase: str) -> None:
 
 
 def least_bytes(workload: Workload, phase: str) -> int:
-    """Weights, the batch, and in training the gradients and what the forward pass saves for the backward."""
+    """Weights, the batch, and either the largest single op or, in training, gradients and what backward needs."""
     sample = dataclasses.replace(workload, batch=SAMPLE)
     batch = {name: column.to("meta") for name, column in sample.example().items()}
     with torch.device("meta"):
@@ -38,11 +40,27 @@ def least_bytes(workload: Workload, phase: str) -> int:
     weights = sum(parameter.nbytes for parameter in model.parameters())
     inputs = sum(column.nbytes for column in batch.values())
     if phase == "infer":
-        with torch.no_grad():
-            outputs = workload.forward(model, batch).nbytes
-        return weights + (inputs + outputs) * workload.batch // SAMPLE
+        with torch.no_grad(), _LargestOp(model) as largest:
+            workload.forward(model, batch)
+        return weights + (inputs + largest.nbytes) * workload.batch // SAMPLE
     saved = _saved_bytes(sample, model, batch)
     return 2 * weights + (inputs + saved) * workload.batch // SAMPLE
+
+
+class _LargestOp(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Notes the most that one op reads and writes, weights aside: so much must be there at once."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.weights = {parameter.untyped_storage()._cdata for parameter in model.parameters()}
+        self.nbytes = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        tensors = [leaf for leaf in tree_leaves((args, kwargs, result)) if isinstance(leaf, Tensor)]
+        storages = {tensor.untyped_storage()._cdata: tensor.nbytes for tensor in tensors}
+        self.nbytes = max(self.nbytes, sum(size for key, size in storages.items() if key not in self.weights))
+        return result
 
 
 def _saved_bytes(workload: Workload, model: torch.nn.Module, batch: dict[str, Tensor]) -> int:
