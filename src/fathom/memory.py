@@ -40,7 +40,8 @@ def least_bytes(workload: Workload, phase: str) -> int:
     weights = sum(parameter.nbytes for parameter in model.parameters())
     inputs = sum(column.nbytes for column in batch.values())
     if phase == "infer":
-        with torch.no_grad(), _LargestOp(model) as largest:
+        largest = _LargestOp(model)
+        with torch.no_grad(), largest:
             workload.forward(model, batch)
         return weights + (inputs + largest.nbytes) * workload.batch // SAMPLE
     saved = _saved_bytes(sample, model, batch)
