@@ -1,6 +1,6 @@
 """deepq's frames per second beside those of the bare vector of emulators, interleaved in one run.
 
-Run from the root of the checkout: PYTHONPATH=src python benchmarks/environment.py --out results/h200/environment.json
+Run from the root of the checkout: PYTHONPATH=src python benchmarks/environment.py --out FILE.json
 All three play the same game, as many at once and in as many threads, and prepare its frames alike: "bare" sends random
 actions and looks at nothing; "act" is deepq's inference, in which the network chooses every action; "train" remembers
 every frame and learns from 32 transitions for every four actions. Frames are the emulator's own, four to an action.

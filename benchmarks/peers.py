@@ -1,6 +1,6 @@
 """Our ResNet-34 and VGG-19 beside torchvision's and timm's: one training step each, interleaved in one run.
 
-Run on a GPU, from the root of the checkout: PYTHONPATH=src python benchmarks/peers.py --out results/h200/peers.json
+Run on a GPU, from the root of the checkout: PYTHONPATH=src python benchmarks/peers.py --out FILE.json
 Same batch, precision, memory format, loss and optimizer for all; a ratio under 1 means ours is faster. The batch must
 be large enough that the GPU is the bound: below about 128 images a bf16 ResNet step measures the host's launches.
 """

@@ -39,7 +39,7 @@ def test_the_seed_alone_decides_the_order() -> None:
     assert first == again != other
 
 
-def test_streamed_batches_are_those_of_a_resident_set(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_streamed_batches_are_those_of_a_resident_set() -> None:
     order = Order(items=50, batch=8, seed=3)
     resident = islice(dataset._resident(numbers(50), order, CPU), 6)
     streamed = islice(dataset._streamed(numbers(50), order, CPU), 6)

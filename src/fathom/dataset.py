@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Sampler
 
 from fathom.errors import DataError
+from fathom.machine import usable_cores
 
 Batch = dict[str, Tensor]
 
@@ -104,8 +105,7 @@ def _streamed(dataset: Dataset, order: Order, device: torch.device) -> Iterator[
 
 def worker_count() -> int:
     """Background readers: every core this process may use but one, and no more than eight."""
-    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, min(8, usable - 1))
+    return max(1, min(8, usable_cores() - 1))
 
 
 class _Careful:

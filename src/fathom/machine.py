@@ -30,13 +30,21 @@ def fingerprint(device: torch.device | None = None) -> dict[str, Any]:
     }
 
 
+def affinity() -> list[int] | None:
+    """The cores this process may use; None where the system does not tell."""
+    return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None
+
+
+def usable_cores() -> int:
+    return len(affinity() or []) or os.cpu_count() or 1
+
+
 def cpu() -> dict[str, Any]:
-    affinity = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None
     return {
         "name": _cpu_name(),
         "logical_cores": psutil.cpu_count(),
         "physical_cores": psutil.cpu_count(logical=False),
-        "affinity": affinity,
+        "affinity": affinity(),
         "threads": _torch_threads(),
         "governor": _first_line("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
         "smt": _first_line("/sys/devices/system/cpu/smt/control"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,6 +9,7 @@ from pathlib import Path
 from fathom import registry
 from fathom.errors import DataError, FathomError
 from fathom.isolate import failed, isolated
+from fathom.machine import usable_cores
 from fathom.measure import Progress
 from fathom.record import Record
 from fathom.spec import PHASES, RunSpec
@@ -62,7 +62,7 @@ def plan(names: Sequence[str], preset: str, devices: Sequence[str], seed: int = 
 
 def thread_counts() -> list[int]:
     """1, 2, 4, ... up to the cores this process may use."""
-    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    usable = usable_cores()
     return [1 << power for power in range(usable.bit_length()) if 1 << power <= usable]
 
 
