@@ -127,7 +127,10 @@ def test_a_hook_is_put_around_every_step(name: str) -> None:
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU on this machine")
 @pytest.mark.parametrize("name", ALL)
 def test_gpu_agrees_with_cpu(name: str) -> None:
-    with tiny(name) as here:
-        expected = here.run(1)[0]
-    with fathom.load(name, preset="tiny", device="cuda").setup() as there:
-        assert there.run(1)[0] == pytest.approx(expected, rel=1e-2)
+    # the two draw different numbers from one seed, so nothing may be dropped
+    options = {"dropout": 0.0} if hasattr(registry.workload(name), "dropout") else {}
+    losses: list[float] = []
+    for device in ("cpu", "cuda"):
+        with fathom.load(name, preset="tiny", device=device, options=options).setup() as session:
+            losses += session.run(1)  # type: ignore[arg-type]
+    assert losses[1] == pytest.approx(losses[0], rel=1e-2)

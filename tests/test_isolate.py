@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -37,6 +38,14 @@ def test_a_worker_past_its_time_is_ended() -> None:
 def test_a_workers_refusal_is_raised_here() -> None:
     with pytest.raises(Refused, match="no option of autoenc"):
         isolated(RunSpec(workload="autoenc", preset="tiny", options={"nonsense": 1}))
+
+
+def test_a_worker_is_bound_to_its_cores() -> None:
+    core = min(os.sched_getaffinity(0))
+    record = isolated(replace(TINY, cores=(core,)))
+    assert record.machine["cpu"]["affinity"] == [core]
+    with pytest.raises(Refused, match="cannot run on cores 4095: Invalid argument"):
+        isolated(replace(TINY, cores=(4095,)))
 
 
 def test_an_interrupted_parent_takes_its_worker_along() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from fathom.errors import BadOption, DataError, UnknownName
-from fathom.record import Kernel, OpRow, Profile, Record, Sections
+from fathom.record import ApiCall, GpuTime, Kernel, OpRow, Profile, Record, Sections
 from fathom.spec import RunSpec
 from fathom.store import Store
 
@@ -20,9 +20,14 @@ def sample(**changes: object) -> Record:
         op="aten::mm", type="MatMul", group="B", layer="encoder", role="fully connected", phase="forward",
         shapes="[2, 3] [3, 4]", calls=1.5, cpu_s=0.25, device_s=None, flop=48.0, bytes=104.0,
     )  # fmt: skip
+    kernel = Kernel(name="gemm", kind="kernel", op="aten::mm", type="MatMul", calls=1, device_s=0.1)
+    gpu = GpuTime(
+        span_s=0.4, kernel_s=0.1, memcpy_s=0, memset_s=0, busy_s=0.1, starved_s=0.2, gaps=2, longest_gap_s=0.2,
+        launches=1, waiting_s=0, api=[ApiCall(name="cudaLaunchKernel", calls=1, cpu_s=0.01)],
+    )  # fmt: skip
     profile = Profile(
-        rows=[row], kernels=[Kernel(name="gemm", kind="kernel", calls=1, device_s=0.1)], step_s=[0.3, 0.5],
-        plain_step_s=[0.2, 0.2], outside_s=0.05, per_step_s={"MatMul": [0.2, 0.3]},
+        rows=[row], kernels=[kernel], step_s=[0.3, 0.5],
+        plain_step_s=[0.2, 0.2], outside_s=0.05, per_step_s={"MatMul": [0.2, 0.3]}, gpu=gpu,
     )  # fmt: skip
     record = Record(
         spec=RunSpec(workload="autoenc", options={"latent": 3}),
@@ -33,6 +38,7 @@ def sample(**changes: object) -> Record:
         step_s=[0.1, 0.2],
         losses=[3.0, 2.0],
         profile=profile,
+        life=gpu,
     )
     return replace(record, **changes)  # type: ignore[arg-type]
 
@@ -78,6 +84,20 @@ def test_strangers_are_passed_over_and_named(tmp_path: Path) -> None:
     told = "\n".join(store.strangers())
     for name, why in (("newer", "schema 99"), ("cut", "JSON"), ("list", "not a Fathom record"), ("odd", "surprise")):
         assert any(name in line and why in line for line in told.splitlines()), (name, told)
+
+
+def test_a_record_of_the_older_schema_is_read(tmp_path: Path) -> None:
+    document = sample().to_json()
+    del document["life"], document["profile"]["gpu"], document["sections"]["context_s"]
+    del document["spec"]["cores"], document["spec"]["life"]
+    for kernel in document["profile"]["kernels"]:
+        del kernel["op"], kernel["type"]
+    (tmp_path / "older.json").write_text(json.dumps({**document, "schema": 1}))
+    (found,) = Store(tmp_path).records()
+    assert found.profile is not None
+    assert found.profile.rows == sample().profile.rows
+    assert (found.life, found.profile.gpu, found.profile.kernels[0].op) == (None, None, "")
+    assert found.spec.id == sample().spec.id, "a new field with its default leaves the id of an old spec as it was"
 
 
 def test_a_missing_folder_is_told(tmp_path: Path) -> None:

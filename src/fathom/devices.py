@@ -33,6 +33,13 @@ def _named(name: str) -> torch.device:
     return device
 
 
+def wake(device: torch.device) -> None:
+    """The first touch of an accelerator, which makes its context and is paid once by every program."""
+    if device.type != "cpu":
+        torch.zeros(1, device=device)
+        torch.accelerator.synchronize(device)
+
+
 def available() -> list[str]:
     """The devices of this machine, as names that resolve() takes."""
     found = ["cpu"]

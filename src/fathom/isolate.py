@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import IO, Any
 
-from fathom.errors import FathomError
+from fathom.errors import BadOption, FathomError
 from fathom.machine import fingerprint
 from fathom.measure import Progress, measure
 from fathom.record import Record
@@ -113,6 +113,8 @@ def _work(pipe: int, spec: RunSpec) -> None:
         os.write(pipe, json.dumps(message).encode() + b"\n")
 
     try:
+        if spec.cores:
+            _bind(spec.cores)
         record = measure(spec, lambda done, total: tell(progress=[done, total]))
     except FathomError as error:
         tell(refused=str(error))
@@ -120,6 +122,16 @@ def _work(pipe: int, spec: RunSpec) -> None:
     line = json.dumps({"record": record.to_json()}).encode() + b"\n"
     with os.fdopen(pipe, "wb") as out:
         out.write(line)
+
+
+def _bind(cores: tuple[int, ...]) -> None:
+    """Before torch is loaded: its thread pools are made for the cores they find."""
+    if not hasattr(os, "sched_setaffinity"):
+        raise BadOption("this system does not let a program be bound to cores")
+    try:
+        os.sched_setaffinity(0, cores)
+    except OSError as error:
+        raise BadOption(f"cannot run on cores {','.join(map(str, cores))}: {error.strerror}") from None
 
 
 if __name__ == "__main__":

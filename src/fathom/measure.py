@@ -38,12 +38,17 @@ def measure(spec: RunSpec, progress: Progress = lambda done, total: None) -> Rec
 
 def _measured(spec: RunSpec, progress: Progress) -> Record:
     begun = time.perf_counter()
-    from fathom.session import Session  # here, because importing torch is a part of init that has its own name
+    from fathom.devices import wake  # here, because importing torch is a part of init that has its own name
+    from fathom.session import Session
     from fathom.timing import StepClock
 
     imported = time.perf_counter()
     session = Session(spec)
     constructed = time.perf_counter()
+    wake(session.device)
+    awake = time.perf_counter()
+    if spec.life:
+        return _lived(session, Sections(import_s=imported - begun, context_s=awake - constructed))
     session.setup()
     ready = time.perf_counter()
     clock = StepClock(session.device)
@@ -70,6 +75,7 @@ def _measured(spec: RunSpec, progress: Progress) -> Record:
         sections=Sections(
             import_s=imported - begun,
             init_s=constructed - begun,
+            context_s=None if session.device.type == "cpu" else awake - constructed,
             setup_s=ready - constructed,
             first_step_s=seconds[0],
             run_s=finished - ready,
@@ -88,6 +94,22 @@ def _measured(spec: RunSpec, progress: Progress) -> Record:
     )
     session.close()
     return record
+
+
+def _lived(session: Session, sections: Sections) -> Record:
+    """All of a program under the profiler, as the Minsky study's nvprof saw it; its steps are not timed."""
+    from fathom.ops import lived
+
+    with session:
+        life = lived(session)
+        return Record(
+            spec=session.spec,
+            machine=fingerprint(session.device),
+            device=str(session.device),
+            outcome="ok",
+            sections=sections,
+            life=life,
+        )
 
 
 def _timed_pass(session: Session, clock: StepClock, progress: Progress) -> tuple[list[Any], list[str]]:
@@ -110,8 +132,10 @@ def _timed_pass(session: Session, clock: StepClock, progress: Progress) -> tuple
     if spec.budget_s is None:
         run(total)
         return results, []
+    run(spec.warmup)
+    clock.seconds()  # waits for the device: warm-up, in which cuDNN chooses its algorithms, is not the budget's
     stop = time.perf_counter() + spec.budget_s
-    run(spec.warmup + min(LEAST_STEPS, spec.steps))
+    run(min(LEAST_STEPS, spec.steps))
     helping = LEAST_STEPS
     while True:
         steps_s = clock.seconds()[spec.warmup :]

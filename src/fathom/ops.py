@@ -20,31 +20,31 @@ from torch.profiler import ProfilerActivity, profile, record_function
 
 from fathom import trace
 from fathom.ceilings import ceilings
+from fathom.gputime import gpu_time
 from fathom.gradients import split_convolution_backward
-from fathom.record import Profile
+from fathom.record import GpuTime, Profile
 from fathom.session import Session, Step
 from fathom.timing import wait
 
 MAX_STEPS, MIN_STEPS = 24, 6  # fewer than six values show no trend
-BUDGET_S = 6.0  # of profiled steps; a step of minutes is still profiled MIN_STEPS times
+BUDGET_S = 6.0  # of profiled steps, where the run has none; a step of minutes is still profiled MIN_STEPS times
 
 
 def profiled(session: Session, plain_step_s: Sequence[float] | None = None, trace_out: Path | None = None) -> Profile:
     """A profile of the session's next steps; plain_step_s are CPU steps already timed in this process."""
     plain = list(plain_step_s) if plain_step_s and session.device.type == "cpu" else _timed(session, MIN_STEPS)
-    steps = max(MIN_STEPS, min(MAX_STEPS, int(BUDGET_S / statistics.median(plain))))
-    activities = [ProfilerActivity.CPU]
-    if session.device.type == "cuda":
-        activities.append(ProfilerActivity.CUDA)
+    budget_s = session.spec.budget_s or BUDGET_S
+    steps = max(MIN_STEPS, min(MAX_STEPS, int(budget_s / statistics.median(plain))))
     networks = {"": session.state.model, **session.state.beside}
-    recorder = profile(activities=activities, record_shapes=True)
+    recorder = profile(activities=_activities(session), record_shapes=True)
     with layers_marked(networks):
         with _chatter_hushed():
             recorder.start()
         slowed = _timed(session, steps)
         with _chatter_hushed():
             recorder.stop()
-    found = trace.breakdown(_events(recorder, trace_out), roles(networks))
+    events = _events(recorder, trace_out)
+    found = trace.breakdown(events, roles(networks))
     notes = split_convolution_backward(found, session.device)
     matrix, copy = ceilings(session.device, session.spec.precision)
     return Profile(
@@ -54,10 +54,25 @@ def profiled(session: Session, plain_step_s: Sequence[float] | None = None, trac
         plain_step_s=plain,
         outside_s=found.outside_s(),
         per_step_s=found.per_step_s(),
+        gpu=gpu_time(events, found.steps),
         ceiling_flop_per_s=matrix,
         ceiling_bytes_per_s=copy,
         notes=notes,
     )
+
+
+def lived(session: Session) -> GpuTime | None:
+    """The setup and every step of a session that has none behind it, under the profiler; None without a GPU."""
+    recorder = profile(activities=_activities(session))
+    with _chatter_hushed():
+        recorder.start()
+    with record_function(trace.LIFE):
+        session.setup().run(session.spec.warmup + session.spec.steps)
+        wait(session.device)
+    with _chatter_hushed():
+        recorder.stop()
+    events = _events(recorder, None)
+    return gpu_time(events, [(e["ts"], e["ts"] + e["dur"]) for e in events if e["name"] == trace.LIFE][:1])
 
 
 def roles(networks: Mapping[str, nn.Module]) -> dict[str, str]:
@@ -124,6 +139,11 @@ def _chatter_hushed() -> Iterator[None]:
         os.dup2(kept, 2)
         os.close(kept)
         os.close(nowhere)
+
+
+def _activities(session: Session) -> list[ProfilerActivity]:
+    gpu = [ProfilerActivity.CUDA] if session.device.type == "cuda" else []
+    return [ProfilerActivity.CPU, *gpu]
 
 
 def _modules(networks: Mapping[str, nn.Module]) -> Iterator[tuple[str, nn.Module]]:

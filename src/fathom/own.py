@@ -15,6 +15,7 @@ from torch.optim import SGD, Optimizer
 
 from fathom import trace
 from fathom.errors import BadOption
+from fathom.gputime import gpu_time
 from fathom.gradients import split_convolution_backward
 from fathom.machine import fingerprint
 from fathom.ops import profiled
@@ -140,7 +141,8 @@ def from_target(target: str) -> tuple[Any, ...]:
 
 def from_trace(path: Path) -> Record:
     """A record from a torch.profiler trace that the user already has."""
-    found = trace.breakdown(trace.read(path))
+    events = trace.read(path)
+    found = trace.breakdown(events)
     notes = split_convolution_backward(found, device=None)
     steps = [(end - begin) * 1e-6 for begin, end in found.steps]
     return Record(
@@ -156,6 +158,7 @@ def from_trace(path: Path) -> Record:
             plain_step_s=[],
             outside_s=found.outside_s(),
             per_step_s=found.per_step_s(),
+            gpu=gpu_time(events, found.steps),
             notes=[*notes, f"read from {path.name}; the machine shown is the one that read it"],
         ),
         notes=[f"read from {path.name}"],

@@ -13,7 +13,7 @@ from typing import Any
 from fathom.errors import DataError, UnknownName
 from fathom.spec import RunSpec
 
-SCHEMA = 1
+SCHEMA = 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,6 +22,7 @@ class Sections:
 
     import_s: float | None = None  # of torch and the suite; a part of init
     init_s: float | None = None  # imports and construction
+    context_s: float | None = None  # waking the GPU: its driver and a context; a part of setup
     setup_s: float | None = None  # data, weights, device
     first_step_s: float | None = None  # the first step alone: allocations, algorithm choice
     run_s: float | None = None  # every step, warm-up included
@@ -49,12 +50,48 @@ class OpRow:
 
 @dataclass(frozen=True, kw_only=True)
 class Kernel:
-    """One GPU kernel or copy, per step."""
+    """One GPU kernel or copy under the op that launched it, per step."""
 
     name: str
     kind: str  # kernel, memcpy or memset
+    op: str  # the op that launched it, as its rows name it; "" where none did
+    type: str  # that op's type
     calls: float
     device_s: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class ApiCall:
+    """One function of the GPU's programming interface."""
+
+    name: str  # e.g. cudaLaunchKernel
+    calls: float
+    cpu_s: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class GpuTime:
+    """How host and GPU kept each other busy, in one step or over the life of a program."""
+
+    span_s: float  # of the step or the life; the rest are parts of it
+    kernel_s: float  # sums over kernels: two at once count twice
+    memcpy_s: float
+    memset_s: float
+    busy_s: float  # at least one of them running
+    starved_s: float  # nothing running, as the next piece had not been launched when the one before ended
+    gaps: float  # how often nothing was running
+    longest_gap_s: float
+    launches: float
+    waiting_s: float  # the host in calls that wait for the GPU
+    api: list[ApiCall]  # longest first
+
+    @property
+    def api_s(self) -> float:
+        return sum(call.cpu_s for call in self.api)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> GpuTime:
+        return cls(**{**data, "api": [ApiCall(**call) for call in data["api"]]})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,6 +104,7 @@ class Profile:
     plain_step_s: list[float]  # the same steps without it, in the same process; none where only a trace was read
     outside_s: float  # per step, in no op (on a GPU: no kernel running)
     per_step_s: dict[str, list[float]]  # op type -> its time in each profiled step
+    gpu: GpuTime | None = None  # a step, on average; None on a CPU
     ceiling_flop_per_s: float | None = None  # a measured matrix product on this device, in the run's precision
     ceiling_bytes_per_s: float | None = None  # a measured copy
     notes: list[str] = field(default_factory=list)
@@ -87,7 +125,8 @@ class Profile:
         columns = data["rows"]["columns"]
         rows = [OpRow(**dict(zip(columns, values, strict=True))) for values in data["rows"]["values"]]
         kernels = [Kernel(**kernel) for kernel in data["kernels"]]
-        return cls(**{**data, "rows": rows, "kernels": kernels})
+        gpu = GpuTime.from_json(data["gpu"]) if data.get("gpu") else None
+        return cls(**{**data, "rows": rows, "kernels": kernels, "gpu": gpu})
 
     def to_json(self) -> dict[str, Any]:
         """Rows as a table: a profile has thousands, and their column names need saying once."""
@@ -95,7 +134,8 @@ class Profile:
         values = [[getattr(row, name) for name in columns] for row in self.rows]
         plain = {entry.name: getattr(self, entry.name) for entry in dataclasses.fields(self)}
         kernels = [dataclasses.asdict(kernel) for kernel in self.kernels]
-        return {**plain, "rows": {"columns": columns, "values": values}, "kernels": kernels}
+        gpu = dataclasses.asdict(self.gpu) if self.gpu else None
+        return {**plain, "rows": {"columns": columns, "values": values}, "kernels": kernels, "gpu": gpu}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,6 +155,7 @@ class Record:
     peak_host_bytes: int | None = None
     peak_device_bytes: int | None = None
     profile: Profile | None = None
+    life: GpuTime | None = None  # of a life run: all of the program after its context stood
     notes: list[str] = field(default_factory=list)
     started: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
     id: str = field(default_factory=lambda: uuid.uuid4().hex[:12])
@@ -135,6 +176,7 @@ class Record:
             "spec": self.spec.to_json(),
             "sections": dataclasses.asdict(self.sections),
             "profile": self.profile.to_json() if self.profile else None,
+            "life": dataclasses.asdict(self.life) if self.life else None,
         }
 
     @classmethod
@@ -142,14 +184,25 @@ class Record:
         """A record read back; anything else is refused with its origin, so that a folder can hold strangers."""
         if not isinstance(data, dict) or not {"schema", "spec", "outcome"} <= data.keys():
             raise DataError(f"{origin}: not a Fathom record")
-        if data["schema"] != SCHEMA:
-            raise DataError(f"{origin}: schema {data['schema']}, this Fathom reads schema {SCHEMA}")
+        if data["schema"] not in {1, SCHEMA}:
+            raise DataError(f"{origin}: schema {data['schema']}, this Fathom reads schemas 1 to {SCHEMA}")
         try:
+            if data["schema"] == 1:
+                data = _from_schema_1(data)
             parts = {
                 "spec": RunSpec.from_json(data["spec"]),
                 "sections": Sections(**data.get("sections", {})),
                 "profile": Profile.from_json(data["profile"]) if data.get("profile") else None,
+                "life": GpuTime.from_json(data["life"]) if data.get("life") else None,
             }
             return cls(**{**data, **parts})
         except (TypeError, KeyError, ValueError, AttributeError, UnknownName) as error:
             raise DataError(f"{origin}: not a Fathom record: {error}") from None
+
+
+def _from_schema_1(data: dict[str, Any]) -> dict[str, Any]:
+    """Schema 1 did not know which op had launched a kernel; all else that is new may be absent."""
+    profile = data.get("profile")
+    if profile:
+        profile = {**profile, "kernels": [{"op": "", "type": "", **kernel} for kernel in profile["kernels"]]}
+    return {**data, "schema": SCHEMA, "profile": profile}

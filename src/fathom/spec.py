@@ -26,10 +26,12 @@ class RunSpec:
     precision: str = "fp32"
     batch: int | None = None
     threads: int | None = None
+    cores: tuple[int, ...] | None = None  # the worker is bound to these, by the system's numbers; None binds nothing
     warmup: int = 2
     steps: int = 10  # at most, where there is a budget
     budget_s: float | None = None  # stop earlier: when the median is known to 1 %, or this much time is spent
     profile: bool = False  # a profiled pass after the timed one
+    life: bool = False  # on a GPU: trace the whole program, context to last step, instead of timing steps
     data: str | None = None  # a folder of real data; None is synthetic
     seed: int = 0
     options: Mapping[str, Any] = field(default_factory=dict)  # fields of the workload, changed
@@ -43,6 +45,10 @@ class RunSpec:
             value = getattr(self, name)
             if value is not None and value < least:
                 raise BadOption(f"{name} must be at least {least}, not {value}")
+        if self.cores is not None:
+            object.__setattr__(self, "cores", tuple(self.cores))  # JSON has lists alone
+            if not self.cores or min(self.cores) < 0:
+                raise BadOption("cores must be numbers of this machine's cores, such as 0,1")
 
     def to_json(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
@@ -57,6 +63,10 @@ class RunSpec:
 
     @property
     def id(self) -> str:
-        """Twelve hex digits that are the same for equal specs, on every machine."""
-        text = json.dumps(self.to_json(), sort_keys=True)
+        """Twelve hex digits that are the same for equal specs, on every machine.
+
+        Only what differs from the defaults counts, so that a field added later leaves the old ids as they were.
+        """
+        defaults = {entry.name: entry.default for entry in dataclasses.fields(self)}
+        text = json.dumps({k: v for k, v in self.to_json().items() if v != defaults[k] and v != {}}, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:12]

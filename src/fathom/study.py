@@ -16,7 +16,9 @@ from fathom.spec import PHASES, RunSpec
 from fathom.store import Store
 
 PARALLEL = ("deepq", "seq2seq", "memnet")  # the three whose parallelism the paper's Fig. 6 shows
-STEPS, BUDGET_S = 200, 6.0  # timed steps of one run, at most
+STEPS = 200  # timed in one run, at most
+BUDGET_S = 6.0  # for the timed steps of one run on all devices together
+SWEEP_BUDGET_S = 2.0  # for one run at a number of threads, where the op rows are what is asked for
 
 
 @dataclass(frozen=True)
@@ -47,12 +49,18 @@ def plan(names: Sequence[str], preset: str, devices: Sequence[str], seed: int = 
     for device in devices:
         fitting = "small" if device == "cpu" and len(devices) > 1 and preset == "paper" else preset
         base = RunSpec(
-            workload="", preset=fitting, device=device, steps=STEPS, budget_s=BUDGET_S, profile=True, seed=seed
+            workload="",
+            preset=fitting,
+            device=device,
+            steps=STEPS,
+            budget_s=BUDGET_S / len(devices),
+            profile=True,
+            seed=seed,
         )
         specs += [replace(base, workload=name, phase=phase) for name in chosen for phase in PHASES]
         if device == "cpu":
             specs += [
-                replace(base, workload=name, threads=threads)
+                replace(base, workload=name, threads=threads, budget_s=SWEEP_BUDGET_S)
                 for name in chosen
                 if name in PARALLEL
                 for threads in thread_counts()

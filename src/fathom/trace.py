@@ -26,10 +26,11 @@ from fathom.record import Kernel, OpRow
 from fathom.taxonomy import group_of, leaf_type, type_of, update_type
 
 STEP = "fathom.step"
+LIFE = "fathom.life"  # around setup and all steps, where the whole program is looked at
 LAYER = "fathom.layer "  # followed by the module path
 PHASES = {f"fathom.{phase}": phase for phase in ("data", "forward", "backward", "optimizer")}
-_GPU = {"kernel": "kernel", "gpu_memcpy": "memcpy", "gpu_memset": "memset"}
-_LAUNCH = {"cuda_runtime", "cuda_driver"}
+GPU_KINDS = {"kernel": "kernel", "gpu_memcpy": "memcpy", "gpu_memset": "memset"}
+LAUNCH_KINDS = {"cuda_runtime", "cuda_driver"}
 
 Event = dict[str, Any]
 
@@ -115,16 +116,16 @@ class Breakdown:
         )
 
     def kernels(self) -> list[Kernel]:
-        """Every kernel and copy of the file, by name, longest first; per step, over all steps."""
-        totals: dict[tuple[str, str], list[float]] = defaultdict(lambda: [0.0, 0.0])
-        for kind, name, _, duration, _ in self.gpu:
-            total = totals[kind, name]
+        """Every kernel and copy of the file under its op, longest first; per step, over all steps."""
+        totals: dict[tuple[str, str, str, str], list[float]] = defaultdict(lambda: [0.0, 0.0])
+        for kind, name, _, duration, owner in self.gpu:
+            total = totals[kind, name, owner.op if owner else "", owner.type if owner else ""]
             total[0] += 1
             total[1] += duration
         count = len(self.steps)
         found = [
-            Kernel(name=name, kind=kind, calls=calls / count, device_s=time / count * 1e-6)
-            for (kind, name), (calls, time) in totals.items()
+            Kernel(name=name, kind=kind, op=op, type=type_, calls=calls / count, device_s=time / count * 1e-6)
+            for (kind, name, op, type_), (calls, time) in totals.items()
         ]
         return sorted(found, key=lambda kernel: -kernel.device_s)
 
@@ -220,9 +221,9 @@ def breakdown(events: Iterable[Event], roles: Mapping[str, str] | None = None) -
     gpu_events: list[Event] = []
     for event in events:
         category = event["cat"]
-        if category in _GPU:
+        if category in GPU_KINDS:
             gpu_events.append(event)
-        elif category in {"cpu_op", "user_annotation", "python_function"} or category in _LAUNCH:
+        elif category in {"cpu_op", "user_annotation", "python_function"} or category in LAUNCH_KINDS:
             threads[event["pid"], event["tid"]].append(event)
     steps = _steps(threads.values(), gpu_events)
     walk = _Walk(steps, roles or {})
@@ -256,7 +257,7 @@ class _Walk:
 
     def _open(self, event: Event, stack: list[Frame]) -> None:
         parent = stack[-1]
-        if event["cat"] in _LAUNCH:
+        if event["cat"] in LAUNCH_KINDS:
             self._launch(event, parent)
             return
         frame = Frame(
@@ -353,7 +354,7 @@ class _Walk:
             if owner is not None:
                 owner.device_us += event["dur"]
                 owner.kernels.append((event["name"], event["dur"]))
-            found.append((_GPU[event["cat"]], event["name"], event["ts"], event["dur"], owner))
+            found.append((GPU_KINDS[event["cat"]], event["name"], event["ts"], event["dur"], owner))
         return found
 
 

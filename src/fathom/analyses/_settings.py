@@ -157,6 +157,8 @@ def workload_order(name: str) -> tuple[int, str]:
 
 
 def _usable(records: Sequence[Record], profiled: bool, phases: Sequence[str]) -> tuple[list[Record], list[str]]:
+    # a life run has no steps of its own, and a run on some of the cores belongs to the question about cores
+    records = [record for record in records if not record.spec.life and record.spec.cores is None]
     failed = [record for record in records if record.outcome != "ok"]
     sound = [record for record in records if record.outcome == "ok"]
     asked = [record for record in sound if record.spec.phase in phases]

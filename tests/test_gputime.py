@@ -1,0 +1,74 @@
+"""Host and GPU together, on timelines made by hand: every microsecond is accounted for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from fathom.gputime import gpu_time
+
+
+def event(name: str, begin: float, duration: float, category: str, correlation: int) -> dict[str, Any]:
+    args = {"correlation": correlation}
+    return {"name": name, "cat": category, "ts": begin, "dur": duration, "args": args, "pid": 1, "tid": 1, "ph": "X"}
+
+
+def launch(begin: float, correlation: int, name: str = "cudaLaunchKernel") -> dict[str, Any]:
+    return event(name, begin, 5, "cuda_runtime", correlation)
+
+
+# one step of 100 us: launched at 10, runs 20-40; queued at 16 while the first ran, runs 43-60; launched late, at 70,
+# runs 80-90, and a copy beside it 85-95; the host waits 76-100
+STEP = [
+    launch(10, 1),
+    launch(16, 2),
+    launch(70, 3),
+    launch(72, 4, "cudaMemcpyAsync"),
+    event("cudaDeviceSynchronize", 76, 24, "cuda_runtime", 5),
+    event("gemm", 20, 20, "kernel", 1),
+    event("relu", 43, 17, "kernel", 2),
+    event("sum", 80, 10, "kernel", 3),
+    event("Memcpy DtoH", 85, 10, "gpu_memcpy", 4),
+]
+
+
+def test_time_is_busy_starved_or_waiting_in_a_queue() -> None:
+    found = gpu_time(STEP, [(0, 100)])
+    assert found is not None
+    assert found.span_s == pytest.approx(100e-6)
+    assert (found.kernel_s, found.memcpy_s, found.memset_s) == pytest.approx((47e-6, 10e-6, 0))
+    assert found.busy_s == pytest.approx(52e-6), "20-40, 43-60 and 80-95: overlap counts once"
+    assert found.starved_s == pytest.approx(40e-6), "0-20 and 60-80; the second kernel was in the queue already"
+    assert (found.gaps, found.longest_gap_s) == (4, pytest.approx(20e-6))
+
+
+def test_api_calls_are_added_up_and_waiting_told_apart() -> None:
+    found = gpu_time(STEP, [(0, 100)])
+    assert found is not None
+    assert [(call.name, call.calls) for call in found.api] == [
+        ("cudaDeviceSynchronize", 1),
+        ("cudaLaunchKernel", 3),
+        ("cudaMemcpyAsync", 1),
+    ]
+    assert found.api_s == pytest.approx(44e-6)
+    assert found.waiting_s == pytest.approx(24e-6)
+    assert found.launches == 4
+
+
+def test_several_steps_are_averaged_and_what_lies_between_is_left_out() -> None:
+    later = [{**item, "ts": item["ts"] + 200, "args": {"correlation": 10 + n}} for n, item in enumerate(STEP)]
+    for kernel, call in zip(later[5:], (10, 11, 12, 13), strict=True):
+        kernel["args"] = {"correlation": call}
+    between = event("stray", 150, 10, "kernel", 99)
+    one, two = gpu_time(STEP, [(0, 100)]), gpu_time([*STEP, between, *later], [(0, 100), (200, 300)])
+    assert one is not None
+    assert two is not None
+    assert two.busy_s == pytest.approx(one.busy_s)
+    assert two.starved_s == pytest.approx(one.starved_s)
+    assert two.launches == one.launches
+    assert two.api_s == pytest.approx(one.api_s)
+
+
+def test_a_trace_without_a_gpu_says_nothing() -> None:
+    assert gpu_time([event("aten::mm", 0, 5, "cpu_op", 0)], [(0, 10)]) is None
