@@ -45,7 +45,7 @@ def gpu_time(events: Sequence[Event], windows: Sequence[Window]) -> GpuTime | No
     share = 1e-6 / len(windows)
 
     def total(kind: str) -> float:
-        return sum(event["dur"] for event in inside if GPU_KINDS[event["cat"]] == kind) * share
+        return share * sum(float(event["dur"]) for event in inside if GPU_KINDS[event["cat"]] == kind)
 
     return GpuTime(
         span_s=sum(end - begin for begin, end in windows) * share,

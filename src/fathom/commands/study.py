@@ -9,12 +9,12 @@ from typing import Annotated, Any
 import typer
 
 from fathom import study
+from fathom.commands._conduct import conduct
 from fathom.commands._options import Json, Out, Preset
-from fathom.measure import Progress as Told
 from fathom.record import Record
 from fathom.spec import RunSpec
 from fathom.store import Store
-from fathom.terminal import human, print_json, print_table, progress_bar, seconds
+from fathom.terminal import human, print_json, print_table
 
 
 def command(
@@ -38,7 +38,7 @@ def command(
     left = planned.left(store) if resume else list(planned.specs)
     if done := len(planned.specs) - len(left):
         human.print(f"{done} of {len(planned.specs)} runs are in {out} already; --fresh measures them again")
-    _conduct(left, store)
+    conduct(left, store, "study")
     records = _latest(planned.specs, store)
     path = write(list(store.records()), report)
     if as_json:
@@ -49,30 +49,6 @@ def command(
         human.print(f"report: {path}")
     if any(record.outcome != "ok" for record in records):
         raise typer.Exit(1)
-
-
-def _conduct(specs: list[RunSpec], store: Store) -> None:
-    """A bar for the study and one for the run, and above them a line for each run that is done."""
-    with progress_bar() as bar:
-        whole = bar.add_task("study", total=len(specs))
-        current = bar.add_task("")
-
-        def watch(index: int, spec: RunSpec) -> Told:
-            bar.update(whole, completed=index)
-            bar.reset(current, description=f"{spec.workload} {spec.phase} on {spec.device}", total=None)
-            return lambda done, total: bar.update(current, completed=done, total=total)
-
-        for number, (record, _) in enumerate(study.conduct(specs, store, watch), start=1):
-            bar.console.print(f"{number:3} of {len(specs)}  {_line(record)}", highlight=False)
-
-
-def _line(record: Record) -> str:
-    spec = record.spec
-    what = f"{spec.workload} {spec.phase} on {record.device}"
-    what += f" with {spec.threads} threads" if spec.threads else ""
-    if record.outcome != "ok":
-        return f"{what}: failed: {record.reason}"
-    return f"{what}: {seconds(statistics.median(record.step_s))} a step"
 
 
 def _latest(specs: tuple[RunSpec, ...], store: Store) -> list[Record]:

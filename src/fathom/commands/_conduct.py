@@ -1,0 +1,38 @@
+"""Conducting many runs before somebody's eyes: what is running, what is done, how long it will take."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+
+from fathom import study
+from fathom.measure import Progress as Told
+from fathom.record import Record
+from fathom.spec import RunSpec
+from fathom.store import Store
+from fathom.terminal import progress_bar, seconds
+
+
+def conduct(specs: Sequence[RunSpec], store: Store, job: str) -> None:
+    """A bar for the job and one for the run, and above them a line for each run that is done."""
+    with progress_bar() as bar:
+        whole = bar.add_task(job, total=len(specs))
+        current = bar.add_task("")
+
+        def watch(index: int, spec: RunSpec) -> Told:
+            bar.update(whole, completed=index)
+            bar.reset(current, description=f"{spec.workload} {spec.phase} on {spec.device}", total=None)
+            return lambda done, total: bar.update(current, completed=done, total=total)
+
+        for number, (record, _) in enumerate(study.conduct(specs, store, watch), start=1):
+            bar.console.print(f"{number:3} of {len(specs)}  {_line(record)}", highlight=False)
+
+
+def _line(record: Record) -> str:
+    spec = record.spec
+    what = f"{spec.workload} {spec.phase} on {record.device}"
+    what += f" with {spec.threads} threads" if spec.threads else ""
+    what += f" on {len(spec.cores)} cores" if spec.cores else ""
+    if record.outcome != "ok":
+        return f"{what}: failed: {record.reason}"
+    return f"{what}: {seconds(statistics.median(record.step_s))} a step"
