@@ -39,7 +39,7 @@ def split_convolution_backward(found: Breakdown, device: torch.device | None) ->
     found.occurrences[:] = replaced
     notes = []
     if measured:
-        notes.append(f"convolution backward: filter and input gradient of {measured} distinct calls timed apart")
+        notes.append(f"convolution backward: filter and input gradient of {measured} distinct calls told apart")
     if guessed:
         notes.append(f"convolution backward: {guessed} distinct calls shared half and half between the gradients")
     return notes

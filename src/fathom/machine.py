@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import subprocess
+from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -35,6 +36,35 @@ def affinity() -> list[int] | None:
     return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None
 
 
+@dataclass(frozen=True)
+class Cpu:
+    """One hardware thread, as the system numbers it."""
+
+    number: int
+    core: int  # hardware threads with the same one share a core
+    node: int  # of memory
+
+
+def topology() -> list[Cpu]:
+    """The hardware threads this process may use, with their cores and memory nodes; each its own where unknown."""
+    numbers = affinity() or list(range(os.cpu_count() or 1))
+    nodes = {number: node for node, members in _memory_nodes().items() for number in members}
+    found = []
+    for number in numbers:
+        told = _first_line(f"/sys/devices/system/cpu/cpu{number}/topology/thread_siblings_list")
+        found.append(Cpu(number, min(cpu_numbers(told)) if told else number, nodes.get(number, 0)))
+    return found
+
+
+def cpu_numbers(text: str) -> list[int]:
+    """The system's way of writing a set of numbers: "0-3,8,10-11"."""
+    numbers: list[int] = []
+    for part in text.split(","):
+        first, _, last = part.strip().partition("-")
+        numbers += range(int(first), int(last or first) + 1)
+    return numbers
+
+
 def usable_cores() -> int:
     return len(affinity() or []) or os.cpu_count() or 1
 
@@ -45,6 +75,8 @@ def cpu() -> dict[str, Any]:
         "logical_cores": psutil.cpu_count(),
         "physical_cores": psutil.cpu_count(logical=False),
         "affinity": affinity(),
+        "cores": sorted({cpu.core for cpu in topology()}),
+        "nodes": sorted({cpu.node for cpu in topology()}),
         "threads": _torch_threads(),
         "governor": _first_line("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
         "smt": _first_line("/sys/devices/system/cpu/smt/control"),
@@ -104,6 +136,13 @@ def _gpu(nvml: Any, index: int) -> dict[str, Any]:
         "temperature_c": ask("nvmlDeviceGetTemperature", nvml.NVML_TEMPERATURE_GPU),
         "throttle_reasons": ask("nvmlDeviceGetCurrentClocksThrottleReasons"),
     }
+
+
+def _memory_nodes() -> dict[int, list[int]]:
+    """Memory node -> the hardware threads near it."""
+    folders = Path("/sys/devices/system/node").glob("node[0-9]*")
+    lists = {int(folder.name.removeprefix("node")): _first_line(str(folder / "cpulist")) for folder in folders}
+    return {node: cpu_numbers(told) for node, told in lists.items() if told}
 
 
 def _cpu_name() -> str:

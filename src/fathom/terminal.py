@@ -53,6 +53,10 @@ def text(value: Any) -> str:
     return f"{value:,}" if isinstance(value, int) else f"{value:,.4g}"
 
 
+def count(how_many: int, thing: str) -> str:
+    return f"{how_many} {thing}{'' if how_many == 1 else 's'}"
+
+
 def seconds(value: float) -> str:
     for unit, size in (("s", 1.0), ("ms", 1e-3)):
         if value >= size:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 
 from fathom import published
@@ -13,6 +14,7 @@ from fathom.taxonomy import GROUPS, group_of
 TITLE = "Where does the time go, by op type?"
 LEAST_PERCENT = 1.0  # a type that reaches it in no workload has no column
 DIFFERENT_POINTS = 10.0
+SHOWN_KERNELS, LONGEST_NAME = 5, 60
 OTHER, OUTSIDE = "other ops", "outside ops"
 
 Percent = dict[str, float]  # op type -> percent of the step
@@ -27,7 +29,11 @@ def analyse(records: Sequence[Record]) -> Finding:
         question="breakdown",
         title=TITLE,
         summary=" ".join(_sentence(place, selection.at(place)) for place in selection.places),
-        tables=[_differences(selection.settings), *(_table(place, selection, columns) for place in selection.places)],
+        tables=[
+            _differences(selection.settings),
+            *(_table(place, selection, columns) for place in selection.places),
+            *_kernels(selection.settings),
+        ],
         charts=[_published_map(columns), *(_map(place, selection, columns) for place in selection.places)],
         notes=[*_notes(), *_slowdowns(selection.settings), *selection.notes],
     )
@@ -99,6 +105,27 @@ def _table(place: str, selection: Selection, columns: Mapping[str, list[str]]) -
         columns=["workload", *(f"{kind} (%)" for kind in [*types, OTHER, OUTSIDE])],
         rows=[[setting.workload, *(value for value in _row(setting, types))] for setting in selection.at(place)],
     )
+
+
+def _kernels(settings: Sequence[Setting]) -> list[Table]:
+    """The longest kernels of each workload under the ops that launched them; no table without a GPU."""
+    rows: list[list[Cell]] = []
+    for setting in settings:
+        kernels = setting.profiles[-1].kernels
+        busy_s = sum(kernel.device_s for kernel in kernels)
+        for kernel in kernels[:SHOWN_KERNELS]:
+            share = 100 * kernel.device_s / busy_s if busy_s else None
+            owner = (kernel.type or None, kernel.op or None)
+            name = short_name(kernel.name)
+            rows.append([setting.workload, setting.place, *owner, name, kernel.calls, kernel.device_s * 1e3, share])
+    columns = ["workload", "GPU", "op type", "op", "kernel", "calls", "per step (ms)", "of kernel time (%)"]
+    return [Table(title="The longest kernels, under their ops", columns=columns, rows=rows)] if rows else []
+
+
+def short_name(kernel: str) -> str:
+    """A kernel's name without its template and call arguments, which may run to thousands of letters."""
+    bare = re.sub(r"<.*|\(.*", "", kernel.replace("(anonymous namespace)::", "")).removeprefix("void ").strip()
+    return bare if len(bare) <= LONGEST_NAME else f"{bare[: LONGEST_NAME - 1]}…"
 
 
 def _row(setting: Setting, types: Sequence[str]) -> list[float]:

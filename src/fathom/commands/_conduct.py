@@ -10,7 +10,7 @@ from fathom.measure import Progress as Told
 from fathom.record import Record
 from fathom.spec import RunSpec
 from fathom.store import Store
-from fathom.terminal import progress_bar, seconds
+from fathom.terminal import count, progress_bar, seconds
 
 
 def conduct(specs: Sequence[RunSpec], store: Store, job: str) -> None:
@@ -31,8 +31,8 @@ def conduct(specs: Sequence[RunSpec], store: Store, job: str) -> None:
 def _line(record: Record) -> str:
     spec = record.spec
     what = f"{spec.workload} {spec.phase} on {record.device}"
-    what += f" with {spec.threads} threads" if spec.threads else ""
-    what += f" on {len(spec.cores)} cores" if spec.cores else ""
+    what += f", {count(len(spec.cores), 'core')}" if spec.cores else ""
+    what += f", {count(spec.threads, 'thread')}" if spec.threads else ""
     if record.outcome != "ok":
         return f"{what}: failed: {record.reason}"
     return f"{what}: {seconds(statistics.median(record.step_s))} a step"

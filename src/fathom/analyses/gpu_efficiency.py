@@ -1,0 +1,269 @@
+"""Does the host keep the GPU busy? Answers Table 1 of the Minsky study: kernels over API calls, copies, launches, gaps.
+
+Two views. A steady step tells what holds it back now. The whole life of a program, context to last step, is what the
+study's nvprof saw, and where small workloads lose what a GPU would gain them.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from fathom import published
+from fathom.analyses._settings import in_percent, listed, select, unanswered, where, workload_order
+from fathom.analysis import Cell, Chart, Finding, Series, Table
+from fathom.record import GpuTime, Record
+
+TITLE = "Does the host keep the GPU busy?"
+LAUNCH_BOUND = 0.5  # share of a step in which the GPU starves, from which the host's launches are what limits it
+SHOWN_CALLS = 4  # the longest API calls of a workload
+KINDS = {  # of API calls, by words in their names; the first that fits
+    "waiting": ("Synchronize", "EventQuery", "StreamQuery"),
+    "launches": ("LaunchKernel", "LaunchCooperative", "GraphLaunch"),
+    "copies": ("Memcpy", "Memset"),
+    "memory": ("Malloc", "Free", "HostAlloc", "HostRegister", "MemPool"),
+    "code loading": ("Module", "Library", "FuncGet", "FuncSet", "Occupancy", "KernelGet"),
+}
+CONTEXT, OTHER = "context", "other"
+
+
+@dataclass(frozen=True)
+class Step:
+    """A steady step of one workload on one GPU: the mean of its runs, without the profiler's slowdown."""
+
+    workload: str
+    phase: str
+    place: str
+    gpu: GpuTime
+    step_s: float  # unprofiled
+
+    @property
+    def name(self) -> str:
+        return f"{self.workload} {self.phase}"
+
+    @property
+    def busy(self) -> float:
+        return min(1.0, self.gpu.busy_s / self.step_s)
+
+    @property
+    def starved(self) -> float:
+        """The profiler slows the host and not the GPU: of the plain step's idle time, the part that starved then."""
+        idle = self.gpu.span_s - self.gpu.busy_s
+        return (1 - self.busy) * (self.gpu.starved_s / idle if idle > 0 else 0.0)
+
+    @property
+    def verdict(self) -> str:
+        if self.starved >= LAUNCH_BOUND:
+            return "launch-bound"
+        return "GPU-bound" if self.busy >= LAUNCH_BOUND else "waiting"
+
+
+@dataclass(frozen=True)
+class Life:
+    """The whole program of one workload on one GPU."""
+
+    workload: str
+    place: str
+    gpu: GpuTime
+    context_s: float
+    steps: int
+
+    @property
+    def api_s(self) -> float:
+        """Making the context is the driver's work too, though the trace begins after it."""
+        return self.gpu.api_s + self.context_s
+
+    def kinds(self) -> dict[str, float]:
+        """Kind of API call -> seconds."""
+        found = {CONTEXT: self.context_s, **dict.fromkeys(KINDS, 0.0), OTHER: 0.0}
+        for call in self.gpu.api:
+            found[kind_of(call.name)] += call.cpu_s
+        return found
+
+
+def analyse(records: Sequence[Record]) -> Finding:
+    selection = select([r for r in records if r.profile and r.profile.gpu], profiled=True)
+    steps = [_step(setting.workload, setting.phase, setting.place, setting.runs) for setting in selection.settings]
+    lives = _lives(records)
+    if not steps and not lives:
+        return unanswered("gpu_efficiency", TITLE, "no profiled run on a GPU", selection.notes)
+    return Finding(
+        question="gpu_efficiency",
+        title=TITLE,
+        summary=_summary(steps, lives),
+        tables=[*([_step_table(steps)] if steps else []), *([_table_1(lives), _calls(lives)] if lives else [])],
+        charts=[*([_step_chart(steps)] if steps else []), *([_life_chart(lives)] if lives else [])],
+        notes=[*_notes(steps, lives), *selection.notes],
+    )
+
+
+def kind_of(call: str) -> str:
+    return next((kind for kind, words in KINDS.items() if any(word in call for word in words)), OTHER)
+
+
+def _step(workload: str, phase: str, place: str, runs: Sequence[Record]) -> Step:
+    run = runs[-1]
+    assert run.profile is not None
+    assert run.profile.gpu is not None
+    gpu = run.profile.gpu
+    return Step(workload, phase, place, gpu, statistics.median(run.profile.plain_step_s or [gpu.span_s]))
+
+
+def _lives(records: Sequence[Record]) -> list[Life]:
+    """The newest life of each workload on each GPU."""
+    found: dict[tuple[str, str], Life] = {}
+    for record in records:
+        if record.life and record.outcome == "ok":
+            spec = record.spec
+            context_s = record.sections.context_s or 0.0
+            life = Life(spec.workload, where(record), record.life, context_s, spec.warmup + spec.steps)
+            found[spec.workload, life.place] = life
+    return sorted(found.values(), key=lambda life: (life.place, workload_order(life.workload)))
+
+
+def _summary(steps: Sequence[Step], lives: Sequence[Life]) -> str:
+    told = []
+    if steps:
+        starving = [step.name for step in steps if step.verdict == "launch-bound"]
+        busiest = max(steps, key=lambda step: step.busy)
+        told.append(f"The GPU is busiest in {busiest.name} ({busiest.busy:.0%} of a step)")
+        told.append(
+            f"; in {listed(starving)} it starves for more than half of the step, as the host cannot launch fast enough."
+            if starving
+            else "; in no workload does it starve for half of a step."
+        )
+    if lives:
+        worst = min(lives, key=lambda life: life.gpu.kernel_s / life.api_s)
+        part = worst.gpu.kernel_s / worst.api_s
+        told.append(f" Over a whole program, kernels run for {part:.2g} of the time in API calls in {worst.workload}.")
+    return "".join(told).strip()
+
+
+def _step_table(steps: Sequence[Step]) -> Table:
+    rows: list[list[Cell]] = [
+        [
+            step.workload,
+            step.phase,
+            step.place,
+            step.step_s * 1e3,
+            in_percent(step.busy),
+            in_percent(step.starved),
+            step.gpu.launches,
+            step.gpu.gaps,
+            step.gpu.longest_gap_s * 1e3,
+            in_percent(step.gpu.memcpy_s / step.gpu.busy_s) if step.gpu.busy_s else None,
+            step.gpu.kernel_s / step.gpu.api_s if step.gpu.api_s else None,
+            step.verdict,
+        ]
+        for step in steps
+    ]
+    columns = [
+        "workload",
+        "phase",
+        "GPU",
+        "step (ms)",
+        "busy (%)",
+        "starved (%)",
+        "launches",
+        "gaps",
+        "longest gap (ms)",
+        "copies (% of busy)",
+        "kernels/API",
+        "verdict",
+    ]
+    return Table(title="A steady step", columns=columns, rows=rows)
+
+
+def _table_1(lives: Sequence[Life]) -> Table:
+    printed = published.gpu_efficiency()
+    rows: list[list[Cell]] = []
+    for life in lives:
+        theirs = printed.get(life.workload)
+        busy = life.gpu.kernel_s + life.gpu.memcpy_s + life.gpu.memset_s
+        rows.append(
+            [
+                life.workload,
+                life.place,
+                life.steps,
+                life.gpu.kernel_s / life.api_s,
+                theirs.kernel_over_api_time if theirs else None,
+                in_percent(life.gpu.memcpy_s / busy) if busy else None,
+                theirs.memcpy_percent if theirs else None,
+                in_percent(life.context_s / life.api_s),
+            ]
+        )
+    columns = [
+        "workload",
+        "GPU",
+        "steps",
+        "kernels/API",
+        "published",
+        "copies (% of kernel time)",
+        "published (%)",
+        "context (% of API)",
+    ]
+    return Table(title="The whole program, as Table 1 of the study", columns=columns, rows=rows)
+
+
+def _calls(lives: Sequence[Life]) -> Table:
+    """The API calls that dominate, the making of the context among them."""
+    rows: list[list[Cell]] = []
+    for life in lives:
+        calls = [(call.name, kind_of(call.name), call.calls, call.cpu_s) for call in life.gpu.api]
+        calls.append(("making the context", CONTEXT, 1.0, life.context_s))
+        for name, kind, count, seconds in sorted(calls, key=lambda call: -call[3])[:SHOWN_CALLS]:
+            rows.append([life.workload, life.place, name, kind, count, seconds * 1e3, 100 * seconds / life.api_s])
+    columns = ["workload", "GPU", "call", "kind", "calls", "time (ms)", "of API time (%)"]
+    return Table(title="Which API calls dominate a program", columns=columns, rows=rows)
+
+
+def _step_chart(steps: Sequence[Step]) -> Chart:
+    several = len({step.place for step in steps}) > 1
+    names = [f"{step.name}, {step.place}" if several else step.name for step in steps]
+    parts = {
+        "busy": [step.busy for step in steps],
+        "starved: the host was late": [step.starved for step in steps],
+        "other idle": [max(0.0, 1 - step.busy - step.starved) for step in steps],
+    }
+    return Chart(
+        kind="stacked",
+        title="The GPU's time in a step",
+        x_title="workload",
+        y_title="of the step (%)",
+        series=[Series(name=name, x=names, y=[100 * part for part in values]) for name, values in parts.items()],
+    )
+
+
+def _life_chart(lives: Sequence[Life]) -> Chart:
+    several = len({life.place for life in lives}) > 1
+    names = [f"{life.workload}, {life.place}" if several else life.workload for life in lives]
+    shares: dict[str, list[float]] = defaultdict(list)
+    for life in lives:
+        for kind, seconds in life.kinds().items():
+            shares[kind].append(100 * seconds / life.api_s)
+    return Chart(
+        kind="stacked",
+        title="What the host calls the GPU's interface for, over a whole program",
+        x_title="workload",
+        y_title="of API time (%)",
+        series=[Series(name=kind, x=names, y=values) for kind, values in shares.items()],
+    )
+
+
+def _notes(steps: Sequence[Step], lives: Sequence[Life]) -> list[str]:
+    notes = []
+    if steps:
+        notes.append(
+            "Busy is the time in which a kernel or copy ran. Starved is idle time before a piece that the host had not "
+            "launched yet when the GPU ran dry; the profiler slows the host, so idle time is that of the plain step, "
+            "parted as in the profiled one. A profiled step ends with a wait for the GPU, which counts as API time."
+        )
+    if lives:
+        notes.append(
+            f"{published.MINSKY}, Table 1 was read from nvprof on a Tesla P100 under TensorFlow 1.0; it has no row for "
+            "speech. API time here is every call of the CUDA runtime and driver that the profiler saw from setup to "
+            "the last step, and the making of the context before it."
+        )
+    return notes

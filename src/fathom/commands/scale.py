@@ -1,0 +1,54 @@
+"""fathom scale: how much faster a workload gets with every core it may use."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fathom import registry, scale
+from fathom.analysis import analyse
+from fathom.commands._conduct import conduct
+from fathom.commands._options import Json, Out, Preset
+from fathom.errors import BadOption
+from fathom.spec import RunSpec
+from fathom.store import Store
+from fathom.terminal import human, print_json, print_table
+
+
+def command(
+    names: Annotated[list[str] | None, typer.Argument(help="Workloads; all of them where none is named.")] = None,
+    cores: Annotated[str | None, typer.Option(help="Numbers of cores, as 1,2,4; powers of two up to all.")] = None,
+    phase: Annotated[str, typer.Option(help="train or infer.")] = "train",
+    preset: Preset = "small",
+    steps: Annotated[int, typer.Option(help="Timed steps, at most.")] = 50,
+    budget: Annotated[float, typer.Option(help="Seconds for the steps of one run, at most.")] = 3.0,
+    out: Out = Path("records"),
+    as_json: Json = False,
+) -> None:
+    """Runs workloads bound to 1, 2, 4, ... cores and says what the cores were worth; goes on where it stopped."""
+    chosen = names or registry.names("workloads")
+    for name in chosen:
+        registry.check("workloads", name)
+    base = RunSpec(workload="", phase=phase, preset=preset, steps=steps, budget_s=budget)
+    planned = scale.plan(base, chosen, _counts(cores))
+    store = Store(out)
+    conduct(planned.left(store), store, "scale")
+    wanted = {spec.id for spec in planned.specs}
+    finding = analyse("cores", [record for record in store.records() if record.spec.id in wanted])
+    if as_json:
+        print_json({"records": str(out), **finding.to_json()})
+        return
+    for table in finding.tables:
+        print_table(table.title, table.columns, table.rows)
+    human.print(finding.summary)
+    for note in finding.notes:
+        human.print(f"[dim]{note}[/dim]")
+
+
+def _counts(cores: str | None) -> list[int] | None:
+    try:
+        return [int(count) for count in cores.split(",")] if cores else None
+    except ValueError:
+        raise BadOption(f"--cores takes numbers such as 1,2,4, not {cores!r}") from None

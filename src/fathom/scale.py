@@ -1,0 +1,60 @@
+"""Parallel efficiency by binding: one workload on 1, 2, 4, ... cores, each run in a process bound to them.
+
+The Minsky study bound the program and left its thread pool as it was. Here each number of cores is run both so and
+with as many threads as cores, since threads without a core of their own are a cost of another kind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from fathom.errors import BadOption
+from fathom.machine import Cpu, topology
+from fathom.spec import RunSpec
+from fathom.study import Plan
+
+
+def plan(base: RunSpec, names: Sequence[str], counts: Sequence[int] | None) -> Plan:
+    """Each workload on each number of cores, with matching threads and with the default of all cores.
+
+    Where cores have several hardware threads, each even number is also run on both threads of half as many cores.
+    """
+    here = topology()
+    counts = list(counts or powers_of_two(len(here)))
+    if not counts or min(counts) < 1 or max(counts) > len(here):
+        raise BadOption(f"this process may use {len(here)} cores; cannot run on {','.join(map(str, counts))}")
+    specs = []
+    for name in names:
+        for count in counts:
+            bound = replace(base, workload=name, device="cpu", cores=spread(here, count))
+            specs.append(replace(bound, threads=count))
+            if count < len(here):  # on all of them, the default is the matching number
+                specs.append(bound)
+            if count % 2 == 0 and (both := packed(here, count)):
+                specs.append(replace(bound, cores=both, threads=count))
+    return Plan(tuple({spec.id: spec for spec in specs}.values()))
+
+
+def powers_of_two(most: int) -> list[int]:
+    """1, 2, 4, ... and the most itself."""
+    return sorted({1 << power for power in range(most.bit_length())} | {most})
+
+
+def spread(here: Sequence[Cpu], count: int) -> tuple[int, ...]:
+    """So many hardware threads, each on a core of its own as far as there are cores, node by node."""
+    nth: dict[int, int] = {}
+    ranked = []
+    for cpu in here:
+        nth[cpu.core] = nth.get(cpu.core, -1) + 1  # 0 for the first hardware thread of its core
+        ranked.append((nth[cpu.core], cpu.node, cpu.number))
+    return tuple(sorted(number for *_, number in sorted(ranked)[:count]))
+
+
+def packed(here: Sequence[Cpu], count: int) -> tuple[int, ...]:
+    """So many hardware threads on half as many cores, two on each; none where cores have one each."""
+    shared: dict[int, list[int]] = {}
+    for cpu in here:
+        shared.setdefault(cpu.core, []).append(cpu.number)
+    pairs = [numbers[:2] for _, numbers in sorted(shared.items()) if len(numbers) >= 2]
+    return tuple(sorted(number for pair in pairs[: count // 2] for number in pair)) if len(pairs) >= count // 2 else ()
