@@ -26,7 +26,9 @@ from fathom.record import GpuTime, Profile
 from fathom.session import Session, Step
 from fathom.timing import wait
 
-MAX_STEPS, MIN_STEPS = 24, 6  # fewer than six values show no trend
+MIN_STEPS = 6  # fewer values show no trend
+MAX_CPU_STEPS = 24
+MAX_DEVICE_STEPS = 12  # kernels vary less, and their traces are larger
 BUDGET_S = 6.0  # of profiled steps, where the run has none; a step of minutes is still profiled MIN_STEPS times
 
 
@@ -34,7 +36,8 @@ def profiled(session: Session, plain_step_s: Sequence[float] | None = None, trac
     """A profile of the session's next steps; plain_step_s are CPU steps already timed in this process."""
     plain = list(plain_step_s) if plain_step_s and session.device.type == "cpu" else _timed(session, MIN_STEPS)
     budget_s = session.spec.budget_s or BUDGET_S
-    steps = max(MIN_STEPS, min(MAX_STEPS, int(budget_s / statistics.median(plain))))
+    most = MAX_CPU_STEPS if session.device.type == "cpu" else MAX_DEVICE_STEPS
+    steps = max(MIN_STEPS, min(most, int(budget_s / statistics.median(plain))))
     networks = {"": session.state.model, **session.state.beside}
     recorder = profile(activities=_activities(session), record_shapes=True)
     with layers_marked(networks):

@@ -46,7 +46,7 @@ def plan(names: Sequence[str], preset: str, devices: Sequence[str], seed: int = 
     for name in chosen:
         registry.check("workloads", name)
     specs = []
-    for device in devices:
+    for device in sorted(devices, key=lambda name: name == "cpu"):  # accelerators first: they tell more in less time
         fitting = "small" if device == "cpu" and len(devices) > 1 and preset == "paper" else preset
         base = RunSpec(
             workload="",
