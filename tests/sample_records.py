@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from fathom import published
-from fathom.record import OpRow, Profile, Record
+from fathom.record import OpRow, Profile, Record, Sections
 from fathom.spec import RunSpec
 from fathom.taxonomy import group_of
 
@@ -100,8 +100,30 @@ def failed_record(workload: str = "vgg", reason: str = "out of memory") -> Recor
     return record_of(workload, outcome="failed", reason=reason, step_s=[], warmup_s=[])
 
 
+def launch(workload: str, wall_s: float, *, gpu: bool = False, spec: Mapping[str, Any] | None = None) -> Record:
+    """A whole program on the server: INIT a tenth of its wall time, SETUP two, RUN six, MAIN nine."""
+    place = GPU if gpu else LAPTOP
+    fields = {"device": "cuda:0" if gpu else "cpu", **(spec or {})}
+    sections = sections_of(wall_s, gpu=gpu)
+    return record_of(workload, None, place=place, machine=MACHINES[GPU], spec=fields, sections=sections)
+
+
+def sections_of(wall_s: float, *, gpu: bool = False) -> Sections:
+    tenth = wall_s / 10
+    return Sections(
+        import_s=0.8 * tenth,
+        init_s=tenth,
+        context_s=0.5 * tenth if gpu else None,
+        setup_s=2 * tenth,
+        first_step_s=1.5 * tenth,
+        run_s=6 * tenth,
+        main_s=9 * tenth,
+        wall_s=wall_s,
+    )
+
+
 def study() -> list[Record]:
-    """The eight in both phases on a laptop and a GPU, deepq at 1, 2 and 4 threads, and one failed run."""
+    """The eight in both phases on a laptop and a GPU, deepq at 1, 2 and 4 threads, some launches, one failed run."""
     records = [
         _plausible(workload, phase, place)
         for place in (LAPTOP, GPU)
@@ -109,6 +131,11 @@ def study() -> list[Record]:
         for phase in ("train", "infer")
     ]
     records += [_plausible("deepq", "train", LAPTOP, threads=threads) for threads in (1, 2, 4)]
+    records += [
+        launch(workload, wall_s * (1 + 0.02 * number), gpu=gpu)
+        for workload, gpu, wall_s in (("vgg", False, 30.0), ("vgg", True, 6.0), ("autoenc", False, 4.0))
+        for number in range(5)
+    ]
     return [*records, failed_record()]
 
 
@@ -137,6 +164,7 @@ def _plausible(workload: str, phase: str, place: str, threads: int | None = None
         profile=profile,
         warmup_s=[3 * plain, 1.1 * plain],
         step_s=(plain * noise).tolist(),
+        sections=sections_of(60 * plain, gpu=place == GPU),
         items_per_step=8 if place == LAPTOP else 64,
         parameters=1_000_000,
     )

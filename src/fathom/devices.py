@@ -30,7 +30,7 @@ def _named(name: str) -> torch.device:
     exact = f"{device.type}:{device.index or 0}"
     if exact not in present:
         raise DeviceError(f"device {name!r} is not on this machine; there are: {', '.join(present)}")
-    return device
+    return torch.device(exact)  # so that "cuda" and "cuda:0" are one device in every record
 
 
 def wake(device: torch.device) -> None:
@@ -59,3 +59,4 @@ def set_precision(precision: str) -> None:
     torch.backends.cuda.matmul.allow_tf32 = precision == "tf32"
     torch.backends.cudnn.allow_tf32 = precision == "tf32"
     torch.backends.cudnn.benchmark = True  # shapes never change here: let cuDNN try its algorithms once
+    torch.backends.cudnn.benchmark_limit = 4  # its own first guesses: the last of ten can take minutes to try

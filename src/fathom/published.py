@@ -34,6 +34,8 @@ SOURCES = {  # file -> where its numbers are printed
 }
 
 MACHINE = "a 4 GHz Core i7-6700K under TensorFlow 0.8"  # where the Fathom paper measured, unless it says otherwise
+MINSKY_MACHINE = "two POWER8 and a Tesla P100 under TensorFlow 1.0"
+MINSKY_LAUNCHES = 200  # measured, of each workload, after 10 to warm up
 OUTSIDE_OPS_PERCENT = (1.0, 2.0)  # "typically less than 1-2 %" of the time, Fathom V-A
 HEAVY_TYPES = (5, 15)  # op types that usually take upwards of 90 % of the time, Fathom V-B
 FULLY_CONNECTED_PERCENT = {"alexnet": "11", "vgg": "7", "residual": "< 1"}  # of the time, Fathom V-B

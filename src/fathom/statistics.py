@@ -21,6 +21,7 @@ FEWEST = 6  # values below which nothing is said: no trend in five values is sig
 MATERIAL = 0.02  # levels closer than this are one level: a CPU's clock wanders by as much
 SIGNIFICANT = 0.01
 SETTLED = 0.75  # a change of level after this part of the series leaves no steady state to speak of
+LEAST_LAUNCHES = 3  # below which nothing is said of how launches differ
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,25 @@ class Interval:
     median: float
     low: float
     high: float
+
+
+@dataclass(frozen=True)
+class Spread:
+    """How the launches of one configuration lie, one value each; an outlier counts as any other."""
+
+    count: int
+    mean: float
+    deviation: float | None  # standard deviation; None for a single launch
+    p5: float
+    median: float
+    p95: float
+    low: float | None  # the median's 95 % interval over launches; None for fewer than LEAST_LAUNCHES
+    high: float | None
+
+    @property
+    def variation(self) -> float | None:
+        """Standard deviation over mean."""
+        return None if self.deviation is None or self.mean <= 0 else self.deviation / self.mean
 
 
 def steady_state(values: Sequence[float]) -> Steady:
@@ -131,6 +151,22 @@ def median_interval(
     spread = np.median(medians[drawn, copies], axis=0)
     low, high = np.quantile(spread, [(1 - confidence) / 2, (1 + confidence) / 2])
     return Interval(float(np.median([np.median(steps) for steps in launches])), float(low), float(high))
+
+
+def spread(launches: Sequence[float]) -> Spread:
+    """With one value each, to resample launches is to resample values."""
+    interval = median_interval([launches]) if len(launches) >= LEAST_LAUNCHES else None
+    p5, p95 = np.quantile(launches, [0.05, 0.95])
+    return Spread(
+        count=len(launches),
+        mean=float(np.mean(launches)),
+        deviation=float(np.std(launches, ddof=1)) if len(launches) > 1 else None,
+        p5=float(p5),
+        median=float(np.median(launches)),
+        p95=float(p95),
+        low=interval.low if interval else None,
+        high=interval.high if interval else None,
+    )
 
 
 def _resampled_medians(

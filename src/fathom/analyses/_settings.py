@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import statistics
-from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -71,9 +71,9 @@ class Selection:
 
 def select(records: Sequence[Record], *, profiled: bool, phases: Sequence[str] = PHASES) -> Selection:
     """Per workload, phase and place, the runs of the configuration closest to the published one."""
-    usable, notes = _usable(records, profiled, phases)
+    answering, notes = usable(records, profiled, phases)
     groups: dict[tuple[str, str, str], list[Record]] = defaultdict(list)
-    for record in usable:
+    for record in answering:
         groups[record.spec.workload, record.spec.phase, where(record)].append(record)
     settings, passed_over = [], []
     for (workload, phase, place), runs in groups.items():
@@ -81,13 +81,45 @@ def select(records: Sequence[Record], *, profiled: bool, phases: Sequence[str] =
         settings.append(Setting(workload, phase, place, [run for run in runs if configuration(run) == best]))
         passed_over += [run for run in runs if configuration(run) != best]
     if passed_over:
-        notes.append(f"Left out, as a fuller configuration is there: {_counted(map(_described, passed_over))}.")
+        notes.append(f"Left out, as a fuller configuration is there: {counted(map(_described, passed_over))}.")
     return Selection(sorted(settings, key=_order), notes)
+
+
+def usable(records: Sequence[Record], profiled: bool, phases: Sequence[str]) -> tuple[list[Record], list[str]]:
+    """The runs that can answer a question about whole machines, and notes on the others."""
+    # a life run has no steps of its own, and a run on some of the cores belongs to the question about cores
+    records = [record for record in records if not record.spec.life and record.spec.cores is None]
+    failed = [record for record in records if record.outcome != "ok"]
+    sound = [record for record in records if record.outcome == "ok"]
+    asked = [record for record in sound if record.spec.phase in phases]
+    full = [record for record in asked if (_has_ops(record) if profiled else record.step_s)]
+    empty = [record for record in asked if not (_has_ops(record) if profiled else record.step_s)]
+    notes = []
+    if failed:
+        notes.append(f"Left out, failed: {counted(f'{_described(run)}: {run.reason}' for run in failed)}.")
+    if len(asked) < len(sound):
+        notes.append(f"Left out, as this is about {' and '.join(phases)}: {len(sound) - len(asked)} other runs.")
+    if empty:
+        missing = "profile" if profiled else "timed step"
+        notes.append(f"Left out, without a {missing}: {counted(map(_described, empty))}.")
+    return full, notes
 
 
 def listed(names: Sequence[str]) -> str:
     """One, two and three."""
     return "".join(names) if len(names) < 2 else f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def counted(names: Iterable[str]) -> str:
+    """Names with how often each occurs, in the order of first appearance."""
+    counts = Counter(names)
+    return "; ".join(f"{name} x {count}" if count > 1 else name for name, count in counts.items())
+
+
+def least_and_most(values: Mapping[str, float], style: str) -> str:
+    """Two numbers, and whose they are."""
+    ends = dict.fromkeys((min(values, key=lambda name: values[name]), max(values, key=lambda name: values[name])))
+    return " to ".join(f"{values[name]:{style}} ({name})" for name in ends)
 
 
 def unanswered(question: str, title: str, missing: str, notes: Iterable[str] = ()) -> Finding:
@@ -156,25 +188,6 @@ def workload_order(name: str) -> tuple[int, str]:
     return (known.index(name), "") if name in known else (len(known), name)
 
 
-def _usable(records: Sequence[Record], profiled: bool, phases: Sequence[str]) -> tuple[list[Record], list[str]]:
-    # a life run has no steps of its own, and a run on some of the cores belongs to the question about cores
-    records = [record for record in records if not record.spec.life and record.spec.cores is None]
-    failed = [record for record in records if record.outcome != "ok"]
-    sound = [record for record in records if record.outcome == "ok"]
-    asked = [record for record in sound if record.spec.phase in phases]
-    full = [record for record in asked if (_has_ops(record) if profiled else record.step_s)]
-    empty = [record for record in asked if not (_has_ops(record) if profiled else record.step_s)]
-    notes = []
-    if failed:
-        notes.append(f"Left out, failed: {_counted(f'{_described(run)}: {run.reason}' for run in failed)}.")
-    if len(asked) < len(sound):
-        notes.append(f"Left out, as this is about {' and '.join(phases)}: {len(sound) - len(asked)} other runs.")
-    if empty:
-        missing = "profile" if profiled else "timed step"
-        notes.append(f"Left out, without a {missing}: {_counted(map(_described, empty))}.")
-    return full, notes
-
-
 def _has_ops(record: Record) -> bool:
     return record.profile is not None and op_seconds(record.profile) > 0
 
@@ -188,10 +201,3 @@ def _described(record: Record) -> str:
     spec = record.spec
     threads = "" if spec.threads is None else f", {counted_threads(spec.threads)}"
     return f"{spec.workload} {spec.phase} on {where(record)} ({spec.preset}{threads})"
-
-
-def _counted(names: Iterable[str]) -> str:
-    """Names with how often each occurs, in the order of first appearance."""
-    listed = list(names)
-    counts = {name: listed.count(name) for name in listed}
-    return "; ".join(f"{name} x {count}" if count > 1 else name for name, count in counts.items())

@@ -21,6 +21,7 @@ from fathom.analyses._settings import (
     counted_threads,
     fullness,
     in_percent,
+    least_and_most,
     on_cpu,
     op_type,
     select,
@@ -155,17 +156,11 @@ def _summary(sweeps: Sequence[Sweep]) -> str:
             f"Only one thread count was measured for each workload ({told}), so how ops scale cannot be told; "
             "run them again with --threads 1, 2, 4 and so on."
         )
-    gain = _range({sweep.name: sweep.speedup for sweep in sweeps}, ".2f")
-    serial = _range({sweep.name: 100 * (serial_share(sweep.step()) or 0.0) for sweep in sweeps}, ".0f")
+    gain = least_and_most({sweep.name: sweep.speedup for sweep in sweeps}, ".2f")
+    serial = least_and_most({sweep.name: 100 * (serial_share(sweep.step()) or 0.0) for sweep in sweeps}, ".0f")
     text = f"Speedup of a step from the fewest threads to the most: {gain}; its serial share in percent: {serial}."
     growth, told = max(_growth(sweep) for sweep in sweeps)
     return f"{text} {told}" if growth >= 1 else text
-
-
-def _range(values: Mapping[str, float], style: str) -> str:
-    """The least and the most, and whose they are."""
-    ends = dict.fromkeys((min(values, key=lambda name: values[name]), max(values, key=lambda name: values[name])))
-    return " to ".join(f"{values[name]:{style}} ({name})" for name in ends)
 
 
 def _growth(sweep: Sweep) -> tuple[float, str]:

@@ -1,0 +1,288 @@
+"""What does a program spend around its steps, and what is a GPU worth to it? Table 2 and Fig. 3 of the Minsky study.
+
+Times are means over launches, as in that study, so that sections add up. Relative times come from runs of a fixed
+number of steps without a profile, as `fathom repeat` makes them; other runs give seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from fathom import published
+from fathom.analyses._launches import (
+    CPU,
+    GPU,
+    MODES,
+    PARTS,
+    SECTIONS,
+    Launches,
+    Work,
+    drawn_phase,
+    head,
+    launched,
+    measured_on,
+    named,
+    same_work,
+    whose,
+)
+from fathom.analyses._settings import least_and_most, listed, select, unanswered, workload_order
+from fathom.analysis import Cell, Chart, Finding, Series, Table
+from fathom.record import Record
+
+TITLE = "What does a program spend around its steps, and what is a GPU worth to it?"
+OURS, PUBLISHED = "ours", "published"
+STACKED = ("INIT", "SETUP", "RUN")
+STARTING = ("imports", "construction", "GPU context", "data and weights", "first step")
+
+
+@dataclass(frozen=True)
+class Row:
+    """The sections of one workload in one mode over the CPU's wall time: ours on a machine, or published."""
+
+    workload: str
+    phase: str
+    mode: str
+    source: str  # "ours", the place where there are several machines, or "published"
+    over_wall: dict[str, float]  # section -> its time over the CPU's wall time
+
+    @property
+    def ours(self) -> bool:
+        return self.source != PUBLISHED
+
+    @property
+    def stack(self) -> dict[str, float]:
+        """Parts that add up to WALL."""
+        parts = {name: self.over_wall[name] for name in STACKED}
+        return {**parts, "other": self.over_wall["WALL"] - sum(parts.values())}
+
+
+def analyse(records: Sequence[Record]) -> Finding:
+    known = [record for record in records if record.sections.wall_s is not None or record.outcome != "ok"]
+    works, notes = same_work(known)
+    selection = select(known, profiled=False)
+    shown = _shown(works, launched(run for setting in selection.settings for run in setting.runs))
+    if not shown:
+        return unanswered("sections", TITLE, "no run whose parent process saw its wall time", selection.notes)
+    rows = table_2(works)
+    return Finding(
+        question="sections",
+        title=TITLE,
+        summary=_summary(rows, shown),
+        tables=[*_relative_tables(rows), _seconds_table(shown), _parts_table(shown)],
+        charts=[*_charts(rows), _starting_chart(shown)],
+        notes=[measured_on(shown), *_notes(), *_bounded_note(shown), *dict.fromkeys([*notes, *selection.notes])],
+    )
+
+
+def _shown(works: Sequence[Work], others: Sequence[Launches]) -> list[Launches]:
+    """At each place the launches that can be compared, or else whatever ran there."""
+    comparable = [launches for work in works for launches in work.modes]
+    places = {(each.workload, each.phase, each.machine, each.place): each for each in [*others, *comparable]}
+    return sorted(places.values(), key=_launches_order)
+
+
+def table_2(works: Sequence[Work]) -> list[Row]:
+    """Ours, each followed by the published row that it stands beside; without a wall time on the CPU there is none."""
+    several = len({work.machine for work in works}) > 1
+    rows: list[Row] = []
+    for work in works:
+        base = work.cpu.mean("wall_s") if work.cpu else None
+        for launches in work.modes if base else []:
+            means = {name: launches.mean(section) for name, section in SECTIONS.items()}
+            over_wall = {name: mean / base for name, mean in means.items() if mean is not None and base}
+            source = launches.place if several else OURS
+            rows.append(Row(work.workload, work.phase, launches.mode, source, over_wall))
+    beside = {(row.workload, row.mode) for row in rows if row.phase == "train"}
+    rows += [row for row in published_rows() if (row.workload, row.mode) in beside]
+    return sorted(rows, key=_order)
+
+
+def published_rows() -> list[Row]:
+    return [
+        Row(workload, "train", mode, PUBLISHED, _named(sections))
+        for (workload, mode), sections in published.sections().items()
+    ]
+
+
+def _named(sections: published.Sections) -> dict[str, float]:
+    return {name: getattr(sections, name.lower()) for name in SECTIONS}
+
+
+def _order(row: Row) -> tuple[object, ...]:
+    return workload_order(row.workload), row.phase != "train", MODES.index(row.mode), not row.ours, row.source
+
+
+def _relative_tables(rows: Sequence[Row]) -> list[Table]:
+    if not rows:
+        return []
+    cells: list[list[Cell]] = [
+        [row.workload, row.phase, row.mode, row.source, *map(row.over_wall.get, SECTIONS)] for row in rows
+    ]
+    columns = ["workload", "phase", "mode", "source", *SECTIONS]
+    tables = [
+        Table(title="Sections over the CPU's wall time, as in Table 2 of the Minsky study", columns=columns, rows=cells)
+    ]
+    with_gpu = [row for row in rows if row.mode == GPU and row.ours]
+    return [*tables, _fig_3_table(with_gpu)] if with_gpu else tables
+
+
+def _fig_3_table(rows: Sequence[Row]) -> Table:
+    printed = published.sections()
+    cells: list[list[Cell]] = []
+    for row in rows:
+        theirs = printed.get((row.workload, GPU)) if row.phase == "train" else None
+        ours: list[Cell] = [row.over_wall["WALL"], 1 / row.over_wall["WALL"]]
+        beside: list[Cell] = [theirs.wall, 1 / theirs.wall] if theirs else [None, None]
+        cells.append([row.workload, row.phase, row.source, *ours, *beside])
+    columns = ["workload", "phase", "source", "WALL over CPU's", "speed-up", "published", "published speed-up"]
+    return Table(title="CPU+GPU against CPU, as in Fig. 3 of the Minsky study", columns=columns, rows=cells)
+
+
+def _seconds_table(shown: Sequence[Launches]) -> Table:
+    rows: list[list[Cell]] = []
+    for launches in shown:
+        what: list[Cell] = [launches.runs[0].spec.preset, launches.steps, len(launches.runs)]
+        rows.append([*whose(launches, shown), *what, *map(launches.mean, SECTIONS.values())])
+    columns = [*head(shown), "preset", "steps", "launches", *(f"{name} (s)" for name in SECTIONS)]
+    return Table(title="Sections in seconds", columns=columns, rows=rows)
+
+
+def _parts_table(shown: Sequence[Launches]) -> Table:
+    known = {name: section for name, section in PARTS.items() if any(each.seconds(section) for each in shown)}
+    rows: list[list[Cell]] = []
+    for launches in shown:
+        main = launches.mean("main_s")
+        seconds = [launches.mean(section) for section in known.values()]
+        shares: list[Cell] = [None if part is None or not main else 100 * part / main for part in seconds]
+        rows.append([*whose(launches, shown), *seconds, *shares])
+    columns = [*head(shown), *(f"{name} (s)" for name in known), *(f"{name} (%)" for name in known)]
+    return Table(title="Named parts of the sections, and their share of MAIN", columns=columns, rows=rows)
+
+
+def _launches_order(launches: Launches) -> tuple[object, ...]:
+    phase = launches.phase != "train"
+    return workload_order(launches.workload), phase, launches.mode == GPU, launches.machine, launches.place
+
+
+def _charts(rows: Sequence[Row]) -> list[Chart]:
+    phase = drawn_phase(row.phase for row in rows)
+    drawn = [row for row in rows if row.phase == phase]
+    ours = [row for row in drawn if row.ours]
+    theirs = [row for row in drawn if not row.ours]
+    charts = []
+    if ours:
+        other = (
+            "Other is in WALL and in none of the three: starting Python, describing the machine, ending the program."
+        )
+        charts.append(_stack_chart(ours, "Sections over the CPU's wall time: ours", other))
+    if theirs:
+        charts.append(_stack_chart(theirs, "Sections over the CPU's wall time: published"))
+    return [*charts, _fig_3_chart(drawn)] if any(row.mode == GPU for row in ours) else charts
+
+
+def _stack_chart(rows: Sequence[Row], title: str, note: str = "") -> Chart:
+    several = len({row.source for row in rows}) > 1
+    names = [f"{row.workload}, {row.source if several else row.mode}" for row in rows]
+    return Chart(
+        kind="stacked",
+        title=title,
+        x_title="workload",
+        y_title="time over the CPU's wall time",
+        series=[Series(name=part, x=names, y=[row.stack[part] for row in rows]) for part in (*STACKED, "other")],
+        note=note,
+    )
+
+
+def _fig_3_chart(rows: Sequence[Row]) -> Chart:
+    """The CPU's bars are 1; only workloads that ran with a GPU here."""
+    with_gpu = [row for row in rows if row.mode == GPU]
+    names = list(dict.fromkeys(row.workload for row in with_gpu if row.ours))
+    bars: dict[str, dict[str, float]] = {"CPU alone": dict.fromkeys(names, 1.0)}
+    for row in sorted(with_gpu, key=lambda row: not row.ours):
+        bars.setdefault(f"{row.mode}, {row.source}", {})[row.workload] = row.over_wall["WALL"]
+    return Chart(
+        kind="bar",
+        title="Total time with a GPU, relative to the CPU alone",
+        x_title="workload",
+        y_title="wall time over the CPU's",
+        series=[Series(name=name, x=names, y=list(map(values.get, names))) for name, values in bars.items()],
+    )
+
+
+def _starting_chart(shown: Sequence[Launches]) -> Chart:
+    phase = drawn_phase(launches.phase for launches in shown)
+    drawn = [launches for launches in shown if launches.phase == phase]
+    names = [named(launches, drawn) for launches in drawn]
+    parts = [starting(launches) for launches in drawn]
+    return Chart(
+        kind="stacked",
+        title=f"Until the first step is done: {phase}",
+        x_title="workload",
+        y_title="time (s)",
+        series=[
+            Series(name=name, x=names, y=[part[name] for part in parts])
+            for name in STARTING
+            if any(part[name] for part in parts)
+        ],
+    )
+
+
+def starting(launches: Launches) -> dict[str, float]:
+    """What a program does until its first step is done, in seconds; the parts add up."""
+    seconds = {name: launches.mean(section) or 0.0 for name, section in {**SECTIONS, **PARTS}.items()}
+    imports, context = seconds["imports"], seconds["GPU context"]
+    values = (imports, seconds["INIT"] - imports, context, seconds["SETUP"] - context, seconds["first step"])
+    return dict(zip(STARTING, values, strict=True))
+
+
+def _summary(rows: Sequence[Row], shown: Sequence[Launches]) -> str:
+    phase = drawn_phase(row.phase for row in rows)
+    ours = [row for row in rows if row.phase == phase and row.ours]
+    if not ours:
+        return _starting_summary(shown)
+    several = len({row.source for row in ours}) > 1
+    names = {id(row): f"{row.workload} on {row.source}" if several else row.workload for row in ours}
+    before = {names[id(row)]: row.over_wall["INIT"] + row.over_wall["SETUP"] for row in ours if row.mode == CPU}
+    told = f"On the CPU, init and setup take {least_and_most(before, '.0%')} of a program's wall time"
+    with_gpu = {names[id(row)]: row.over_wall["WALL"] for row in ours if row.mode == GPU}
+    if not with_gpu:
+        return f"{told}."
+    slower = [f"{name} ({ratio:.2f})" for name, ratio in with_gpu.items() if ratio >= 1]
+    told += f"; with a GPU a program takes {least_and_most(with_gpu, '.2f')} of it. "
+    told += f"No faster with a GPU: {listed(slower)}." if slower else "All are faster with a GPU."
+    theirs = {row.workload: row.over_wall["WALL"] for row in rows if row.mode == GPU and not row.ours}
+    return f"{told} Published: {least_and_most(theirs, '.2f')}." if theirs else told
+
+
+def _starting_summary(shown: Sequence[Launches]) -> str:
+    """From runs that are as long as their budget, or that were profiled: what does not depend on that."""
+    phase = drawn_phase(launches.phase for launches in shown)
+    drawn = [launches for launches in shown if launches.phase == phase]
+    seconds = {named(launches, drawn): sum(starting(launches).values()) for launches in drawn}
+    return (
+        f"Until its first step is done a program takes {least_and_most(seconds, '.1f')} seconds. These runs were "
+        "profiled or had a time budget; `fathom repeat` makes runs whose whole time can be compared."
+    )
+
+
+def _notes() -> list[str]:
+    return [
+        "INIT is imports and construction; SETUP is data, weights and the device; RUN is every step, warm-up included; "
+        "MAIN is all three; WALL is seen by the parent process, from the start of the program to its end.",
+        "Values are means over launches, each a process of its own, as the Minsky study's are: sections then add up. "
+        "Medians with intervals are in the finding on variance.",
+        f"Published: {published.SOURCES['minsky_table2_sections']}; {published.MINSKY_MACHINE}, the default numbers of "
+        "steps. It has no row for speech. Its programs and ours ran different numbers of steps, so that what is paid "
+        "once weighs differently.",
+    ]
+
+
+def _bounded_note(shown: Sequence[Launches]) -> list[str]:
+    bounded = [each for each in shown if any(run.spec.profile or run.spec.budget_s is not None for run in each.runs)]
+    if not bounded:
+        return []
+    return [
+        f"In seconds alone, {len(bounded)} of {len(shown)} rows: runs that had a time budget, which RUN is as long as, "
+        "or that were profiled, which WALL would include."
+    ]

@@ -1,0 +1,279 @@
+"""Whole programs compared: which launches, the study's Table 2 beside ours, and how launches differ."""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from sample_records import GPU, MACHINES, failed_record, launch, op_row, record_of, sections_of
+
+from fathom import published
+from fathom.analyses import sections, variance
+from fathom.analyses._launches import launched, same_work
+from fathom.analysis import Finding, Table
+from fathom.record import Record, Sections
+from fathom.statistics import spread
+
+SERVER, H200 = "Server CPU, 16 cores", "NVIDIA H200"
+
+
+def cells(table: Table, **where: Any) -> dict[str, Any]:
+    rows = [dict(zip(table.columns, row, strict=True)) for row in table.rows]
+    (found,) = [row for row in rows if all(row[name] == value for name, value in where.items())]
+    return found
+
+
+def table(finding: Finding, title: str) -> Table:
+    (found,) = [each for each in finding.tables if each.title.startswith(title)]
+    return found
+
+
+def launches(workload: str, *walls: float, gpu: bool = False, **spec: Any) -> list[Record]:
+    return [launch(workload, wall_s, gpu=gpu, spec=spec) for wall_s in walls]
+
+
+def profiled(workload: str) -> Record:
+    """As a study leaves it: its wall time has the profiled pass in it, its run the length of a budget."""
+    spec = {"profile": True, "budget_s": 6.0, "steps": 200}
+    return record_of(workload, [op_row("Add", 1.0)], spec=spec, sections=sections_of(100.0))
+
+
+# which launches
+
+
+def test_the_modes_of_one_machine_are_one_work() -> None:
+    (work,), notes = same_work([*launches("vgg", 2.0, gpu=True), *launches("vgg", 10.0, 12.0)])
+    assert [(each.mode, each.place, len(each.runs)) for each in work.modes] == [
+        ("CPU", SERVER, 2),
+        ("CPU+GPU", H200, 1),
+    ]
+    assert (work.machine, notes) == (SERVER, [])
+
+
+@pytest.mark.parametrize(
+    "other", [{"preset": "tiny"}, {"batch": 4}, {"steps": 11}, {"precision": "bf16"}, {"threads": 2}], ids=str
+)
+def test_other_work_is_not_set_against_and_the_reason_is_told(other: dict[str, Any]) -> None:
+    (work,), notes = same_work([*launches("vgg", 10.0), *launches("vgg", 1.0, gpu=True, **other)])
+    assert [each.mode for each in work.modes] == ["CPU"]
+    (note,) = notes
+    assert note.startswith("Not set against the other mode, which did other work: vgg train on NVIDIA H200")
+    assert "small, 12 steps" in note
+
+
+def test_training_and_inference_are_two_works() -> None:
+    works, _ = same_work([*launches("vgg", 10.0), *launches("vgg", 1.0, gpu=True, phase="infer")])
+    assert [(work.phase, len(work.modes)) for work in works] == [("train", 1), ("infer", 1)]
+
+
+def test_a_gpu_is_not_compared_with_the_cpu_of_another_machine() -> None:
+    laptop = record_of("vgg", None, sections=sections_of(50.0), spec={"device": "cpu"})
+    finding = sections.analyse([laptop, *launches("vgg", 1.0, gpu=True)])
+    assert {row[2] for row in table(finding, "Sections over").rows} == {"CPU"}
+    assert not any(each.title.startswith("CPU+GPU against") for each in finding.tables)
+
+
+def test_what_was_launched_often_wins_over_a_fuller_single_run() -> None:
+    often, once = launches("vgg", 1.0, 2.0, 3.0), launches("vgg", 9.0, preset="paper")
+    (work,), (note,) = same_work([*once, *often])
+    assert work.modes[0].runs == often
+    assert note.startswith("Left out, as fuller or more often repeated launches are there: vgg train on Server CPU")
+    assert "paper, 12 steps" in note
+
+
+def test_a_profiled_pass_or_a_budget_is_not_a_whole_program() -> None:
+    budgeted = launches("memnet", 5.0, budget_s=3.0)
+    assert same_work([profiled("vgg"), *budgeted])[0] == []
+    assert launched([profiled("vgg")])[0].seconds("wall_s") == []
+    assert launched([profiled("vgg")])[0].seconds("init_s") == [10.0]
+
+
+# sections
+
+
+def test_sections_are_over_the_mean_wall_time_of_the_cpu() -> None:
+    records = [*launches("vgg", 10.0, 30.0), *launches("vgg", 4.0, 6.0, gpu=True)]
+    found = table(sections.analyse(records), "Sections over")
+    cpu, gpu = (cells(found, mode=mode, source="ours") for mode in ("CPU", "CPU+GPU"))
+    names = ("INIT", "SETUP", "RUN", "MAIN", "WALL")
+    assert [cpu[name] for name in names] == pytest.approx([0.1, 0.2, 0.6, 0.9, 1.0])
+    assert [gpu[name] for name in names] == pytest.approx([0.025, 0.05, 0.15, 0.225, 0.25])
+
+
+def test_published_rows_are_those_of_the_paper_beside_each_of_ours() -> None:
+    every = [
+        record for name in published.op_percent() for gpu in (False, True) for record in launches(name, 1, gpu=gpu)
+    ]
+    found = table(sections.analyse(every), "Sections over")
+    theirs = {(row[0], row[2]): row[4:] for row in found.rows if row[3] == "published"}
+    printed = {
+        key: [each.init, each.setup, each.run, each.main, each.wall] for key, each in published.sections().items()
+    }
+    assert theirs == printed
+    assert theirs["seq2seq", "CPU+GPU"] == [0.6164, 0.1939, 0.0863, 0.9008, 0.9237]
+    assert [row[3] for row in found.rows if row[0] == "vgg"] == ["ours", "published", "ours", "published"]
+    assert [row[3] for row in found.rows if row[0] == "speech"] == ["ours", "ours"], "the study has no speech"
+
+
+def test_a_cpu_alone_has_no_rows_with_a_gpu() -> None:
+    finding = sections.analyse(launches("autoenc", 4.0))
+    assert [row[2:4] for row in table(finding, "Sections over").rows] == [["CPU", "ours"], ["CPU", "published"]]
+    assert [chart.title.split(":")[0] for chart in finding.charts] == [
+        "Sections over the CPU's wall time",
+        "Sections over the CPU's wall time",
+        "Until the first step is done",
+    ]
+    assert finding.summary == "On the CPU, init and setup take 30% (autoenc) of a program's wall time."
+
+
+def test_what_a_gpu_is_worth_beside_the_published() -> None:
+    records = [*launches("residual", 20.0), *launches("residual", 1.0, gpu=True)]
+    records += [*launches("autoenc", 4.0), *launches("autoenc", 5.0, gpu=True)]
+    finding = sections.analyse(records)
+    residual = cells(table(finding, "CPU+GPU against"), workload="residual")
+    assert (residual["WALL over CPU's"], residual["speed-up"]) == pytest.approx((0.05, 20.0))
+    assert (residual["published"], residual["published speed-up"]) == pytest.approx((0.0809, 12.36), abs=0.005)
+    assert "with a GPU a program takes 0.05 (residual) to 1.25 (autoenc) of it" in finding.summary
+    assert "No faster with a GPU: autoenc (1.25). Published: 0.08 (residual) to 1.16 (autoenc)." in finding.summary
+    bars = {series.name: dict(zip(series.x, series.y, strict=True)) for series in finding.charts[2].series}
+    assert bars["CPU alone"] == {"autoenc": 1.0, "residual": 1.0}
+    assert bars["CPU+GPU, ours"] == {"autoenc": 1.25, "residual": 0.05}
+    assert bars["CPU+GPU, published"] == {"autoenc": 1.1558, "residual": 0.0809}
+
+
+def test_stacks_add_up_to_the_wall_time() -> None:
+    finding = sections.analyse([*launches("vgg", 10.0), *launches("vgg", 4.0, gpu=True)])
+    for chart, walls in zip(finding.charts, ([1.0, 0.4], [1.0, 0.1658]), strict=False):
+        assert [series.name for series in chart.series] == ["INIT", "SETUP", "RUN", "other"]
+        sums = [sum(parts) for parts in zip(*(series.y for series in chart.series), strict=True)]
+        assert sums == pytest.approx(walls)
+
+
+def test_named_parts_in_seconds_and_as_shares_of_main() -> None:
+    records = [*launches("vgg", 10.0), *launches("vgg", 4.0, gpu=True)]
+    finding = sections.analyse(records)
+    gpu = cells(table(finding, "Named parts"), mode="CPU+GPU")
+    assert (gpu["imports (s)"], gpu["GPU context (s)"], gpu["first step (s)"]) == pytest.approx((0.32, 0.2, 0.6))
+    assert gpu["GPU context (%)"] == pytest.approx(100 * 0.2 / 3.6)
+    assert cells(table(finding, "Named parts"), mode="CPU")["GPU context (s)"] is None
+    starting = {series.name: series.y for series in finding.charts[-1].series}
+    assert starting == {
+        "imports": pytest.approx([0.8, 0.32]),
+        "construction": pytest.approx([0.2, 0.08]),
+        "GPU context": pytest.approx([0.0, 0.2]),
+        "data and weights": pytest.approx([2.0, 0.6]),
+        "first step": pytest.approx([1.5, 0.6]),
+    }
+
+
+def test_a_studys_runs_give_seconds_and_no_wall_time() -> None:
+    finding = sections.analyse([profiled("vgg")])
+    assert finding.tables[0].title == "Sections in seconds"
+    row = cells(finding.tables[0], workload="vgg")
+    assert (row["INIT (s)"], row["SETUP (s)"], row["RUN (s)"], row["WALL (s)"]) == (10.0, 20.0, 60.0, None)
+    assert finding.summary.startswith("Until its first step is done a program takes 45.0 (vgg) seconds.")
+    assert any(note.startswith("In seconds alone, 1 of 1 rows") for note in finding.notes)
+
+
+def test_repeated_launches_win_over_a_studys_runs_of_the_same_place() -> None:
+    study = replace(profiled("vgg"), machine=MACHINES[GPU])
+    finding = sections.analyse([study, *launches("vgg", 10.0, 20.0)])
+    row = cells(table(finding, "Sections in seconds"), workload="vgg")
+    assert (row["launches"], row["WALL (s)"]) == (2, 15.0)
+
+
+def test_a_run_whose_wall_time_nobody_saw_is_no_answer() -> None:
+    inside = record_of("vgg", None, sections=Sections(init_s=1.0, setup_s=1.0, run_s=1.0, main_s=3.0))
+    assert sections.analyse([inside]).summary.startswith("Nothing to answer from: no run whose parent")
+
+
+# variance
+
+
+def test_spread_by_hand() -> None:
+    values = [1.0, 2.0, 3.0, 4.0, 100.0]
+    found = spread(values)
+    assert (found.count, found.mean, found.median) == (5, 22.0, 3.0)
+    assert found.deviation == pytest.approx(statistics.stdev(values))
+    assert found.variation == pytest.approx(statistics.stdev(values) / 22)
+    assert [found.p5, found.p95] == pytest.approx([1.2, 80.8])
+    assert found.low is not None
+    assert found.high is not None
+    assert 1.0 <= found.low <= 3.0 <= found.high <= 100.0
+
+
+def test_two_launches_bound_no_median_and_one_has_no_spread() -> None:
+    assert (spread([1.0, 2.0]).low, spread([1.0, 2.0]).high) == (None, None)
+    assert (spread([1.0]).deviation, spread([1.0]).variation) == (None, None)
+
+
+def test_launches_are_over_the_mean_of_the_cpu() -> None:
+    records = [*launches("vgg", 8.0, 10.0, 12.0), *launches("vgg", 1.0, 2.0, 3.0, gpu=True)]
+    (chart,) = variance.analyse(records).charts
+    assert {series.name: series.y for series in chart.series} == {
+        "CPU": pytest.approx([0.8, 1.0, 1.2]),
+        "CPU+GPU": pytest.approx([0.1, 0.2, 0.3]),
+    }
+    assert chart.log_y
+
+
+def test_every_section_of_every_launch_counts_outliers_too() -> None:
+    finding = variance.analyse(launches("vgg", 10.0, 10.0, 10.0, 50.0))
+    found = table(finding, "Every section")
+    wall = cells(found, section="WALL")
+    assert (wall["launches"], wall["mean (s)"], wall["median (s)"]) == (4, 20.0, 10.0)
+    assert wall["deviation (s)"] == 20.0
+    assert wall["variation (%)"] == pytest.approx(100.0)
+    assert cells(found, section="INIT")["mean (s)"] == pytest.approx(2.0)
+    assert max(finding.charts[0].series[0].y) == 2.5
+    assert "GPU context" not in [row[3] for row in found.rows]
+
+
+def noisy(workload: str, mean: float, relative: float, seed: int, gpu: bool = False) -> list[Record]:
+    values = mean * (1 + relative * np.random.default_rng(seed).standard_normal(40))
+    return launches(workload, *values.tolist(), gpu=gpu)
+
+
+def test_whether_the_gpus_spread_is_lower_as_the_study_saw() -> None:
+    """vgg: a tenth of the time and the same relative noise; autoenc: as slow and five times as noisy."""
+    records = [*noisy("vgg", 10.0, 0.02, 1), *noisy("vgg", 1.0, 0.02, 2, gpu=True)]
+    records += [*noisy("autoenc", 4.0, 0.01, 3), *noisy("autoenc", 4.0, 0.05, 4, gpu=True)]
+    finding = variance.analyse(records)
+    found = table(finding, "Standard deviation")
+    vgg, autoenc = (cells(found, workload=name) for name in ("vgg", "autoenc"))
+    assert (vgg["the GPU's, of CPU's mean"], vgg["the GPU's, of own mean"]) == ("lower", "not told apart")
+    assert (autoenc["the GPU's, of CPU's mean"], autoenc["the GPU's, of own mean"]) == ("higher", "higher")
+    assert vgg["CPU (% of CPU's mean)"] == pytest.approx(10 * vgg["CPU+GPU (% of CPU's mean)"], rel=0.5)
+    assert "lower than the CPU's for 1 of 2 workloads and higher for 1" in finding.summary
+    assert "the Minsky study found it consistently lower" in finding.summary
+    assert "lower for 0 and higher for 1." in finding.summary
+
+
+def test_two_launches_are_too_few_and_the_command_is_told() -> None:
+    finding = variance.analyse([*launches("vgg", 1.0, 2.0), *launches("autoenc", 1.0)])
+    assert finding.summary == (
+        "Nothing to answer from: no configuration was launched 3 times; `fathom repeat vgg autoenc --runs 20` would "
+        "answer it."
+    )
+    assert finding.tables == []
+
+
+def test_a_mode_launched_too_few_times_is_told() -> None:
+    finding = variance.analyse([*launches("vgg", 1.0, 2.0, 3.0), *launches("vgg", 1.0, gpu=True)])
+    assert [series.name for series in finding.charts[0].series] == ["CPU"]
+    assert f"Left out, launched fewer than 3 times: vgg train on {H200}." in finding.notes
+
+
+def test_without_a_cpu_launches_are_over_their_own_mean() -> None:
+    finding = variance.analyse(launches("vgg", 1.0, 2.0, 3.0, gpu=True))
+    assert finding.charts[0].series[0].y == pytest.approx([0.5, 1.0, 1.5])
+    assert any(note.startswith("Over their own mean") for note in finding.notes)
+
+
+def test_a_failed_launch_is_told_and_not_counted() -> None:
+    finding = variance.analyse([*launches("vgg", 1.0, 2.0, 3.0), failed_record("vgg", "out of memory")])
+    assert cells(table(finding, "Every section"), section="WALL")["launches"] == 3
+    assert any("out of memory" in note for note in finding.notes)

@@ -1,0 +1,214 @@
+"""Launches in random order: seeded, balanced, resumed by counting, and warm-up apart."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sample_records import MACHINES, sections_of
+
+from fathom import cli, repeat, study
+from fathom.errors import BadOption
+from fathom.measure import Progress
+from fathom.record import Record
+from fathom.repeat import left, order, plan
+from fathom.spec import RunSpec
+from fathom.store import Store
+
+BASE = RunSpec(workload="", preset="tiny", device="cpu")
+NAMES = ["autoenc", "memnet", "vgg", "deepq"]
+
+
+def record(spec: RunSpec, wall_s: float = 10.0, outcome: str = "ok") -> Record:
+    return Record(
+        spec=spec, machine=MACHINES["laptop"], device=spec.device, outcome=outcome,
+        sections=sections_of(wall_s), warmup_s=[0.1] * 2, step_s=[0.1] * 10,
+    )  # fmt: skip
+
+
+def kept(store: Store, specs: Iterable[RunSpec], outcome: str = "ok") -> None:
+    for spec in specs:
+        store.add(record(spec, outcome=outcome))
+
+
+def test_all_launches_of_a_configuration_are_one_spec() -> None:
+    specs = plan(BASE, ["autoenc", "vgg"], ["cpu", "cuda:0"])
+    assert [(spec.workload, spec.device) for spec in specs] == [
+        ("autoenc", "cpu"),
+        ("autoenc", "cuda:0"),
+        ("vgg", "cpu"),
+        ("vgg", "cuda:0"),
+    ]
+    assert len({spec.id for spec in specs}) == 4
+    assert all(spec.budget_s is None and not spec.profile for spec in specs), "RUN is a fixed number of plain steps"
+
+
+def test_the_order_is_random_seeded_and_balanced() -> None:
+    specs = plan(BASE, NAMES, ["cpu", "cuda:0"])
+    ordered = order(specs, 50, seed=3)
+    assert ordered == order(specs, 50, seed=3)
+    assert ordered != order(specs, 50, seed=4)
+    rounds = [[spec.id for spec in ordered[begin : begin + 8]] for begin in range(0, 400, 8)]
+    assert all(len(set(each)) == 8 for each in rounds), "each once in every round"
+    assert len({tuple(each) for each in rounds}) > 45, "rounds differ"
+    first = Counter(each[0] for each in rounds)
+    assert len(first) == 8, "nobody is always first or never"
+
+
+def test_more_launches_go_on_in_the_same_order() -> None:
+    specs = plan(BASE, NAMES, ["cpu"])
+    assert order(specs, 9, seed=0)[:20] == order(specs, 5, seed=0)
+
+
+def test_what_is_left_is_counted(tmp_path: Path) -> None:
+    store = Store(tmp_path / "records")
+    ordered = order(plan(BASE, NAMES, ["cpu"]), 5, seed=0)
+    assert left(ordered, store) == ordered, "no folder yet"
+    kept(store, ordered[:7])
+    assert left(ordered, store) == ordered[7:]
+    kept(store, [ordered[7]], outcome="failed")
+    assert left(ordered, store) == ordered[7:], "a failure is no launch"
+    kept(store, ordered)
+    assert left(ordered, store) == []
+
+
+def test_of_another_configuration_nothing_is_counted(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    kept(store, plan(BASE, NAMES, ["cpu"]))
+    others = order(plan(RunSpec(workload="", preset="tiny", device="cpu", steps=11), NAMES, ["cpu"]), 1, seed=0)
+    assert left(others, store) == others
+
+
+# the command
+
+
+def fathom(monkeypatch: pytest.MonkeyPatch, run: Callable[[RunSpec], Record], *arguments: str) -> int:
+    """`fathom repeat` with workers that take no time."""
+
+    def worker(spec: RunSpec, progress: Progress) -> Record:
+        return run(spec)
+
+    monkeypatch.setattr(study, "conduct", partial(CONDUCT, run=worker))
+    monkeypatch.setattr(sys, "argv", ["fathom", "repeat", *arguments])
+    with pytest.raises(SystemExit) as stopped:
+        cli.main()
+    assert isinstance(stopped.value.code, int)
+    return stopped.value.code
+
+
+CONDUCT = study.conduct
+FEW = ["autoenc", "memnet", "--device", "cpu", "--preset", "tiny", "--warmup", "2", "--runs", "3", "--json"]
+
+
+def document(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    return {each["workload"]: each for each in json.loads(capsys.readouterr().out)["configurations"]}
+
+
+def test_warm_up_comes_first_is_kept_apart_and_enters_no_number(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """The first four launches, two of each, are ten times as slow."""
+    seen: list[RunSpec] = []
+
+    def run(spec: RunSpec) -> Record:
+        seen.append(spec)
+        return record(spec, wall_s=100.0 if len(seen) <= 4 else 10.0)
+
+    assert fathom(monkeypatch, run, *FEW, "--out", str(tmp_path)) == 0
+    told = document(capsys)
+    assert Counter(spec.workload for spec in seen[:4]) == {"autoenc": 2, "memnet": 2}
+    assert Counter(spec.workload for spec in seen) == {"autoenc": 5, "memnet": 5}
+    for each in told.values():
+        assert (each["launches"], each["failed"]) == (3, 0)
+        wall = each["sections"]["wall_s"]
+        assert (wall["mean"], wall["median"], wall["deviation"], wall["low"], wall["high"]) == (10, 10, 0, 10, 10)
+        assert each["sections"]["run_s"]["median"] == 6
+    assert {each.sections.wall_s for each in Store(tmp_path).records()} == {10.0}
+    assert {each.sections.wall_s for each in Store(tmp_path / repeat.WARM_UP).records()} == {100.0}
+
+
+def test_a_failure_is_a_record_and_the_job_goes_on_and_is_completed_later(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    count = 0
+
+    def run(spec: RunSpec) -> Record:
+        nonlocal count
+        count += 1
+        if count == 6:
+            raise BadOption("no luck")
+        return record(spec, outcome="failed" if count == 7 else "ok")
+
+    assert fathom(monkeypatch, run, *FEW, "--out", str(tmp_path)) == 1
+    told = document(capsys)
+    assert sum(each["launches"] for each in told.values()) == 4
+    assert sum(each["failed"] for each in told.values()) == 2
+    assert count == 4 + 6
+    assert "no luck" in {each.reason for each in Store(tmp_path).records()}
+    assert fathom(monkeypatch, run, *FEW, "--out", str(tmp_path)) == 0
+    assert [each["launches"] for each in document(capsys).values()] == [3, 3]
+    assert fathom(monkeypatch, run, *FEW, "--out", str(tmp_path)) == 0
+    assert [each["launches"] for each in document(capsys).values()] == [3, 3], "nothing was left, nothing was run"
+    assert len([each for each in Store(tmp_path).records() if each.outcome == "ok"]) == 6
+
+
+def test_an_interrupted_job_goes_on_where_it_stopped(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    arguments = [*FEW, "--warmup", "0", "--runs", "10", "--seed", "5", "--out", str(tmp_path)]
+    seen: list[str] = []
+
+    def run(spec: RunSpec) -> Record:
+        if len(seen) == 7:
+            seen.append("")
+            raise KeyboardInterrupt
+        seen.append(spec.workload)
+        return record(spec)
+
+    assert fathom(monkeypatch, run, *arguments) == 130
+    assert fathom(monkeypatch, run, *arguments) == 0
+    whole = order(plan(RunSpec(workload="", preset="tiny", device="cpu"), ["autoenc", "memnet"], ["cpu"]), 10, seed=5)
+    assert [name for name in seen if name] == [spec.workload for spec in whole]
+
+
+def test_the_table_says_how_launches_lie(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    arguments = [argument for argument in FEW if argument != "--json"]
+    assert fathom(monkeypatch, record, *arguments, "--out", str(tmp_path)) == 0
+    printed = capsys.readouterr().out
+    assert "autoenc train on Laptop CPU, 4 cores, launches: 3" in printed
+    for word in ("INIT", "SETUP", "RUN", "MAIN", "WALL", "median (s)", "95 % from", "variation (%)", "p5 (s)"):
+        assert word in printed
+    assert max(map(len, printed.splitlines())) <= 80
+
+
+MISTAKES = [
+    (["autoen"], "no workload 'autoen'; did you mean autoenc?"),
+    (["autoenc", "--preset", "tny"], "no preset 'tny'; did you mean tiny?"),
+    (["autoenc", "--device", "cuda:9"], "device 'cuda:9' is not on this machine; there are: cpu"),
+    (["autoenc", "--phase", "training"], "no phase 'training'; did you mean train?"),
+    (["autoenc", "--runs", "0"], "Invalid value for '--runs'"),
+    (["autoenc", "--steps", "0"], "steps must be at least 1, not 0"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "expected"), MISTAKES, ids=[" ".join(mistake) for mistake, _ in MISTAKES])
+def test_a_mistake_is_one_line_before_anything_runs(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    arguments: list[str],
+    expected: str,
+) -> None:
+    assert fathom(monkeypatch, record, *arguments, "--out", str(tmp_path)) == 2
+    printed = capsys.readouterr()
+    assert (printed.out, printed.err.count("\n")) == ("", 1)
+    assert expected in printed.err
+    assert list(tmp_path.iterdir()) == []
