@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,8 +19,9 @@ TINY = RunSpec(workload="autoenc", preset="tiny", device="cpu", steps=3)
 
 def test_a_killed_worker_is_a_failed_record_and_leaves_nobody() -> None:
     def kill(done: int, total: int) -> None:
-        for child in psutil.Process().children():
-            os.kill(child.pid, signal.SIGKILL)
+        (keeper,) = psutil.Process().children()
+        (worker,) = keeper.children()
+        worker.kill()
 
     record = isolated(TINY, kill)
     assert record.outcome == "failed"
@@ -29,9 +29,9 @@ def test_a_killed_worker_is_a_failed_record_and_leaves_nobody() -> None:
     assert psutil.Process().children() == []
 
 
-def test_a_worker_past_its_time_is_ended() -> None:
-    record = isolated(TINY, timeout_s=0.01)
-    assert (record.outcome, record.reason) == ("failed", "no end after 0.01 s")
+def test_a_silent_worker_is_ended() -> None:
+    record = isolated(TINY, silence_s=0.01)
+    assert (record.outcome, record.reason) == ("failed", "no step in 0.01 s")
     assert psutil.Process().children() == []
 
 

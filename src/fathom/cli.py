@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
+from typing import NoReturn
 
 import typer
 
@@ -19,19 +20,35 @@ for _name in registry.names("commands"):
     app.command(_name)(registry.module("commands", _name).command)
 
 
+class Stopped(BaseException):
+    """A signal that asks the program to end: raised where it is, so that it lets go of all it holds on the way out."""
+
+
 def main() -> None:
-    if hasattr(signal, "SIGPIPE"):
-        signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `fathom list | head` is no error
+    _heed_signals()
     try:
         code = app(standalone_mode=False)
     except FathomError as error:
         code = _refuse(str(error))
-    except KeyboardInterrupt:
-        print("fathom: interrupted", file=sys.stderr)
-        code = 130
+    except Stopped as stop:
+        number = signal.Signals(stop.args[0])
+        print(f"fathom: {'interrupted' if number == signal.SIGINT else f'ended by {number.name}'}", file=sys.stderr)
+        code = 128 + number
     except Exception as error:
         code = _refuse(_usage_problem(error))
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _heed_signals() -> None:
+    if hasattr(signal, "SIGPIPE"):
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `fathom list | head` is no error
+
+    def stop(number: int, _: object) -> NoReturn:
+        raise Stopped(number)
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        if signal.getsignal(number) != signal.SIG_IGN:  # as nohup and a shell's & ask
+            signal.signal(number, stop)
 
 
 def _usage_problem(error: Exception) -> str:

@@ -1,58 +1,75 @@
 """One run = one fresh worker process, watched by its parent: a crash, a hang or a kill becomes a recorded outcome.
 
-The worker is started as `python -m fathom.isolate FD SPEC` and reports on the pipe FD in JSON lines: progress, then a
-record or the one line of an error. What it prints elsewhere is kept only to explain a failure.
+The worker (worker.py) reports on a pipe in JSON lines: progress, then a record or the one line of an error. Of what it
+prints elsewhere, the end is kept to explain a failure.
 """
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import json
 import os
-import select
+import selectors
 import signal
 import subprocess
 import sys
-import tempfile
 import time
+import uuid
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import IO, Any
+from typing import Any
 
-from fathom.errors import BadOption, FathomError
+import psutil
+
+from fathom.errors import DataError, FathomError
 from fathom.machine import fingerprint
-from fathom.measure import Progress, measure
+from fathom.measure import Progress
 from fathom.record import Record
 from fathom.spec import RunSpec
 
-TIMEOUT_S = 1800.0
+SILENCE_S = 1800.0  # without a step: a run may take for ever, a step may not
+EXIT_S = 30.0  # from a worker's record to its end
+MERCY_S = 10.0  # for the keeper to end what the worker started
+LONGEST = 1 << 28  # bytes in a line; a record has a few million at most
+TAIL = 4000  # bytes kept of what a worker prints
+MARK = "FATHOM_RUN"  # in the environment of a worker and of all it starts
 
 
 class Refused(FathomError):
     """The worker met an error that the user can put right; the text is the worker's."""
 
 
-def isolated(spec: RunSpec, progress: Progress = lambda done, total: None, timeout_s: float = TIMEOUT_S) -> Record:
-    """measure(spec) in a process of its own, with the wall time seen from here."""
+def isolated(spec: RunSpec, progress: Progress = lambda done, total: None, silence_s: float = SILENCE_S) -> Record:
+    """measure(spec) in a process of its own, with the wall time seen from here: from its start to its end."""
     begun = time.perf_counter()
-    with tempfile.TemporaryFile("w+", errors="replace") as log, _worker(spec, log) as (process, pipe):
-        record = None
-        for message in _messages(pipe, begun + timeout_s):
-            if "progress" in message:
-                progress(*message["progress"])
-            elif "refused" in message:
-                raise Refused(message["refused"])
-            elif "record" in message:
-                record = Record.from_json(message["record"], "worker")
-        late = time.perf_counter() >= begun + timeout_s
-        if record is None and not late:
-            process.wait()
+    try:
+        worker = _Worker(spec)
+    except OSError as error:
+        return failed(spec, f"no worker could be started: {error.strerror or error}")
+    record: Record | None = None
+    deadline = begun + silence_s
+    try:
+        while not worker.ended and (left := deadline - time.perf_counter()) > 0:
+            for message in worker.messages(left):
+                match message:
+                    case {"progress": [int(done), int(total)]}:
+                        deadline = time.perf_counter() + silence_s
+                        progress(done, total)
+                    case {"refused": str(line)}:
+                        raise Refused(line)
+                    case {"record": document} if record is None:
+                        with contextlib.suppress(DataError):
+                            record = Record.from_json(document, "worker")
+                            deadline = time.perf_counter() + EXIT_S
         wall_s = time.perf_counter() - begun
-        if record is not None:
-            return replace(record, sections=replace(record.sections, wall_s=wall_s))
-        why = f"no end after {timeout_s:g} s" if late else _death(process.returncode, log)
-        return failed(spec, why)
+    finally:
+        worker.end()
+    if record is None:
+        return failed(spec, worker.death() if worker.ended else f"no step in {silence_s:g} s")
+    if not worker.ended:
+        note = f"the process did not end within {EXIT_S:g} s of its record and was killed: its wall time is not known"
+        return replace(record, notes=[*record.notes, note])
+    return replace(record, sections=replace(record.sections, wall_s=wall_s))
 
 
 def failed(spec: RunSpec, why: str) -> Record:
@@ -60,80 +77,104 @@ def failed(spec: RunSpec, why: str) -> Record:
     return Record(spec=spec, machine=fingerprint(), device=spec.device, outcome="failed", reason=why)
 
 
-@contextlib.contextmanager
-def _worker(spec: RunSpec, log: IO[str]) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
-    """A worker in a process group of its own, which is gone with everything it started when this is left."""
-    reader, writer = os.pipe()
-    command = [sys.executable, "-m", "fathom.isolate", str(writer), json.dumps(spec.to_json())]
-    process = subprocess.Popen(command, pass_fds=[writer], stdout=log, stderr=log, start_new_session=True)
-    os.close(writer)
-    try:
-        yield process, reader
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-        os.close(reader)
+class _Worker:
+    """A worker below its keeper, in a session of their own, and the two pipes it is heard on."""
+
+    def __init__(self, spec: RunSpec) -> None:
+        self.ended = False
+        self._waiting = bytearray()  # of a line that has not ended yet
+        self._printed = b""
+        self._mark = uuid.uuid4().hex
+        self._pipe, writer = os.pipe()
+        arguments = [str(writer), str(os.getpid()), json.dumps(spec.to_json())]
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "fathom.worker", *arguments],
+                env=os.environ | {MARK: self._mark},
+                pass_fds=[writer],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        except OSError:
+            os.close(self._pipe)
+            raise
+        finally:
+            os.close(writer)
+        assert self._process.stdout is not None
+        self._output = self._process.stdout.fileno()
+        self._selector = selectors.DefaultSelector()
+        for source in (self._pipe, self._output):
+            self._selector.register(source, selectors.EVENT_READ)
+
+    def messages(self, seconds: float) -> Iterator[Any]:
+        """What the worker tells within this time, or a fifth of a second; what is no message is passed over."""
+        ready = self._selector.select(min(seconds, 0.2))
+        for key, _ in ready:
+            chunk = os.read(key.fd, 1 << 16)
+            if not chunk:
+                self._selector.unregister(key.fd)
+            elif key.fd == self._output:
+                self._printed = (self._printed + chunk)[-TAIL:]
+            else:
+                yield from self._lines(chunk)
+        # the keeper has its end of the output open until it ends; killed itself, it may leave someone who has it too
+        self.ended = not self._selector.get_map() or (not ready and self._process.poll() is not None)
+
+    def _lines(self, chunk: bytes) -> Iterator[Any]:
+        first, *others = chunk.split(b"\n")
+        self._waiting += first
+        for other in others:
+            with contextlib.suppress(ValueError, RecursionError):
+                yield json.loads(self._waiting)
+            self._waiting = bytearray(other)
+        if len(self._waiting) > LONGEST:
+            self._waiting.clear()
+
+    def end(self) -> None:
+        """After this nothing of the run is left, but for a process that the system itself cannot end."""
+        self._process.terminate()
+        try:
+            self._process.wait(MERCY_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        if self._process.returncode < 0:
+            self._sweep()
+        self._selector.close()
+        os.close(self._pipe)
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+
+    def _sweep(self) -> None:
+        """The keeper was killed, and nobody else knows who was below it: whoever carries the mark was."""
+        deadline = time.perf_counter() + MERCY_S
+        while (found := _marked(self._mark)) and time.perf_counter() < deadline:
+            for process in found:
+                with contextlib.suppress(psutil.Error):
+                    process.kill()
+            psutil.wait_procs(found, timeout=0.1)
+
+    def death(self) -> str:
+        """How the worker ended, and its last words."""
+        code = self._process.returncode
+        number = -code if code < 0 else code - 128
+        if number == signal.SIGKILL:
+            return "the worker was ended by SIGKILL, most likely for want of memory"
+        if number in set(signal.Signals):
+            how = f"the worker was ended by {signal.Signals(number).name}"
+        else:
+            how = f"the worker ended with code {code} and left no record"
+        lines = [line for line in self._printed.decode(errors="replace").splitlines() if line.strip()]
+        readable = "".join(letter if letter.isprintable() else " " for letter in lines[-1]) if lines else ""
+        return f"{how}: {readable.strip()[:300]}" if readable.strip() else how
 
 
-def _messages(pipe: int, deadline: float) -> Iterator[dict[str, Any]]:
-    """JSON lines from the worker until it closes the pipe or the time is up; what is no message is passed over."""
-    waiting = b""
-    while (left := deadline - time.perf_counter()) > 0:
-        ready, _, _ = select.select([pipe], [], [], left)
-        chunk = os.read(pipe, 1 << 16) if ready else b""
-        if not chunk:
-            return
-        *lines, waiting = (waiting + chunk).split(b"\n")
-        for line in lines:
-            with contextlib.suppress(ValueError):
-                message = json.loads(line)
-                if isinstance(message, dict):
-                    yield message
-
-
-def _death(code: int, log: IO[str]) -> str:
-    if code < 0:
-        name = signal.Signals(-code).name
-        hint = ", most likely for want of memory" if name == "SIGKILL" else ""
-        return f"the worker was ended by {name}{hint}"
-    log.seek(0)
-    last = [line for line in log.read()[-4000:].splitlines() if line.strip()]
-    return f"the worker ended with code {code}" + (f": {last[-1].strip()}" if last else "")
-
-
-def _die_with_parent() -> None:
-    """On Linux the kernel ends this process when its parent ends, however that happens."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
-
-
-def _work(pipe: int, spec: RunSpec) -> None:
-    def tell(**message: Any) -> None:
-        os.write(pipe, json.dumps(message).encode() + b"\n")
-
-    try:
-        if spec.cores:
-            _bind(spec.cores)
-        record = measure(spec, lambda done, total: tell(progress=[done, total]))
-    except FathomError as error:
-        tell(refused=str(error))
-        return
-    line = json.dumps({"record": record.to_json()}).encode() + b"\n"
-    with os.fdopen(pipe, "wb") as out:
-        out.write(line)
-
-
-def _bind(cores: tuple[int, ...]) -> None:
-    """Before torch is loaded: its thread pools are made for the cores they find."""
-    if not hasattr(os, "sched_setaffinity"):
-        raise BadOption("this system does not let a program be bound to cores")
-    try:
-        os.sched_setaffinity(0, cores)
-    except OSError as error:
-        raise BadOption(f"cannot run on cores {','.join(map(str, cores))}: {error.strerror}") from None
-
-
-if __name__ == "__main__":
-    _die_with_parent()
-    _work(int(sys.argv[1]), RunSpec.from_json(json.loads(sys.argv[2])))
+def _marked(mark: str) -> list[psutil.Process]:
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, OSError):
+            if process.environ().get(MARK) == mark:
+                found.append(process)
+    return found

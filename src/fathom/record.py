@@ -8,9 +8,10 @@ import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from types import NoneType
 from typing import Any
 
-from fathom.errors import DataError, UnknownName
+from fathom.errors import DataError, FathomError
 from fathom.spec import RunSpec
 
 SCHEMA = 2
@@ -157,7 +158,7 @@ class Record:
     profile: Profile | None = None
     life: GpuTime | None = None  # of a life run: all of the program after its context stood
     notes: list[str] = field(default_factory=list)
-    started: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
+    started: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="milliseconds"))
     id: str = field(default_factory=lambda: uuid.uuid4().hex[:12])
     schema: int = SCHEMA
 
@@ -184,7 +185,7 @@ class Record:
         """A record read back; anything else is refused with its origin, so that a folder can hold strangers."""
         if not isinstance(data, dict) or not {"schema", "spec", "outcome"} <= data.keys():
             raise DataError(f"{origin}: not a Fathom record")
-        if data["schema"] not in {1, SCHEMA}:
+        if data["schema"] not in (1, SCHEMA):
             raise DataError(f"{origin}: schema {data['schema']}, this Fathom reads schemas 1 to {SCHEMA}")
         try:
             if data["schema"] == 1:
@@ -195,9 +196,29 @@ class Record:
                 "profile": Profile.from_json(data["profile"]) if data.get("profile") else None,
                 "life": GpuTime.from_json(data["life"]) if data.get("life") else None,
             }
-            return cls(**{**data, **parts})
-        except (TypeError, KeyError, ValueError, AttributeError, UnknownName) as error:
+            record = cls(**{**data, **parts})
+            _check_types(record)
+            return record
+        except (TypeError, KeyError, ValueError, AttributeError, FathomError) as error:
             raise DataError(f"{origin}: not a Fathom record: {error}") from None
+
+
+_PLAIN: dict[str, tuple[type, ...]] = {"str": (str,), "str | None": (str, NoneType), "int | None": (int, NoneType)}
+_ITEMS: dict[str, tuple[type, ...]] = {"list[float]": (int, float), "list[str]": (str,)}
+
+
+def _check_types(record: Record) -> None:
+    """A stranger's file may have the right names with the wrong things: better told here than met in a report."""
+    for entry in dataclasses.fields(record):
+        kind, value = str(entry.type), getattr(record, entry.name)
+        if kind in _ITEMS:
+            sound = isinstance(value, list) and all(isinstance(item, _ITEMS[kind]) for item in value)
+        else:
+            sound = isinstance(value, _PLAIN.get(kind, object))
+        if not sound:
+            raise TypeError(f"{entry.name} must be {kind}")
+    if not record.place:  # raises by itself where the machine is none
+        raise TypeError("machine has no name")
 
 
 def _from_schema_1(data: dict[str, Any]) -> dict[str, Any]:

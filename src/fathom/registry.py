@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import inspect
 import pkgutil
-from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
@@ -18,9 +17,12 @@ _SINGULAR = {"workloads": "workload", "analyses": "question", "commands": "comma
 
 
 def names(folder: str) -> list[str]:
-    """The plug-ins of a folder such as "workloads", without importing any of them."""
-    here = Path(__file__).parent / folder
-    return sorted(module.name for module in pkgutil.iter_modules([str(here)]) if not module.name.startswith("_"))
+    """The plug-ins of a folder such as "workloads", without importing any of them.
+
+    The folder is a package: whoever adds a folder of his own to its __path__ adds plug-ins.
+    """
+    package = importlib.import_module(f"fathom.{folder}")
+    return sorted(module.name for module in pkgutil.iter_modules(package.__path__) if not module.name.startswith("_"))
 
 
 def check(folder: str, name: str) -> None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from fathom.errors import BadOption, DataError
 from fathom.record import Record
+from fathom.spec import RunSpec
 
 
 class Store:
@@ -16,15 +19,16 @@ class Store:
 
     def __init__(self, folder: Path | str) -> None:
         self.folder = Path(folder)
+        self._known = {path.name for path in self.folder.glob("*.json")}
 
     def add(self, record: Record) -> Path:
-        spec = record.spec
-        path = self.folder / f"{spec.workload}-{spec.phase}-{spec.id}-{record.id}.json"
+        path = self.folder / f"{_stem(record.spec)}-{record.id}.json"
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             _write_whole(path, json.dumps(record.to_json(), indent=1, allow_nan=True))
         except OSError as error:
             raise BadOption(f"cannot write {path}: {error.strerror or error}") from None
+        self._known.add(path.name)
         return path
 
     def records(self) -> Iterator[Record]:
@@ -35,16 +39,58 @@ class Store:
         """One line for each JSON file that is not a record this Fathom can read."""
         return [problem for _, problem in self._read() if problem]
 
+    def take(self, spec: RunSpec) -> tuple[Record, Path] | None:
+        """A good run of this spec that somebody else has added since this store was opened; each is given once."""
+        for path in sorted(self.folder.glob(f"{_stem(spec)}-*.json")):
+            if path.name not in self._known:
+                self._known.add(path.name)
+                record, _ = _read(path)
+                if record and record.outcome == "ok":
+                    return record, path
+        return None
+
+    @contextlib.contextmanager
+    def turn(self, wait: Callable[[], None]) -> Iterator[None]:
+        """Holds the folder for the time of a run, after a call of wait() where somebody else holds it.
+
+        The system lets go of it when its holder ends, however that happens.
+        """
+        path = self.folder / ".turn"
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            file = path.open("a")
+        except OSError as error:
+            raise BadOption(f"cannot write {path}: {error.strerror or error}") from None
+        with file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                wait()
+                fcntl.flock(file, fcntl.LOCK_EX)
+            except OSError:
+                pass  # a file system without locks: then nobody waits, and records are still whole
+            yield
+
     def _read(self) -> Iterator[tuple[Record | None, str | None]]:
         if not self.folder.is_dir():
             raise DataError.at(self.folder, "no such folder of records")
-        for path in sorted(self.folder.glob("*.json")):
-            try:
-                yield Record.from_json(json.loads(path.read_text()), str(path)), None
-            except DataError as error:
-                yield None, str(error)
-            except (ValueError, OSError) as error:
-                yield None, f"{path}: not readable as JSON: {error}"
+        yield from map(_read, sorted(self.folder.glob("*.json")))
+
+
+def _stem(spec: RunSpec) -> str:
+    return f"{spec.workload}-{spec.phase}-{spec.id}"
+
+
+def _read(path: Path) -> tuple[Record | None, str | None]:
+    """The record in a file, or a line that says why there is none."""
+    if not path.is_file():
+        return None, f"{path}: not a file"  # a pipe, say, which would be waited for
+    try:
+        return Record.from_json(json.loads(path.read_bytes()), str(path)), None
+    except DataError as error:
+        return None, str(error)
+    except (ValueError, OSError, RecursionError) as error:
+        return None, f"{path}: not readable as JSON: {error}"
 
 
 def _write_whole(path: Path, text: str) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fathom import registry
-from fathom.errors import DataError, FathomError
+from fathom.errors import BadOption, DataError, FathomError
 from fathom.isolate import failed, isolated
 from fathom.machine import usable_cores
 from fathom.measure import Progress
@@ -79,11 +79,29 @@ def conduct(
     store: Store,
     watch: Callable[[int, RunSpec], Progress],
     run: Callable[[RunSpec, Progress], Record] = isolated,
+    wait: Callable[[], None] = lambda: None,
 ) -> Iterator[tuple[Record, Path]]:
-    """Runs each spec in a process of its own and keeps its record at once; a failure is a record too."""
+    """Runs each spec in a process of its own and keeps its record at once; a failure is a record too.
+
+    Several may conduct into one folder: they take turns, as runs side by side would slow each other, and what one
+    has measured the others do not measure again. wait() is called where somebody else has the turn.
+    """
     for index, spec in enumerate(specs):
-        try:
-            record = run(spec, watch(index, spec))
-        except FathomError as error:
-            record = failed(spec, str(error))
-        yield record, store.add(record)
+        with store.turn(wait):
+            found = store.take(spec) or _kept(_run(spec, watch(index, spec), run), store)
+        yield found
+
+
+def _run(spec: RunSpec, progress: Progress, run: Callable[[RunSpec, Progress], Record]) -> Record:
+    try:
+        return run(spec, progress)
+    except FathomError as error:
+        return failed(spec, str(error))
+
+
+def _kept(record: Record, store: Store) -> tuple[Record, Path]:
+    """A folder that takes no record ends the study: what is measured after it would be lost as well."""
+    try:
+        return record, store.add(record)
+    except FathomError as error:
+        raise BadOption(f"{error}; this run is lost, those before it are kept: run it again to go on") from None

@@ -12,8 +12,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-screen = Console()
-human = Console(stderr=True)
+screen = Console(markup=False)  # what is shown may be a crashed program's last words, brackets and all
+human = Console(stderr=True, markup=False)
 
 
 def print_json(document: Any) -> None:

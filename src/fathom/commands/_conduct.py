@@ -24,7 +24,10 @@ def conduct(specs: Sequence[RunSpec], store: Store, job: str) -> None:
             bar.reset(current, description=f"{spec.workload} {spec.phase} on {spec.device}", total=None)
             return lambda done, total: bar.update(current, completed=done, total=total)
 
-        for number, (record, _) in enumerate(study.conduct(specs, store, watch), start=1):
+        def wait() -> None:
+            bar.console.print(f"waiting for a turn: somebody else is measuring into {store.folder}", highlight=False)
+
+        for number, (record, _) in enumerate(study.conduct(specs, store, watch, wait=wait), start=1):
             bar.console.print(f"{number:3} of {len(specs)}  {_line(record)}", highlight=False)
 
 

@@ -44,7 +44,7 @@ def command(
         print_table(table.title, table.columns, table.rows)
     human.print(finding.summary)
     for note in finding.notes:
-        human.print(f"[dim]{note}[/dim]")
+        human.print(note, style="dim")
 
 
 def _counts(cores: str | None) -> list[int] | None:

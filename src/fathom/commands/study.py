@@ -11,6 +11,7 @@ import typer
 from fathom import study
 from fathom.commands._conduct import conduct
 from fathom.commands._options import Json, Out, Preset
+from fathom.errors import DataError
 from fathom.record import Record
 from fathom.spec import RunSpec
 from fathom.store import Store
@@ -40,6 +41,8 @@ def command(
         human.print(f"{done} of {len(planned.specs)} runs are in {out} already; --fresh measures them again")
     conduct(left, store, "study")
     records = _latest(planned.specs, store)
+    for problem in store.strangers():
+        human.print(f"passed over: {problem}", style="yellow", highlight=False)
     path = write(list(store.records()), report)
     if as_json:
         print_json({"records": str(out), "report": str(path), "runs": [_row(record) for record in records]})
@@ -54,7 +57,9 @@ def command(
 def _latest(specs: tuple[RunSpec, ...], store: Store) -> list[Record]:
     """The newest record of each planned run, in the plan's order."""
     newest = {record.spec.id: record for record in store.records()}
-    return [newest[spec.id] for spec in specs if spec.id in newest]
+    if gone := sum(spec.id not in newest for spec in specs):
+        raise DataError.at(store.folder, f"{gone} of {len(specs)} records were written and are gone; run it again")
+    return [newest[spec.id] for spec in specs]
 
 
 def _row(record: Record) -> dict[str, Any]:
