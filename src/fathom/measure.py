@@ -42,6 +42,8 @@ def _measured(spec: RunSpec, progress: Progress) -> Record:
     from fathom.session import Session
     from fathom.timing import StepClock
 
+    if spec.phase == "train":
+        import torch._dynamo  # noqa: F401  any optimizer loads it, for seconds: an import, and named as one
     imported = time.perf_counter()
     session = Session(spec)
     constructed = time.perf_counter()
