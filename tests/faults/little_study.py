@@ -1,0 +1,37 @@
+"""A study of quick runs without the command line's torch and report: python -m little_study FOLDER RUNS."""
+
+from __future__ import annotations
+
+import sys
+
+from fathom.spec import RunSpec
+from fathom.store import Store
+from fathom.study import Plan, conduct
+
+
+def planned(runs: int) -> Plan:
+    """Every third run leaves a daemon behind."""
+    return Plan(
+        tuple(
+            RunSpec(
+                workload="quick",
+                device="cpu",
+                steps=5,
+                seed=number,
+                options={"answers": 8000} | ({"misdeed": "leaves_a_daemon"} if number % 3 == 0 else {}),
+            )
+            for number in range(runs)
+        )
+    )
+
+
+def main() -> None:
+    store, outcomes = Store(sys.argv[1]), set()
+    for record, path in conduct(planned(int(sys.argv[2])).left(store), store, lambda index, spec: lambda *_: None):
+        print(path.name, record.outcome, flush=True)
+        outcomes.add(record.outcome)
+    sys.exit("failed" in outcomes)
+
+
+if __name__ == "__main__":
+    main()

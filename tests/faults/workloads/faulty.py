@@ -1,0 +1,39 @@
+"""faulty: autoenc with something going wrong, as torch or the system would have it."""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+from dataclasses import dataclass
+from typing import ClassVar
+
+import psutil
+import torch
+from torch import Tensor
+
+from fathom.datasets import mnist
+from fathom.workload import State
+from fathom.workloads.autoenc import Autoenc
+
+
+@dataclass(frozen=True, kw_only=True)
+class Faulty(Autoenc):
+    name: ClassVar = "faulty"
+
+    fault: str = "none"
+
+    def synthetic(self, seed: int) -> mnist.Digits:
+        if self.fault == "killed in setup":
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().synthetic(seed)
+
+    def train_step(self, state: State) -> Tensor:
+        loss = super().train_step(state)
+        if self.fault == "device out of memory":
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB.")
+        if self.fault == "host out of memory":
+            taken = psutil.Process().memory_info().vms
+            resource.setrlimit(resource.RLIMIT_AS, (taken + (64 << 20), resource.RLIM_INFINITY))
+            torch.ones(1 << 28)
+        return loss

@@ -1,0 +1,40 @@
+"""A hundred seeded random kills of a running study: no completed record is lost, damaged or measured twice.
+
+Its runs take milliseconds and need no torch, all else is the real thing; benchmarks/kills.py does it to real workloads.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from pathlib import Path
+
+from killing import environment, torment
+
+from fathom.store import Store
+
+KILLS, RUNS = 100, 40
+
+
+def test_a_hundred_kills_lose_nothing_and_duplicate_nothing(tmp_path: Path) -> None:
+    victims: Counter[str] = Counter()
+    for chapter in range(KILLS):
+        folder, log = tmp_path / str(chapter), tmp_path / f"{chapter}.log"
+        command = [sys.executable, "-m", "little_study", str(folder), str(RUNS)]
+        env = environment(FATHOM_QUICK="0.002")
+        victims += torment(command, folder, log, env, KILLS - victims.total(), seed=chapter, longest_s=0.5)
+        _check(folder, log)
+        if victims.total() == KILLS:
+            break
+    assert victims.keys() == {"study", "below"}
+    assert min(victims.values()) > KILLS / 10, victims
+
+
+def _check(folder: Path, log: Path) -> None:
+    store = Store(folder)
+    good = [record for record in store.records() if record.outcome == "ok"]
+    assert sorted(record.spec.seed for record in good) == list(range(RUNS)), "one good record for each planned run"
+    assert all(len(record.answers) == 8000 for record in good)
+    assert store.strangers() == []
+    told = {line.split()[0] for line in log.read_text().splitlines() if line.endswith(" ok")}
+    assert told <= {path.name for path in folder.glob("*.json")}, "what was said to be complete is there"
