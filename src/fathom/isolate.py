@@ -15,7 +15,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -39,11 +39,21 @@ class Refused(FathomError):
     """The worker met an error that the user can put right; the text is the worker's."""
 
 
-def isolated(spec: RunSpec, progress: Progress = lambda done, total: None, silence_s: float = SILENCE_S) -> Record:
-    """measure(spec) in a process of its own, with the wall time seen from here: from its start to its end."""
+def isolated(
+    spec: RunSpec,
+    progress: Progress = lambda done, total: None,
+    silence_s: float = SILENCE_S,
+    *,
+    python: str = sys.executable,
+    environment: Mapping[str, str] | None = None,
+) -> Record:
+    """measure(spec) in a process of its own, with the wall time seen from here: from its start to its end.
+
+    Another interpreter, or variables of its environment, may bring another Fathom or another torch.
+    """
     begun = time.perf_counter()
     try:
-        worker = _Worker(spec)
+        worker = _Worker(spec, python, environment or {})
     except OSError as error:
         return failed(spec, f"no worker could be started: {error.strerror or error}")
     record: Record | None = None
@@ -80,17 +90,17 @@ def failed(spec: RunSpec, why: str) -> Record:
 class _Worker:
     """A worker below its keeper, in a session of their own, and the two pipes it is heard on."""
 
-    def __init__(self, spec: RunSpec) -> None:
+    def __init__(self, spec: RunSpec, python: str, environment: Mapping[str, str]) -> None:
         self.ended = False
         self._waiting = bytearray()  # of a line that has not ended yet
         self._printed = b""
         self._mark = uuid.uuid4().hex
         self._pipe, writer = os.pipe()
-        arguments = [str(writer), str(os.getpid()), json.dumps(spec.to_json())]
+        arguments = [str(writer), str(os.getpid()), json.dumps(spec.said())]
         try:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "fathom.worker", *arguments],
-                env=os.environ | {MARK: self._mark},
+                [python, "-m", "fathom.worker", *arguments],
+                env=os.environ | environment | {MARK: self._mark},
                 pass_fds=[writer],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,

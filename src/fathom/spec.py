@@ -61,12 +61,15 @@ class RunSpec:
                 raise UnknownName.among("field of a run", name, known)
         return cls(**data)
 
+    def said(self) -> dict[str, Any]:
+        """Only what differs from the defaults: a Fathom that does not know a field understands a spec without it."""
+        defaults = {entry.name: entry.default for entry in dataclasses.fields(self)}
+        return {name: value for name, value in self.to_json().items() if value != defaults[name] and value != {}}
+
     @property
     def id(self) -> str:
         """Twelve hex digits that are the same for equal specs, on every machine.
 
-        Only what differs from the defaults counts, so that a field added later leaves the old ids as they were.
+        They are of what is said alone, so that a field added later leaves the old ids as they were.
         """
-        defaults = {entry.name: entry.default for entry in dataclasses.fields(self)}
-        text = json.dumps({k: v for k, v in self.to_json().items() if v != defaults[k] and v != {}}, sort_keys=True)
-        return hashlib.sha256(text.encode()).hexdigest()[:12]
+        return hashlib.sha256(json.dumps(self.said(), sort_keys=True).encode()).hexdigest()[:12]
