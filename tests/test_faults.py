@@ -20,7 +20,7 @@ from pathlib import Path
 import psutil
 import pytest
 import torch
-from killing import FAULTS, alive, environment
+from killing import FAULTS, alive, environment, outlived
 from test_cli import fathom as run_fathom
 
 import fathom.workloads
@@ -217,6 +217,58 @@ def test_killed_at_a_random_moment_it_leaves_a_whole_record_or_a_failed_one(seed
     assert alive(quick) == []
 
 
+# --- the study is killed
+
+
+def lone_study(spec: RunSpec, env: dict[str, str]) -> subprocess.Popen[bytes]:
+    """A process that watches over one run, once the run is under way with all that it starts."""
+    program = "import json, sys; from fathom.isolate import isolated; from fathom.spec import RunSpec; "
+    program += "isolated(RunSpec.from_json(json.loads(sys.argv[1])))"
+    study = subprocess.Popen([sys.executable, "-c", program, json.dumps(spec.to_json())], env=env)
+    while not any(_is_daemon(process) for process in alive(env["FATHOM_MARK"])):
+        assert study.poll() is None
+    return study
+
+
+def _is_daemon(process: psutil.Process) -> bool:
+    try:
+        return "time.sleep(600)" in " ".join(process.cmdline())
+    except psutil.Error:
+        return False
+
+
+def test_a_killed_study_takes_its_worker_along_and_what_that_started() -> None:
+    env = environment(FATHOM_QUICK="0")
+    study = lone_study(doing("leaves_a_daemon_and_hangs"), env)
+    below = alive(env["FATHOM_MARK"])
+    assert len(below) >= 4, "study, keeper, worker and daemon"
+    study.kill()
+    study.wait()
+    assert outlived(below) == []
+
+
+def test_a_worker_does_not_outlive_its_keeper() -> None:
+    env = environment(FATHOM_QUICK="0")
+    study = lone_study(doing("leaves_a_daemon_and_hangs"), env)
+    (keeper,) = psutil.Process(study.pid).children()
+    worker = next(process for process in keeper.children() if "fathom.worker" in process.cmdline())
+    study.send_signal(signal.SIGSTOP)  # so that it cannot help
+    keeper.kill()
+    assert outlived([worker]) == []
+    study.send_signal(signal.SIGCONT)
+    study.wait()
+    assert alive(env["FATHOM_MARK"]) == [], "now it can: the daemon is gone too"
+
+
+def test_a_worker_whose_parent_was_gone_before_it_could_ask_does_not_begin() -> None:
+    reader, writer = os.pipe()
+    command = [sys.executable, "-m", "fathom.worker", str(writer), "0", json.dumps(GOOD.to_json())]
+    assert subprocess.run(command, pass_fds=[writer], check=False).returncode == 1
+    os.close(writer)
+    assert os.read(reader, 1) == b""
+    os.close(reader)
+
+
 # --- memory
 
 
@@ -335,19 +387,7 @@ def test_two_studies_of_one_folder_share_the_work(tmp_path: Path) -> None:
 # --- the command line
 
 
-STUDY = [
-    sys.executable,
-    "-m",
-    "fathom",
-    "study",
-    "autoenc",
-    "residual",
-    "--preset",
-    "tiny",
-    "--device",
-    "cpu",
-    "--json",
-]
+STUDY = ["study", "autoenc", "residual", "--preset", "tiny", "--device", "cpu", "--json"]
 TO_THE_GROUP, TO_THE_STUDY = os.killpg, os.kill
 
 

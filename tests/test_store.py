@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 import os
+import signal
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -62,28 +66,95 @@ def test_nothing_is_overwritten(tmp_path: Path) -> None:
     assert [p.name for p in tmp_path.iterdir()] == [path.name], "no temporary file is left behind"
 
 
-def test_a_crash_while_writing_leaves_no_half_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(_: int) -> None:
+@pytest.mark.parametrize("call", ["fsync", "link"])
+def test_a_full_disk_leaves_no_half_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str) -> None:
+    def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(os, "fsync", full)
+    monkeypatch.setattr(os, call, full)
     with pytest.raises(BadOption, match="No space left on device"):
         Store(tmp_path).add(sample())
     assert list(tmp_path.iterdir()) == []
 
 
-def test_strangers_are_passed_over_and_named(tmp_path: Path) -> None:
+CUT_OFF = """
+import json, resource, signal, sys
+from fathom.record import Record
+from fathom.store import Store
+signal.signal(signal.SIGXFSZ, signal.Handlers(int(sys.argv[2])))
+resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+resource.setrlimit(resource.RLIMIT_FSIZE, (500, 500))
+Store(sys.argv[1]).add(Record.from_json(json.load(sys.stdin)))
+"""
+
+
+@pytest.mark.parametrize("reaction", [signal.SIG_IGN, signal.SIG_DFL], ids=["an error", "a kill"])
+def test_a_writer_cut_off_in_the_middle_leaves_no_half_record(tmp_path: Path, reaction: signal.Handlers) -> None:
+    """A limit on the size of files stops the write itself."""
+    kept = sample()
+    path = Store(tmp_path).add(kept)
+    command = [sys.executable, "-c", CUT_OFF, str(tmp_path), str(int(reaction))]
+    done = subprocess.run(command, input=json.dumps(sample().to_json()), text=True, capture_output=True, check=False)
+    assert done.returncode == (1 if reaction == signal.SIG_IGN else -signal.SIGXFSZ)
+    assert ("File too large" in done.stderr) == (reaction == signal.SIG_IGN)
+    assert list(tmp_path.glob("*.json")) == [path]
+    assert (list(Store(tmp_path).records()), Store(tmp_path).strangers()) == ([kept], [])
+
+
+def test_strangers_are_passed_over_and_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = Store(tmp_path)
     path = store.add(sample())
-    newer = {**sample().to_json(), "schema": 99}
-    (tmp_path / "newer.json").write_text(json.dumps(newer))
-    (tmp_path / "cut.json").write_text(path.read_text()[:200])
-    (tmp_path / "list.json").write_text("[1, 2]")
-    (tmp_path / "odd.json").write_text(json.dumps({**sample().to_json(), "surprise": 1}))
+    document = sample().to_json()
+    strangers = {
+        "newer": (json.dumps({**document, "schema": 99}), "schema 99"),
+        "cut": (path.read_text()[:200], "JSON"),
+        "list": ("[1, 2]", "not a Fathom record"),
+        "odd": (json.dumps({**document, "surprise": 1}), "surprise"),
+        "batchless": (json.dumps({**document, "spec": {"workload": "vgg", "batch": 0}}), "batch must be at least 1"),
+        "empty": ("", "JSON"),
+        "deep": ("[" * 100_000, "JSON"),
+        "locked": (json.dumps(document), "Permission denied"),
+    }
+    for name, (content, _) in strangers.items():
+        (tmp_path / f"{name}.json").write_text(content)
+    (tmp_path / "binary.json").write_bytes(bytes(range(256)))
+    (tmp_path / "folder.json").mkdir()
+    os.mkfifo(tmp_path / "pipe.json")
+    (tmp_path / "dangling.json").symlink_to(tmp_path / "nowhere")
+    (tmp_path / ".half.json.1.part").write_text(path.read_text()[:100])
+    read = Path.read_bytes
+
+    def guarded(self: Path) -> bytes:
+        if self.name == "locked.json":  # by hand, as root may read everything
+            raise PermissionError(13, "Permission denied")
+        return read(self)
+
+    monkeypatch.setattr(Path, "read_bytes", guarded)
     assert len(list(store.records())) == 1
-    told = "\n".join(store.strangers())
-    for name, why in (("newer", "schema 99"), ("cut", "JSON"), ("list", "not a Fathom record"), ("odd", "surprise")):
-        assert any(name in line and why in line for line in told.splitlines()), (name, told)
+    told = dict(line.removeprefix(f"{tmp_path}/").split(".json: ", 1) for line in store.strangers())
+    assert told.keys() == strangers.keys() | {"binary", "folder", "pipe", "dangling"}
+    for name, why in {name: why for name, (_, why) in strangers.items()}.items():
+        assert why in told[name]
+    assert told["folder"] == told["pipe"] == told["dangling"] == "not a file"
+    assert all("\n" not in line for line in told.values())
+
+
+WRONG = [None, True, 3, "x", ["y"], [1, "y"], {}, {"y": 1}]
+
+
+@pytest.mark.parametrize("field", sample().to_json())
+def test_a_field_that_holds_the_wrong_thing_is_harmless_or_named(tmp_path: Path, field: str) -> None:
+    """Right names, wrong things: whatever is taken for a record can be sorted, placed and summed up."""
+    Store(tmp_path).add(sample())
+    for number, wrong in enumerate(WRONG):
+        (tmp_path / f"{number}.json").write_text(json.dumps({**sample().to_json(), field: wrong}))
+    store = Store(tmp_path)
+    records = list(store.records())
+    assert len(records) + len(store.strangers()) == 1 + len(WRONG)
+    for record in records:
+        assert record.place
+        assert record.spec.id
+        assert all(math.isfinite(value) for value in [*record.step_s, *record.warmup_s, record.items_per_step or 0])
 
 
 def test_a_record_of_the_older_schema_is_read(tmp_path: Path) -> None:

@@ -119,6 +119,11 @@ def leaves_a_daemon() -> None:
         os._exit(0)
 
 
+def leaves_a_daemon_and_hangs() -> None:
+    leaves_a_daemon()
+    hangs()
+
+
 def goes_on_twice() -> None:
     """Forks in the middle: both think that they are the worker, and both will report."""
     os.fork()
@@ -141,6 +146,6 @@ MISDEEDS: dict[str, Callable[[], None]] = {
     deed.__name__: deed
     for deed in (
         raises, hangs, exits, slips_away, touches_nothing, is_killed, runs_out_of_memory, babbles, prints_without_end,
-        shuts_up, never_ends, leaves_a_child, leaves_a_daemon, goes_on_twice, multiplies,
+        shuts_up, never_ends, leaves_a_child, leaves_a_daemon, leaves_a_daemon_and_hangs, goes_on_twice, multiplies,
     )
 }  # fmt: skip
