@@ -22,7 +22,7 @@ import torchvision
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fathom.devices import set_precision
+from fathom.devices import set_arithmetic
 from fathom.machine import fingerprint
 from fathom.registry import workload
 
@@ -69,7 +69,7 @@ class Trainer:
 
 
 def compare(network: str, precision: str, layout_name: str, batch: int, rounds: int, steps: int) -> dict[str, Any]:
-    set_precision(precision)
+    set_arithmetic(precision, workload(network).algorithms)
     layout = getattr(torch, layout_name)
     images = torch.randn(batch, 3, 224, 224, device="cuda").to(memory_format=layout)
     labels = torch.randint(0, 1000, (batch,), device="cuda")

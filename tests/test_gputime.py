@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from fathom.gputime import gpu_time
+from fathom.trace import Event
 
 
-def event(name: str, begin: float, duration: float, category: str, correlation: int) -> dict[str, Any]:
-    args = {"correlation": correlation}
-    return {"name": name, "cat": category, "ts": begin, "dur": duration, "args": args, "pid": 1, "tid": 1, "ph": "X"}
+def event(name: str, begin: float, duration: float, category: str, correlation: int) -> Event:
+    return Event(name=name, cat=category, ts=begin, dur=duration, args={"correlation": correlation}, ph="X")
 
 
-def launch(begin: float, correlation: int, name: str = "cudaLaunchKernel") -> dict[str, Any]:
+def launch(begin: float, correlation: int, name: str = "cudaLaunchKernel") -> Event:
     return event(name, begin, 5, "cuda_runtime", correlation)
 
 
@@ -58,9 +56,7 @@ def test_api_calls_are_added_up_and_waiting_told_apart() -> None:
 
 
 def test_several_steps_are_averaged_and_what_lies_between_is_left_out() -> None:
-    later = [{**item, "ts": item["ts"] + 200, "args": {"correlation": 10 + n}} for n, item in enumerate(STEP)]
-    for kernel, call in zip(later[5:], (10, 11, 12, 13), strict=True):
-        kernel["args"] = {"correlation": call}
+    later = [event(item.name, item.ts + 200, item.dur, item.cat, 10 + item.args["correlation"]) for item in STEP]
     between = event("stray", 150, 10, "kernel", 99)
     one, two = gpu_time(STEP, [(0, 100)]), gpu_time([*STEP, between, *later], [(0, 100), (200, 300)])
     assert one is not None

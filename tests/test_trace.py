@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import gzip
-import json
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 from fuzz import survive
@@ -18,18 +18,16 @@ from fathom.errors import DataError
 from fathom.gradients import split_convolution_backward
 from fathom.ops import layers_marked, roles
 
-Event = dict[str, Any]
-
 
 def event(
     name: str, ts: float, dur: float, cat: str = "cpu_op", tid: int = 1, sequence: int | None = None, **args: Any
-) -> Event:
+) -> trace.Event:
     if sequence is not None:
         args["Sequence number"] = sequence
-    return {"ph": "X", "cat": cat, "name": name, "pid": 1, "tid": tid, "ts": ts, "dur": dur, "args": args}
+    return trace.Event(ph="X", cat=cat, name=name, pid=1, tid=tid, ts=ts, dur=dur, args=args)
 
 
-def gpu_step() -> list[Event]:
+def gpu_step() -> list[trace.Event]:
     """One step of 100 µs: a convolution and its backward on another thread, kernels running later than launched."""
     return [
         event("fathom.step", 0, 100, "user_annotation"),
@@ -184,7 +182,7 @@ def test_lstm_on_a_cpu_is_counted(tmp_path: Path) -> None:
 @pytest.mark.parametrize("pack", [False, True])
 def test_corrupt_traces_are_refused_or_read(tmp_path: Path, pack: bool) -> None:
     path = tmp_path / "trace.json"
-    text = json.dumps({"traceEvents": gpu_step()}).encode()
+    text = msgspec.json.encode({"traceEvents": gpu_step()})
     path.write_bytes(gzip.compress(text) if pack else text)
 
     def read() -> None:

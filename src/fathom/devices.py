@@ -54,9 +54,9 @@ def _has_tf32(device: torch.device) -> bool:
     return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0)
 
 
-def set_precision(precision: str) -> None:
+def set_arithmetic(precision: str, algorithms: int) -> None:
     """fp32 means every product in full single precision: torch would quietly use tf32 in convolutions."""
     torch.backends.cuda.matmul.allow_tf32 = precision == "tf32"
     torch.backends.cudnn.allow_tf32 = precision == "tf32"
     torch.backends.cudnn.benchmark = True  # shapes never change here: let cuDNN try its algorithms once
-    torch.backends.cudnn.benchmark_limit = 4  # its own first guesses: the last of ten can take minutes to try
+    torch.backends.cudnn.benchmark_limit = algorithms

@@ -33,11 +33,11 @@ class _Busy:
 
 def gpu_time(events: Sequence[Event], windows: Sequence[Window]) -> GpuTime | None:
     """The mean over the windows (steps, or one for a whole life); None for a trace without a GPU."""
-    pieces = sorted((event for event in events if event["cat"] in GPU_KINDS), key=lambda event: float(event["ts"]))
+    pieces = sorted((event for event in events if event.cat in GPU_KINDS), key=lambda event: event.ts)
     if not pieces:
         return None
-    calls = [event for event in events if event["cat"] in LAUNCH_KINDS]
-    launched = {event["args"]["correlation"]: event["ts"] for event in calls if "correlation" in event["args"]}
+    calls = [event for event in events if event.cat in LAUNCH_KINDS]
+    launched = {event.args["correlation"]: event.ts for event in calls if "correlation" in event.args}
     parts = _parted(pieces, windows)
     inside = [event for part in parts for event in part]
     api = _api([event for part in _parted(calls, windows) for event in part], len(windows))
@@ -45,7 +45,7 @@ def gpu_time(events: Sequence[Event], windows: Sequence[Window]) -> GpuTime | No
     share = 1e-6 / len(windows)
 
     def total(kind: str) -> float:
-        return share * sum(float(event["dur"]) for event in inside if GPU_KINDS[event["cat"]] == kind)
+        return share * sum(event.dur for event in inside if GPU_KINDS[event.cat] == kind)
 
     return GpuTime(
         span_s=sum(end - begin for begin, end in windows) * share,
@@ -67,8 +67,8 @@ def _parted(events: Iterable[Event], windows: Sequence[Window]) -> list[list[Eve
     begins = [begin for begin, _ in windows]
     parts: list[list[Event]] = [[] for _ in windows]
     for event in events:
-        index = bisect_right(begins, event["ts"]) - 1
-        if index >= 0 and event["ts"] <= windows[index][1]:
+        index = bisect_right(begins, event.ts) - 1
+        if index >= 0 and event.ts <= windows[index][1]:
             parts[index].append(event)
     return parts
 
@@ -77,10 +77,10 @@ def _timeline(pieces: Iterable[Event], window: Window, launched: dict[int, float
     """Walks the pieces in order. The GPU starves where it ran dry before the host had issued the next piece."""
     found, (reached, end) = _Busy(), window
     for event in pieces:
-        begin, stop = event["ts"], min(event["ts"] + event["dur"], end)
+        begin, stop = event.ts, min(event.ts + event.dur, end)
         if stop <= reached:
             continue
-        issued = launched.get(event["args"].get("correlation", -1), float("-inf"))
+        issued = launched.get(event.args.get("correlation", -1), float("-inf"))
         found.idle(reached, begin, starved=issued > reached)
         found.busy += stop - max(begin, reached)
         reached = stop
@@ -91,8 +91,8 @@ def _timeline(pieces: Iterable[Event], window: Window, launched: dict[int, float
 def _api(calls: Iterable[Event], windows: int) -> list[ApiCall]:
     totals: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
     for event in calls:
-        totals[event["name"]][0] += 1
-        totals[event["name"]][1] += event["dur"]
+        totals[event.name][0] += 1
+        totals[event.name][1] += event.dur
     found = [
         ApiCall(name=name, calls=count / windows, cpu_s=time / windows * 1e-6) for name, (count, time) in totals.items()
     ]

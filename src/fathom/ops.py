@@ -75,7 +75,7 @@ def lived(session: Session) -> GpuTime | None:
     with _chatter_hushed():
         recorder.stop()
     events = _events(recorder, None)
-    return gpu_time(events, [(e["ts"], e["ts"] + e["dur"]) for e in events if e["name"] == trace.LIFE][:1])
+    return gpu_time(events, [(e.ts, e.ts + e.dur) for e in events if e.name == trace.LIFE][:1])
 
 
 def roles(networks: Mapping[str, nn.Module]) -> dict[str, str]:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fathom import registry
 from fathom.dataset import folder_at
-from fathom.devices import resolve, set_precision
+from fathom.devices import resolve, set_arithmetic
 from fathom.errors import BadOption, DoesNotFit
 from fathom.memory import refuse_what_cannot_fit
 from fathom.spec import RunSpec
@@ -74,7 +74,7 @@ class Session:
         """Opens the data, builds and initialises the network, and moves it to the device."""
         if self.spec.threads is not None:
             torch.set_num_threads(self.spec.threads)
-        set_precision(self.spec.precision)
+        set_arithmetic(self.spec.precision, self.workload.algorithms)
         torch.manual_seed(self.spec.seed)
         with self._memory_watched():
             source = self._open_data()

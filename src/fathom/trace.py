@@ -16,9 +16,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-import orjson
+import msgspec
 
 from fathom.errors import DataError
 from fathom.flops import Call, bytes_moved, flop
@@ -32,7 +32,27 @@ PHASES = {f"fathom.{phase}": phase for phase in ("data", "forward", "backward", 
 GPU_KINDS = {"kernel": "kernel", "gpu_memcpy": "memcpy", "gpu_memset": "memset"}
 LAUNCH_KINDS = {"cuda_runtime", "cuda_driver"}
 
-Event = dict[str, Any]
+FAR = 1e18  # microseconds: no clock goes so far
+
+
+class Event(msgspec.Struct, gc=False):
+    """One event of a trace, with what is read of it."""
+
+    ph: str = ""  # "X" for a timed one
+    cat: str = ""
+    name: str = ""
+    pid: int | str = 0
+    tid: int | str = 0
+    ts: Annotated[float, msgspec.Meta(gt=-FAR, lt=FAR)] = 0.0
+    dur: Annotated[float, msgspec.Meta(ge=0, lt=FAR)] = -1.0  # where the file does not tell
+    args: dict[str, Any] = {}
+
+
+class _Document(msgspec.Struct):
+    traceEvents: list[Event]
+
+
+_DECODER = msgspec.json.Decoder(_Document | list[Event])
 
 
 @dataclass(slots=True)
@@ -178,40 +198,25 @@ def read(path: Path) -> list[Event]:
         raw = path.read_bytes()
         if raw[:2] == b"\x1f\x8b":
             raw = gzip.decompress(raw)
-        document = orjson.loads(raw)
+        document = _DECODER.decode(raw)
     except OSError as error:
         raise DataError.at(path, f"cannot be read: {error.strerror or error}") from None
     except (EOFError, zlib.error) as error:
         raise DataError.at(path, f"corrupt gzip: {error}") from None
-    except orjson.JSONDecodeError as error:
-        raise DataError.at(path, f"not JSON: {error.msg}", offset=error.pos) from None
-    events = document.get("traceEvents") if isinstance(document, dict) else document
-    if not isinstance(events, list):
-        raise DataError.at(path, "not a torch.profiler trace: no traceEvents")
-    kept = [event for event in events if isinstance(event, dict) and event.get("ph") == "X"]
-    for index, event in enumerate(kept):
-        if not _sound(event):
-            raise DataError.at(path, f"event {index} of the timed ones has no sound name, thread, time or args")
-    if not any(event["cat"] == "cpu_op" for event in kept):
+    except msgspec.ValidationError as error:
+        raise DataError.at(path, f"not a torch.profiler trace: {error}") from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise DataError.at(path, f"not JSON: {error}") from None
+    events = document if isinstance(document, list) else document.traceEvents
+    kept = [event for event in events if event.ph == "X"]
+    for number in ("correlation", "Sequence number"):
+        if not {type(event.args.get(number, 0)) for event in kept} <= {int}:
+            raise DataError.at(path, f"not a torch.profiler trace: a {number} that is no whole number")
+    if any(event.dur < 0 for event in kept):
+        raise DataError.at(path, "not a torch.profiler trace: a timed event without its duration")
+    if not any(event.cat == "cpu_op" for event in kept):
         raise DataError.at(path, "not a torch.profiler trace: no cpu_op among its events")
     return kept
-
-
-def _sound(event: Event) -> bool:
-    try:
-        return (
-            isinstance(event["name"], str)
-            and isinstance(event.setdefault("cat", ""), str)
-            and isinstance(event["pid"], int | str)
-            and isinstance(event["tid"], int | str)
-            and abs(event["ts"]) < 1e18
-            and 0 <= event["dur"] < 1e18
-            and isinstance(event.setdefault("args", {}), dict)
-            and isinstance(event["args"].get("correlation", 0), int)
-            and isinstance(event["args"].get("Sequence number", 0), int)
-        )
-    except (KeyError, TypeError):
-        return False
 
 
 @_collector_off()
@@ -220,11 +225,11 @@ def breakdown(events: Iterable[Event], roles: Mapping[str, str] | None = None) -
     threads: dict[Any, list[Event]] = defaultdict(list)
     gpu_events: list[Event] = []
     for event in events:
-        category = event["cat"]
+        category = event.cat
         if category in GPU_KINDS:
             gpu_events.append(event)
         elif category in {"cpu_op", "user_annotation", "python_function"} or category in LAUNCH_KINDS:
-            threads[event["pid"], event["tid"]].append(event)
+            threads[event.pid, event.tid].append(event)
     steps = _steps(threads.values(), gpu_events)
     walk = _Walk(steps, roles or {})
     # the thread that holds the forward pass goes first, so that sequence numbers are known when backward asks
@@ -246,10 +251,10 @@ class _Walk:
         self.last_backward = ("", "")
 
     def thread(self, events: list[Event]) -> None:
-        events.sort(key=lambda event: (event["ts"], -event["dur"]))
+        events.sort(key=lambda event: (event.ts, -event.dur))
         stack = [Frame(end=float("inf"), event=None)]
         for event in events:
-            while stack[-1].end <= event["ts"]:
+            while stack[-1].end <= event.ts:
                 self._close(stack)
             self._open(event, stack)
         while len(stack) > 1:
@@ -257,15 +262,15 @@ class _Walk:
 
     def _open(self, event: Event, stack: list[Frame]) -> None:
         parent = stack[-1]
-        if event["cat"] in LAUNCH_KINDS:
+        if event.cat in LAUNCH_KINDS:
             self._launch(event, parent)
             return
         frame = Frame(
-            event["ts"] + event["dur"], event, parent.phase, parent.layer, parent.role, parent.optimizer, parent.claimed
+            event.ts + event.dur, event, parent.phase, parent.layer, parent.role, parent.optimizer, parent.claimed
         )
         stack.append(frame)
-        if event["cat"] != "cpu_op":
-            self._marker(event["name"], frame)
+        if event.cat != "cpu_op":
+            self._marker(event.name, frame)
             return
         frame.is_op = True
         parent.has_ops = True
@@ -288,12 +293,13 @@ class _Walk:
             frame.phase = "data"
 
     def _op(self, event: Event, frame: Frame) -> None:
-        name, args = event["name"], event.get("args", {})
+        name, args = event.name, event.args
         sequence = args.get("Sequence number")
         if name.startswith("autograd::engine::evaluate_function"):
             frame.phase = "backward"
             # gradients are accumulated right after the node that made them, and carry no number of their own
-            self.last_backward = self.layer_of.get(sequence, self.last_backward if sequence is None else ("", "loss"))
+            if sequence is not None:
+                self.last_backward = self.layer_of.get(sequence, ("", "loss"))
             frame.layer, frame.role = self.last_backward
         elif sequence is not None and frame.phase != "backward":
             self.layer_of[sequence] = (frame.layer, self._role(frame))
@@ -307,26 +313,26 @@ class _Walk:
         return frame.role or ("network" if frame.layer else "loss")
 
     def _claim(self, event: Event, frame: Frame, kind: str) -> Occurrence | None:
-        step = bisect_right(self.begins, event["ts"]) - 1
-        if step < 0 or event["ts"] > self.ends[step]:
+        step = bisect_right(self.begins, event.ts) - 1
+        if step < 0 or event.ts > self.ends[step]:
             return None  # between steps
         if frame.phase == "optimizer":
             kind = update_type(frame.optimizer or "Clip")
         found = Occurrence(
-            op=event["name"],
+            op=event.name,
             type=kind,
             layer="" if frame.phase in {"optimizer", "data"} else frame.layer,
             role=self._role(frame),
             phase=frame.phase or "other",
             step=step,
-            cpu_us=event["dur"],
-            args=event.get("args", {}),
+            cpu_us=event.dur,
+            args=event.args,
         )
         self.occurrences.append(found)
         return found
 
     def _launch(self, event: Event, parent: Frame) -> None:
-        correlation = event.get("args", {}).get("correlation")
+        correlation = event.args.get("correlation")
         if correlation is None:
             return
         if parent.claimed is not None:
@@ -340,7 +346,7 @@ class _Walk:
             return
         assert frame.event is not None
         if not frame.has_ops:  # a leaf that the taxonomy does not know
-            kind = leaf_type(frame.event["name"])
+            kind = leaf_type(frame.event.name)
             claimed = self._claim(frame.event, frame, kind) if kind else None
             if claimed is not None:
                 self.launched_by.update(dict.fromkeys(frame.launches, claimed))
@@ -350,25 +356,25 @@ class _Walk:
     def linked(self, gpu_events: list[Event]) -> list[tuple[str, str, float, float, Occurrence | None]]:
         found = []
         for event in gpu_events:
-            owner = self.launched_by.get(event.get("args", {}).get("correlation", -1))
+            owner = self.launched_by.get(event.args.get("correlation", -1))
             if owner is not None:
-                owner.device_us += event["dur"]
-                owner.kernels.append((event["name"], event["dur"]))
-            found.append((GPU_KINDS[event["cat"]], event["name"], event["ts"], event["dur"], owner))
+                owner.device_us += event.dur
+                owner.kernels.append((event.name, event.dur))
+            found.append((GPU_KINDS[event.cat], event.name, event.ts, event.dur, owner))
         return found
 
 
 def _steps(threads: Iterable[list[Event]], gpu: list[Event]) -> list[tuple[float, float]]:
     """Step boundaries by marker, ours or torch.profiler's; a trace without any is one step."""
     marks = [
-        (event["ts"], event["ts"] + event["dur"])
+        (event.ts, event.ts + event.dur)
         for thread in threads
         for event in thread
-        if event["name"] == STEP or event["name"].startswith("ProfilerStep#")
+        if event.name == STEP or event.name.startswith("ProfilerStep#")
     ]
     if marks:
         return sorted(set(marks))
-    times = [(event["ts"], event["ts"] + event["dur"]) for thread in [*threads, gpu] for event in thread]
+    times = [(event.ts, event.ts + event.dur) for thread in [*threads, gpu] for event in thread]
     if not times:
         return [(0.0, 0.0)]
     return [(min(begin for begin, _ in times), max(end for _, end in times))]
@@ -376,7 +382,7 @@ def _steps(threads: Iterable[list[Event]], gpu: list[Event]) -> list[tuple[float
 
 def _first_forward(thread: list[Event]) -> float:
     return min(
-        (e["ts"] for e in thread if e["cat"] == "cpu_op" and not e["name"].startswith("autograd::")),
+        (e.ts for e in thread if e.cat == "cpu_op" and not e.name.startswith("autograd::")),
         default=float("inf"),
     )
 

@@ -60,6 +60,7 @@ class Workload(ABC):
     item: ClassVar[str]  # what one row of a batch is: "image", "sentence pair", ...
     expects: ClassVar[str]  # what a --data folder must hold, for the error that says it does not
     presets: ClassVar[Mapping[str, Mapping[str, Any]]]  # tiny, small (the full network) and paper
+    algorithms: ClassVar[int] = 10  # that cuDNN may try for each convolution, in the order of its own guesses
 
     batch: int
     clip_norm: float | None = None  # rescale gradients whose global norm is larger

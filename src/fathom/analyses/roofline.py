@@ -169,7 +169,7 @@ def _sentence(place: str, verdicts: Sequence[Verdict]) -> str:
         groups.setdefault(verdict.name, []).append(workload if alike else f"{workload} {phase}")
     told = "; ".join(f"{listed(list(dict.fromkeys(names)))}: {name}" for name, names in groups.items())
     reached = [100 * verdict.of_peak for verdict in own if verdict.of_peak]
-    peak = f" (over a whole step, at best {max(reached):.2g} % of the measured FLOP/s)" if reached else ""
+    peak = f" (over a whole step, at best {max(reached):.0f} % of the measured FLOP/s)" if reached else ""
     return f"On {place}, {told}{peak}."
 
 
@@ -310,6 +310,7 @@ def _notes() -> list[str]:
         f"A workload is data-bound if preparing data takes {idle} of the step or more; else launch-bound if its device "
         f"is idle for {idle} or more of the step without the profiler; else it is what most of its op time is.",
         "Ceilings are measured in the same process: a large matrix product in the run's precision and a large copy. "
-        "Bytes count each input and output once, so an op that stays in a cache can pass the roof.",
+        "Bytes count each input and output once, so an op that stays in a cache can pass the roof; FLOP count a "
+        "convolution by its definition, and one computed by Winograd's or Fourier's way, with fewer, can pass it too.",
         "The 2016 paper has no roofline.",
     ]

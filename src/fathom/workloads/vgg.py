@@ -68,6 +68,7 @@ class VGG(ImageClassifier):
     )
     style: ClassVar = "Convolutional, Full"
     layers: ClassVar = 19
+    algorithms: ClassVar = 4  # at the published batch the last of ten take minutes to try, and none of them wins
     smallest_side: ClassVar = 32
     presets: ClassVar = {
         "tiny": {
