@@ -91,6 +91,23 @@ def test_an_interrupted_step_is_no_typical_one() -> None:
     assert found.per_step_s()["MatMul"] == pytest.approx([10e-6, 11e-6, 12e-6, 500e-6])
 
 
+def test_an_optimizers_op_is_claimed_whole_with_what_it_calls() -> None:
+    step = [
+        event("fathom.step", 0, 100, "user_annotation"),
+        event("Optimizer.step#SGD.step", 5, 90, "user_annotation"),
+        event("aten::_fused_sgd_", 10, 60),
+        event("aten::contiguous", 12, 8),
+        event("aten::copy_", 14, 4),
+        event("aten::add_", 80, 3),
+    ]
+    rows = {row.op: row for row in trace.breakdown(step).rows()}
+    assert {op: (row.type, row.phase) for op, row in rows.items()} == {
+        "aten::_fused_sgd_": ("ApplySGD", "optimizer"),
+        "aten::add_": ("ApplySGD", "optimizer"),
+    }
+    assert rows["aten::_fused_sgd_"].cpu_s == pytest.approx(60e-6)
+
+
 def test_every_kernel_is_counted_once_with_or_without_an_owner() -> None:
     kernels = trace.breakdown(gpu_step()).kernels()
     assert sum(kernel.device_s for kernel in kernels) == pytest.approx(50e-6)

@@ -303,7 +303,8 @@ class _Walk:
             frame.layer, frame.role = self.last_backward
         elif sequence is not None and frame.phase != "backward":
             self.layer_of[sequence] = (frame.layer, self._role(frame))
-        kind = type_of(name)
+        # an optimizer's op is its update whatever it is made of: a fused one may first make its tensors contiguous
+        kind = update_type(frame.optimizer or "Clip") if frame.phase == "optimizer" else type_of(name)
         if kind is not None:
             frame.claimed = self._claim(event, frame, kind)
 
@@ -316,8 +317,6 @@ class _Walk:
         step = bisect_right(self.begins, event.ts) - 1
         if step < 0 or event.ts > self.ends[step]:
             return None  # between steps
-        if frame.phase == "optimizer":
-            kind = update_type(frame.optimizer or "Clip")
         found = Occurrence(
             op=event.name,
             type=kind,

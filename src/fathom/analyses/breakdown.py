@@ -66,14 +66,15 @@ def differing_cells(workload: str, ours: Mapping[str, float]) -> list[tuple[str,
 def _sentence(place: str, settings: list[Setting]) -> str:
     heaviest: dict[str, list[str]] = {}
     for setting in settings:
-        percent = setting.percent_by(op_type)
-        kind = max(percent, key=lambda kind: percent[kind])
-        heaviest.setdefault(kind, []).append(f"{percent[kind]:.0f} % of {setting.workload}")
-    told = "; ".join(f"{kind} takes {listed(shares)}" for kind, shares in heaviest.items())
+        percent = setting.percent_by(lambda row: GROUPS[row.group].lower())
+        percent["time outside ops"] = 100 * setting.outside_s / setting.step_s
+        group = max(percent, key=lambda name: percent[name])
+        heaviest.setdefault(group, []).append(f"{setting.workload} ({percent[group]:.0f} %)")
+    told = "; ".join(f"{group} in {listed(names)}" for group, names in heaviest.items())
     compared = [setting for setting in settings if setting.workload in published.op_percent()]
     apart = sum(len(differing_cells(setting.workload, setting.percent_by(op_type))) for setting in compared)
-    versus = f" (cells more than 10 points from the 2016 paper: {apart})" if compared else ""
-    return f"On {place}, {told}{versus}."
+    versus = f" Cells more than 10 points from the 2016 paper: {apart}." if compared else ""
+    return f"On {place} the largest part is {told}.{versus}"
 
 
 def _differences(settings: Sequence[Setting]) -> Table:

@@ -131,7 +131,10 @@ def _summary(curves: Sequence[Curve]) -> str:
     ordered = sorted(known, key=lambda item: -item[1])
     (best, high), (worst, low) = ordered[0], ordered[-1]
     scaling = [curve.name for curve, efficiency in ordered if efficiency >= SCALES]
-    told = f"On {most} cores the parallel efficiency goes from {low:.0%} ({worst.name}) to {high:.0%} ({best.name}). "
+    told = (
+        f"On {most} cores the parallel efficiency goes from {100 * low:.0f} % ({worst.name}) to {100 * high:.0f} % "
+        f"({best.name}). "
+    )
     good = (
         f"{listed(scaling)} {'makes' if len(scaling) == 1 else 'make'} good use of" if scaling else "None gets half of"
     )

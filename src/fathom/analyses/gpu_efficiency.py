@@ -17,7 +17,6 @@ from fathom.analysis import Cell, Chart, Finding, Series, Table
 from fathom.record import GpuTime, Record
 
 TITLE = "Does the host keep the GPU busy?"
-LAUNCH_BOUND = 0.5  # share of a step in which the GPU starves, from which the host's launches are what limits it
 SHOWN_CALLS = 4  # the longest API calls of a workload
 KINDS = {  # of API calls, by words in their names; the first that fits
     "waiting": ("Synchronize", "EventQuery", "StreamQuery"),
@@ -55,9 +54,8 @@ class Step:
 
     @property
     def verdict(self) -> str:
-        if self.starved >= LAUNCH_BOUND:
-            return "launch-bound"
-        return "GPU-bound" if self.busy >= LAUNCH_BOUND else "waiting"
+        """By the larger part. A host that is late may be launching, computing or playing a game."""
+        return "host-bound" if self.starved > self.busy else "GPU-bound"
 
 
 @dataclass(frozen=True)
@@ -126,13 +124,13 @@ def _lives(records: Sequence[Record]) -> list[Life]:
 def _summary(steps: Sequence[Step], lives: Sequence[Life]) -> str:
     told = []
     if steps:
-        starving = [step.name for step in steps if step.verdict == "launch-bound"]
+        starving = [step.name for step in steps if step.verdict == "host-bound"]
         busiest = max(steps, key=lambda step: step.busy)
-        told.append(f"The GPU is busiest in {busiest.name} ({busiest.busy:.0%} of a step)")
+        told.append(f"The GPU is busiest in {busiest.name} ({100 * busiest.busy:.0f} % of a step)")
         told.append(
-            f"; in {listed(starving)} it starves for more than half of the step, as the host cannot launch fast enough."
+            f"; in {listed(starving)} it waits for the host for longer than it works."
             if starving
-            else "; in no workload does it starve for half of a step."
+            else "; in no workload does it wait for the host for longer than it works."
         )
     if lives:
         worst = min(lives, key=lambda life: life.gpu.kernel_s / life.api_s)

@@ -148,7 +148,14 @@ def _span(ratios: Iterable[float]) -> str:
     """The geometric mean of ratios, and their range."""
     values = list(ratios)
     mean = geometric_mean(values)
-    return f"{mean:.3g}" if len(values) == 1 else f"{mean:.3g} ({min(values):.3g} to {max(values):.3g})"
+    if len(values) == 1:
+        return _plain(mean)
+    return f"{_plain(mean)} ({_plain(min(values))} to {_plain(max(values))})"
+
+
+def _plain(value: float) -> str:
+    """Three digits, and never an exponent where whole numbers will do."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def _table(timings: Timings, base: str) -> Table:
