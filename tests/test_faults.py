@@ -72,6 +72,7 @@ FATAL = {
     "is_killed": KILLED,
     "runs_out_of_memory": "",  # who has no memory cannot always say so
     "prints_without_end": "the worker ended with code 3 and left no record: " + 300 * "x",
+    "is_of_another_time": "the worker ended with code 0 and left no record; the worker's: schema 99, this Fathom reads",
     "multiplies": "the worker ended with code 0 and left no record",
 }
 

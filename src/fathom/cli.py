@@ -11,14 +11,6 @@ import typer
 from fathom import registry
 from fathom.errors import FathomError, UnknownName
 
-app = typer.Typer(
-    help="Where the time and the energy of deep learning go, on your machine.",
-    no_args_is_help=True,
-    add_completion=False,
-)
-for _name in registry.names("commands"):
-    app.command(_name)(registry.module("commands", _name).command)
-
 
 class Stopped(BaseException):
     """A signal that asks the program to end: raised where it is, so that it lets go of all it holds on the way out."""
@@ -27,7 +19,7 @@ class Stopped(BaseException):
 def main() -> None:
     _heed_signals()
     try:
-        code = app(standalone_mode=False)
+        code = _app()(standalone_mode=False)
     except FathomError as error:
         code = _refuse(str(error))
     except Stopped as stop:
@@ -39,7 +31,19 @@ def main() -> None:
     sys.exit(code if isinstance(code, int) else 0)
 
 
+def _app() -> typer.Typer:
+    app = typer.Typer(
+        help="Where the time and the energy of deep learning go, on your machine.",
+        no_args_is_help=True,
+        add_completion=False,
+    )
+    for name in registry.names("commands"):
+        app.command(name)(registry.module("commands", name).command)
+    return app
+
+
 def _heed_signals() -> None:
+    """Before the commands are loaded: Ctrl-C is answered with one line then too."""
     if hasattr(signal, "SIGPIPE"):
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `fathom list | head` is no error
 

@@ -57,6 +57,7 @@ def isolated(
     except OSError as error:
         return failed(spec, f"no worker could be started: {error.strerror or error}")
     record: Record | None = None
+    unread = ""
     deadline = begun + silence_s
     try:
         while not worker.ended and (left := deadline - time.perf_counter()) > 0:
@@ -68,14 +69,16 @@ def isolated(
                     case {"refused": str(line)}:
                         raise Refused(line)
                     case {"record": document} if record is None:
-                        with contextlib.suppress(DataError):
-                            record = Record.from_json(document, "worker")
+                        try:
+                            record = Record.from_json(document, "the worker's")
                             deadline = time.perf_counter() + EXIT_S
+                        except DataError as error:  # of another version of Fathom, say
+                            unread = f"; {error}"
         wall_s = time.perf_counter() - begun
     finally:
         worker.end()
     if record is None:
-        return failed(spec, worker.death() if worker.ended else f"no step in {silence_s:g} s")
+        return failed(spec, (worker.death() if worker.ended else f"no step in {silence_s:g} s") + unread)
     if not worker.ended:
         note = f"the process did not end within {EXIT_S:g} s of its record and was killed: its wall time is not known"
         return replace(record, notes=[*record.notes, note])

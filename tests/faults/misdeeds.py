@@ -87,6 +87,11 @@ def babbles() -> None:
         os.write(report_pipe(), b"\n" + line)
 
 
+def is_of_another_time() -> None:
+    os.write(report_pipe(), b'{"record": {"schema": 99, "spec": {}, "outcome": "ok"}}\n')
+    os._exit(0)
+
+
 def prints_without_end() -> None:
     with contextlib.suppress(OSError):
         for _ in range(256):
@@ -146,6 +151,7 @@ MISDEEDS: dict[str, Callable[[], None]] = {
     deed.__name__: deed
     for deed in (
         raises, hangs, exits, slips_away, touches_nothing, is_killed, runs_out_of_memory, babbles, prints_without_end,
+        is_of_another_time,
         shuts_up, never_ends, leaves_a_child, leaves_a_daemon, leaves_a_daemon_and_hangs, goes_on_twice, multiplies,
     )
 }  # fmt: skip

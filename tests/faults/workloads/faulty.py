@@ -33,7 +33,7 @@ class Faulty(Autoenc):
         if self.fault == "device out of memory":
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB.")
         if self.fault == "host out of memory":
-            taken = psutil.Process().memory_info().vms
-            resource.setrlimit(resource.RLIMIT_AS, (taken + (64 << 20), resource.RLIM_INFINITY))
+            most = resource.getrlimit(resource.RLIMIT_AS)[1]
+            resource.setrlimit(resource.RLIMIT_AS, (psutil.Process().memory_info().vms + (64 << 20), most))
             torch.ones(1 << 28)
         return loss
