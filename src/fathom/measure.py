@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 Progress = Callable[[int, int], None]  # steps done, steps in all
 SHOWN_ANSWERS = 4
 LEAST_STEPS = 5  # before a budget may end a run
+TELL_EVERY_S = 0.1
 PRECISE = 0.01  # half-width of the median's 95 % interval, relative
 
 
@@ -114,17 +115,32 @@ def _lived(session: Session, sections: Sections) -> Record:
         )
 
 
+def now_and_then(progress: Progress) -> Progress:
+    """Tells at most ten times a second and at the end: a step may take less time than telling of it."""
+    told = 0.0
+
+    def tell(done: int, total: int) -> None:
+        nonlocal told
+        now = time.perf_counter()
+        if now - told >= TELL_EVERY_S or done == total:
+            told = now
+            progress(done, total)
+
+    return tell
+
+
 def _timed_pass(session: Session, clock: StepClock, progress: Progress) -> tuple[list[Any], list[str]]:
     """Warm-up and timed steps; with a budget, in growing helpings until the median is known or the time is spent."""
     spec = session.spec
     total = spec.warmup + spec.steps
     training = spec.phase == "train"
     results: list[Any] = []
+    tell = now_and_then(progress)
 
     def timed(step: Any) -> None:
         step.run()
         clock.mark()
-        progress(step.index + 1, total)
+        tell(step.index + 1, total)
 
     def run(steps: int) -> None:
         done = session.run(steps, on_step=timed)

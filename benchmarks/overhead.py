@@ -1,0 +1,118 @@
+"""What the harness costs: a training step inside Fathom over the same step in a bare loop, all workloads in one run.
+
+Run from the root of the checkout: PYTHONPATH=src python benchmarks/overhead.py --device cpu --out FILE.json
+Both loops train the same network on the same batches, a few steps in turn, in balanced order. Inside Fathom every
+step passes through its hook, is marked on the clock and told to a parent through a pipe, as in a worker; the bare loop
+is what one would write by hand. For deepq, whose step is more than an update, it calls the workload's step itself.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from torch.nn.utils import clip_grad_norm_
+
+from fathom import registry
+from fathom.machine import fingerprint
+from fathom.measure import now_and_then
+from fathom.session import Session, Step
+from fathom.spec import RunSpec
+from fathom.timing import StepClock, wait
+
+BLOCK_S = 0.3  # of steps in one turn, at least one
+
+
+def bare(session: Session) -> Callable[[], Any]:
+    """One step, by hand."""
+    workload, state = session.workload, session.state
+    optimizer, model = state.optimizer, state.model
+    assert optimizer is not None
+    if workload.name == "deepq":
+        return lambda: workload.train_step(state)
+
+    def step() -> None:
+        batch = next(state.batches)
+        optimizer.zero_grad(set_to_none=True)
+        with state.autocast():
+            loss = workload.loss(model, batch)
+        loss.backward()  # type: ignore[no-untyped-call]
+        if workload.clip_norm is not None:
+            clip_grad_norm_(model.parameters(), workload.clip_norm)
+        optimizer.step()
+
+    return step
+
+
+def inside(session: Session, pipe: int) -> Callable[[int], Any]:
+    """So many steps as a worker runs them."""
+    clock = StepClock(session.device)
+    tell = now_and_then(lambda done, total: os.write(pipe, json.dumps({"progress": [done, total]}).encode()) and None)
+
+    def timed(step: Step) -> None:
+        step.run()
+        clock.mark()
+        tell(step.index + 1, 1 << 30)
+
+    return lambda steps: session.run(steps, on_step=timed)
+
+
+def compare(name: str, arguments: argparse.Namespace, pipe: int) -> dict[str, Any]:
+    spec = RunSpec(workload=name, preset=arguments.preset, device=arguments.device, precision=arguments.precision)
+    with Session(spec).setup() as session:
+        by_hand = bare(session)
+        loops: dict[str, Callable[[int], Any]] = {
+            "bare": lambda steps: [by_hand() for _ in range(steps)],
+            "fathom": inside(session, pipe),
+        }
+
+        def seconds(loop: str, steps: int) -> float:
+            wait(session.device)
+            begun = time.perf_counter()
+            loops[loop](steps)
+            wait(session.device)
+            return (time.perf_counter() - begun) / steps
+
+        steps = max(1, int(BLOCK_S / min(seconds("fathom", 3), seconds("bare", 3))))
+        times: dict[str, list[float]] = {loop: [] for loop in loops}
+        for _ in range(arguments.rounds):
+            first, second = random.sample(list(loops), 2)
+            for loop in (first, second, second, first):  # a drift meets both alike
+                times[loop].append(seconds(loop, steps))
+    pairs = [ours / theirs for ours, theirs in zip(_by_round(times["fathom"]), _by_round(times["bare"]), strict=True)]
+    return {"workload": name, "steps_a_turn": steps, "seconds": times, "ratio": statistics.median(pairs)}
+
+
+def _by_round(times: list[float]) -> list[float]:
+    return [one + other for one, other in zip(times[::2], times[1::2], strict=True)]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", default=registry.names("workloads"))
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--preset", default="small")
+    parser.add_argument("--precision", default="fp32")
+    parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--out", type=Path)
+    arguments = parser.parse_args()
+    random.seed(0)
+    nobody = os.open(os.devnull, os.O_WRONLY)
+    found = []
+    for name in arguments.names:
+        found.append(compare(name, arguments, nobody))
+        bare_s = statistics.median(found[-1]["seconds"]["bare"])
+        print(f"{name:9} {1e3 * bare_s:10.3f} ms bare; inside Fathom {found[-1]['ratio']:.4f} of it", flush=True)
+    if arguments.out:
+        arguments.out.write_text(json.dumps({"machine": fingerprint(), "results": found}, indent=1))
+
+
+if __name__ == "__main__":
+    main()
