@@ -23,6 +23,11 @@ def plan(base: RunSpec, names: Sequence[str], devices: Sequence[str]) -> list[Ru
     return [replace(base, workload=name, device=device) for name in names for device in devices]
 
 
+def lives(specs: Sequence[RunSpec]) -> list[RunSpec]:
+    """One more launch of each that uses a GPU, to be traced from its context to its last step."""
+    return [replace(spec, life=True) for spec in specs if spec.device != "cpu"]
+
+
 def order(specs: Sequence[RunSpec], rounds: int, seed: int) -> list[RunSpec]:
     """Rounds in which each spec comes once, shuffled: what drifts in the machine meets all alike, and a job that is
     cut short has launched all equally often."""

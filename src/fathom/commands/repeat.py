@@ -33,7 +33,10 @@ def command(
     out: Out = Path("records"),
     as_json: Json = False,
 ) -> None:
-    """Launches workloads many times in random order and tells how their times lie; goes on where it stopped."""
+    """Launches workloads many times in random order and tells how their times lie; goes on where it stopped.
+
+    Each workload on a GPU is then launched once more and traced from beginning to end, for the time in API calls.
+    """
     from fathom.devices import available, resolve
 
     devices = list(dict.fromkeys(str(resolve(name)) for name in device)) if device else available()[:2]
@@ -50,6 +53,7 @@ def command(
         human.print(f"{len(first)} launches to warm up, kept apart in {out / repeat.WARM_UP}")
         conduct(first, Store(out / repeat.WARM_UP), "warm-up")
     conduct(left, store, "launches")
+    conduct(repeat.left(repeat.lives(specs), store), store, "lives")
     _tell(specs, list(store.records()), out, as_json)
     if repeat.left(ordered, store):
         raise typer.Exit(1)

@@ -1,0 +1,92 @@
+"""Whether the host keeps the GPU busy: shares that add up, and the published table beside ours."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from sample_records import GPU, op_row, profile_of, record_of
+
+from fathom import published
+from fathom.analyses import gpu_efficiency
+from fathom.record import ApiCall, GpuTime, Record, Sections
+
+
+def gpu_time(**changes: Any) -> GpuTime:
+    """A profiled step of 10 ms: 3 busy, 6 starved, 1 idle otherwise; 5 in API calls."""
+    api = [
+        ApiCall(name="cudaDeviceSynchronize", calls=1, cpu_s=0.002),
+        ApiCall(name="cudaLaunchKernel", calls=90, cpu_s=0.0018),
+        ApiCall(name="cudaMalloc", calls=2, cpu_s=0.0009),
+        ApiCall(name="cudaMemcpyAsync", calls=1, cpu_s=0.0003),
+    ]
+    fields: dict[str, Any] = {
+        "span_s": 0.010, "kernel_s": 0.0029, "memcpy_s": 0.0001, "memset_s": 0.0, "busy_s": 0.003,
+        "starved_s": 0.006, "gaps": 90.0, "longest_gap_s": 0.001, "launches": 91.0, "waiting_s": 0.002, "api": api,
+    }  # fmt: skip
+    return GpuTime(**{**fields, **changes})
+
+
+def on_gpu(workload: str = "autoenc") -> Record:
+    profile = profile_of([op_row("MatMul", 0.003, place=GPU)], gpu=gpu_time(), plain_step_s=[0.006] * 6)
+    return record_of(workload, place=GPU, profile=profile)
+
+
+def life(workload: str = "autoenc") -> Record:
+    return record_of(
+        workload,
+        place=GPU,
+        spec={"life": True, "steps": 8},
+        step_s=[],
+        life=gpu_time(),
+        sections=Sections(context_s=0.05),
+    )
+
+
+def test_a_steps_idle_time_is_that_of_the_plain_step() -> None:
+    finding = gpu_efficiency.analyse([on_gpu()])
+    row = dict(zip(finding.tables[0].columns, finding.tables[0].rows[0], strict=True))
+    assert row["busy (%)"] == pytest.approx(50)  # 3 of the 6 ms it takes without the profiler
+    assert row["starved (%)"] == pytest.approx(50 * 6 / 7)  # of what is idle, as in the profiled step
+    assert (row["launches"], row["gaps"], row["verdict"]) == (91, 90, "GPU-bound")
+    assert row["kernels/API"] == pytest.approx(0.0029 / 0.005)
+    (chart,) = finding.charts
+    assert sum(series.y[0] for series in chart.series) == pytest.approx(100)
+
+
+def test_a_life_counts_its_context_as_api_time_and_stands_beside_table_1() -> None:
+    finding = gpu_efficiency.analyse([life()])
+    table, calls = finding.tables
+    row = dict(zip(table.columns, table.rows[0], strict=True))
+    assert row["kernels/API"] == pytest.approx(0.0029 / 0.055)
+    assert row["published"] == published.gpu_efficiency()["autoenc"].kernel_over_api_time == 0.0010
+    assert row["copies (% of kernel time)"] == pytest.approx(100 * 0.0001 / 0.003)
+    assert row["steps"] == 10  # two of them warm-up
+    assert calls.rows[0][2:4] == ["making the context", "context"]
+    (chart,) = finding.charts
+    shares = {series.name: series.y[0] for series in chart.series}
+    assert shares["launches"] == pytest.approx(100 * 0.0018 / 0.055)
+    assert sum(shares.values()) == pytest.approx(100)
+
+
+def test_a_life_is_no_run_for_other_questions() -> None:
+    from fathom.analyses import phases
+
+    finding = phases.analyse([life()])
+    assert finding.summary.startswith("Nothing to answer from")
+    assert finding.notes == []
+
+
+@pytest.mark.parametrize(
+    ("call", "kind"),
+    [
+        ("cudaLaunchKernelExC", "launches"),
+        ("cudaEventSynchronize", "waiting"),
+        ("cudaFree", "memory"),
+        ("cuModuleLoadData", "code loading"),
+        ("cudaMemsetAsync", "copies"),
+        ("cudaGetErrorString", "other"),
+    ],
+)
+def test_calls_have_kinds(call: str, kind: str) -> None:
+    assert gpu_efficiency.kind_of(call) == kind
