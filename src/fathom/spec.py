@@ -73,3 +73,11 @@ class RunSpec:
         They are of what is said alone, so that a field added later leaves the old ids as they were.
         """
         return hashlib.sha256(json.dumps(self.said(), sort_keys=True).encode()).hexdigest()[:12]
+
+
+def read_value(text: str) -> Any:
+    """A value that somebody typed: a JSON number or switch where it reads as one, else a word."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text

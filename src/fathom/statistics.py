@@ -145,7 +145,7 @@ def median_interval(
     Each launch is one process; a single one gives the interval of its own steps.
     """
     generator = np.random.default_rng(seed)
-    medians = np.stack([_resampled_medians(np.asarray(steps), resamples, generator) for steps in launches])
+    medians = np.stack([resampled_medians(np.asarray(steps), resamples, generator) for steps in launches])
     drawn = generator.integers(len(launches), size=(len(launches), resamples))
     copies = generator.integers(resamples, size=(len(launches), resamples))  # a launch drawn twice differs in its steps
     spread = np.median(medians[drawn, copies], axis=0)
@@ -169,7 +169,7 @@ def spread(launches: Sequence[float]) -> Spread:
     )
 
 
-def _resampled_medians(
+def resampled_medians(
     steps: NDArray[np.float64], resamples: int, generator: np.random.Generator
 ) -> NDArray[np.float64]:
     chosen = generator.integers(len(steps), size=(resamples, len(steps)))

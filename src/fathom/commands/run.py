@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import statistics
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,7 +13,7 @@ from fathom.commands._options import Device, Json, Name, Out, Precision, Preset,
 from fathom.errors import BadOption
 from fathom.isolate import isolated
 from fathom.record import Record
-from fathom.spec import RunSpec
+from fathom.spec import RunSpec, read_value
 from fathom.store import Store
 from fathom.terminal import print_facts, print_json, progress_bar, seconds
 
@@ -65,16 +64,12 @@ def command(
 
 
 def _options(pairs: list[str]) -> dict[str, Any]:
-    """name=value pairs; a value is a JSON number or switch where it reads as one, else a word."""
     options = {}
     for pair in pairs:
         name, equals, value = pair.partition("=")
         if not (name and equals):
             raise BadOption(f"--set takes name=value, not {pair!r}")
-        try:
-            options[name] = json.loads(value)
-        except ValueError:
-            options[name] = value
+        options[name] = read_value(value)
     return options
 
 

@@ -1,0 +1,396 @@
+"""Two lots of records compared: noise is left alone, what was planted is called, and the ops that did it are named."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+import statistics
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from sample_records import GPU, failed_record, op_row, record_of
+
+from fathom import cli, interleave
+from fathom.compare import OUTSIDE, Comparison, compare, geometric_mean
+from fathom.errors import BadOption, UnknownName
+from fathom.interleave import Side, Turn, side, turns
+from fathom.ratio import FEW, FLOOR, Ratio, launches_needed, ratio
+from fathom.record import Record
+from fathom.spec import RunSpec
+from fathom.store import Store
+
+LAUNCH, STEP = 0.01, 0.03  # noise between launches, and between steps
+TRIALS = 200
+
+
+def steps_of(
+    launches: int, seed: int, *, factor: float = 1.0, drift: NDArray[np.float64] | float = 1.0
+) -> list[list[float]]:
+    """Launches whose levels scatter by a normal law, and their steps by one with a long tail to the right."""
+    random = np.random.default_rng(seed)
+    levels = factor * np.exp(LAUNCH * random.standard_normal(launches)) * drift
+    return [(level * (1 + STEP * random.gamma(1.0, 1.0, 40))).tolist() for level in levels]
+
+
+def trials(launches: int, *, factor: float = 1.0, paired: bool) -> list[Ratio]:
+    return [
+        ratio(steps_of(launches, seed), steps_of(launches, 10_000 + seed, factor=factor), paired=paired)
+        for seed in range(TRIALS)
+    ]
+
+
+@pytest.fixture(autouse=True)
+def _fewer_resamples(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The laws that are tested hold for any number, and hundreds of trials are to take seconds."""
+    monkeypatch.setattr("fathom.ratio.RESAMPLES", 200)
+
+
+@pytest.mark.parametrize("paired", [False, True])
+def test_equal_launches_are_hardly_ever_called_different(paired: bool) -> None:
+    found = trials(10, paired=paired)
+    assert sum(each.called for each in found) <= 4
+    assert sum(each.low <= 1 <= each.high for each in found) >= 0.9 * TRIALS, "of 95 % intervals that many hold the 1"
+
+
+@pytest.mark.parametrize("paired", [False, True])
+def test_five_percent_are_called_from_ten_launches(paired: bool) -> None:
+    for factor, right in ((1.05, 1), (1 / 1.05, -1)):
+        found = trials(10, factor=factor, paired=paired)
+        assert sum(each.called for each in found) >= (0.94 if paired else 0.98) * TRIALS
+        assert all(math.copysign(1, math.log(each.value)) == right for each in found if each.called)
+        assert sum(each.low <= factor <= each.high for each in found) >= 0.9 * TRIALS
+
+
+def test_a_drift_that_meets_both_sides_is_not_called_and_hides_no_change() -> None:
+    """The machine becomes slower by a quarter while the launches of both sides are made in turns."""
+    drift = np.linspace(1.0, 1.25, 10)
+    called = {1.0: 0, 1.05: 0}
+    for factor in called:
+        for seed in range(100):
+            a, b = steps_of(10, seed, drift=drift), steps_of(10, 10_000 + seed, factor=factor, drift=drift)
+            called[factor] += ratio(a, b, paired=True).called
+    assert called[1.0] <= 3
+    assert called[1.05] >= 95
+
+
+def test_noise_is_that_between_launches_not_between_steps() -> None:
+    """A thousand steps know their median well, and say nothing of the next launch; whichever side they are of."""
+    scattered, alike = [[level] * 1000 for level in np.linspace(0.96, 1.04, 9)], [[1.0] * 1000] * 9
+    assert ratio(scattered, alike).noise == pytest.approx(ratio(alike, scattered).noise, rel=0.2)
+    assert ratio(scattered, alike).noise > 0.03
+    assert ratio(alike, alike).noise == pytest.approx(0.0)
+
+
+def test_few_launches_are_given_a_floor() -> None:
+    one = ratio([[1.0] * 50], [[1.14] * 50])
+    assert (one.noise, one.called) == (FLOOR, False)
+    assert ratio([[1.0] * 50], [[1.16] * 50]).called
+    assert ratio([[1.0] * 50] * 4, [[1.0] * 50] * 4).noise == pytest.approx(FLOOR / 2)
+    assert ratio([[1.0] * 50] * FEW, [[1.0] * 50] * FEW).noise == pytest.approx(0.0)
+
+
+def test_the_ratio_of_b_over_a_is_one_over_that_of_a_over_b() -> None:
+    a, b = steps_of(6, 1), steps_of(6, 2, factor=1.3)
+    assert ratio(a, b).value == pytest.approx(1 / ratio(b, a).value)
+
+
+def test_detectable_is_what_a_change_must_exceed() -> None:
+    found = Ratio(1.10, 1.05, 1.16, 0.02)
+    assert found.called
+    assert found.detectable == pytest.approx(1.16 / 1.10 - 1)
+    assert not Ratio(1.10, 1.05, 1.16, 0.11).called, "not beyond the noise"
+    assert not Ratio(1.10, 0.99, 1.16, 0.02).called, "the interval holds 1"
+    assert launches_needed(found, 10, 0.10) is None
+    assert launches_needed(Ratio(1, 0.9, 1.1, 0.2), 10, 0.05) == 160, "a quarter of the noise takes sixteen times"
+    assert launches_needed(Ratio(1, 0.9, 1.1, 0.2), 1, 0.05) == 2 * FEW
+
+
+def launched(steps: Sequence[Sequence[float]], begin: int = 0, every: int = 20, **changes: Any) -> list[Record]:
+    """Records of these launches, so many seconds apart."""
+    first = datetime(2026, 1, 1, tzinfo=UTC)
+    started = [(first + timedelta(seconds=begin + every * number)).isoformat() for number in range(len(steps))]
+    return [
+        record_of(step_s=list(times), warmup_s=list(times[:2]), started=when, **changes)
+        for times, when in zip(steps, started, strict=True)
+    ]
+
+
+def only(found: list[Comparison]) -> Comparison:
+    (each,) = found
+    return each
+
+
+def test_launches_made_in_turns_are_paired() -> None:
+    """In turns, the drift cancels; one side after the other, it cannot be told from a change, and widens the noise."""
+    drift = np.linspace(1.0, 1.25, 10)
+    a, b = steps_of(10, 1, drift=drift), steps_of(10, 2, factor=1.05, drift=drift)
+    in_turns = only(compare(launched(a), launched(b, begin=5)))
+    after = only(compare(launched(a), launched(b, begin=1000)))
+    assert (in_turns.paired, in_turns.verdict) == (True, "slower")
+    assert (after.paired, after.verdict) == (False, "no change")
+    assert in_turns.ratio == pytest.approx(1.05, abs=0.02)
+
+
+def test_each_configuration_is_compared_with_its_like_wherever_it_ran() -> None:
+    here = [record_of("vgg"), record_of("memnet", spec={"threads": 1}), record_of("memnet", spec={"threads": 2})]
+    there = [
+        record_of("memnet", spec={"threads": 2, "seed": 7, "profile": True}, step_s=[0.5] * 10),
+        record_of("memnet", spec={"threads": 1}, step_s=[2.0] * 10),
+        record_of("speech"),
+    ]
+    found = {each.name: each for each in compare(here, there)}
+    assert {name: each.verdict for name, each in found.items()} == {
+        "memnet train (threads 1)": "slower",
+        "memnet train (threads 2)": "faster",
+        "speech train": "not comparable",
+        "vgg train": "not comparable",
+    }
+    assert found["memnet train (threads 1)"].ratio == pytest.approx(2.0)
+    assert found["memnet train (threads 2)"].ratio == pytest.approx(0.5)
+    assert (found["vgg train"].remark, found["speech train"].remark) == ("only in A", "only in B")
+    assert geometric_mean(found.values()) == pytest.approx(1.0)
+
+
+def test_two_settings_of_the_same_work_are_compared_and_named() -> None:
+    one = record_of(spec={"threads": 1, "options": {"latent": 20}})
+    other = record_of(spec={"precision": "bf16", "options": {"latent": 40}}, step_s=[3.0] * 10, place=GPU)
+    each = only(compare([one], [other]))
+    assert each.ratio == pytest.approx(3.0)
+    assert each.setting == "precision fp32 → bf16, threads 1 → default, latent 20 → 40"
+    assert each.device == "cpu → cuda:0"
+
+
+def test_other_work_is_not_compared() -> None:
+    found = compare([record_of()], [record_of(spec={"preset": "paper"})])
+    assert [(each.verdict, each.remark) for each in found] == [
+        ("not comparable", "only in A"),
+        ("not comparable", "only in B"),
+    ]
+
+
+def test_steps_of_different_sizes_are_compared_per_item() -> None:
+    a = record_of(spec={"batch": 100}, rows=[op_row("MatMul", 0.9)])
+    b = record_of(spec={"batch": 200}, rows=[op_row("MatMul", 0.9)], items_per_step=200, step_s=[1.5] * 10)
+    each = only(compare([a], [b]))
+    assert each.ratio == pytest.approx(0.75)
+    assert (each.step_b_s, each.setting) == (1.5, "batch 100 → 200")
+    assert "compared per item: 100 in a step of A, 200 in one of B" in each.remark
+    assert each.explanation == [], "op times are of a step"
+    unknown = only(compare([replace(a, items_per_step=None)], [b]))
+    assert (unknown.verdict, unknown.ratio) == ("not comparable", None)
+
+
+def test_a_doubled_layer_is_compared_and_told() -> None:
+    each = only(compare([record_of(parameters=1000)], [record_of(parameters=1500, step_s=[1.5] * 10)]))
+    assert each.verdict == "slower"
+    assert "another network: 1,000 parameters in A, 1,500 in B" in each.remark
+
+
+def test_what_fails_in_b_is_a_regression_whatever_the_limit() -> None:
+    each = only(compare([record_of("vgg")], [failed_record("vgg", "out of memory")]))
+    assert (each.verdict, each.remark, each.regressed(9.0)) == ("not comparable", "failed in B: out of memory", True)
+    fixed = only(compare([failed_record("vgg", "out of memory")], [record_of("vgg")]))
+    assert (fixed.remark, fixed.regressed(0.0)) == ("failed in A: out of memory", False)
+
+
+def test_warm_up_steps_have_no_part_in_the_ratio() -> None:
+    slow_start = [4.0] * 5 + [1.0] * 20
+    assert only(compare([record_of(step_s=slow_start)], [record_of(step_s=[1.0] * 25)])).ratio == pytest.approx(1.0)
+
+
+def test_the_ops_that_made_the_difference_are_named_with_their_shares() -> None:
+    before = [op_row("MatMul", 0.5, calls=8.0), op_row("Add", 0.3), op_row("Tile", 1e-6)]
+    after = [op_row("MatMul", 0.8, calls=10.0), op_row("Add", 0.3), op_row("Concat", 0.15)]
+    a, b = record_of(rows=before, outside_s=0.2), record_of(rows=after, outside_s=0.25, step_s=[1.5] * 10)
+    each = only(compare([a, record_of()], [b, record_of(step_s=[1.5] * 10)]))
+    told = {change.type: change for change in each.explanation}
+    assert list(told) == ["MatMul", "Concat", OUTSIDE, "Tile"], "Add has not changed"
+    shares = {kind: change.share for kind, change in told.items()}
+    assert shares == pytest.approx({"MatMul": 0.6, "Concat": 0.3, OUTSIDE: 0.1, "Tile": 0.0}, abs=1e-4)
+    assert told["MatMul"].difference_s == pytest.approx(0.3)
+    assert (told["MatMul"].calls_a, told["MatMul"].calls_b) == (8.0, 10.0)
+    assert (told["Concat"].calls_a, told["Tile"].calls_b) == (0.0, 0.0), (
+        "an op that was not there, and one that is gone"
+    )
+    assert each.slowdowns == (1.0, 1.0)
+
+
+def test_profiles_that_do_not_show_the_difference_explain_nothing() -> None:
+    a = record_of(rows=[op_row("MatMul", 0.9)])
+    each = only(compare([a], [record_of(rows=[op_row("MatMul", 0.8)], step_s=[1.5] * 10)]))
+    assert each.unexplained
+    assert only(compare([a], [record_of(step_s=[1.5] * 10)])).explanation == []
+
+
+def fathom(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> int:
+    monkeypatch.setattr(sys, "argv", ["fathom", *map(str, arguments)])
+    with pytest.raises(SystemExit) as stopped:
+        cli.main()
+    assert isinstance(stopped.value.code, int)
+    return stopped.value.code
+
+
+@pytest.fixture
+def folders(tmp_path: Path) -> tuple[Path, Path]:
+    """Ten launches of two workloads on each side; autoenc is 8 % slower in B."""
+    for name, factor in (("a", 1.0), ("b", 1.08)):
+        for number, workload in enumerate(("autoenc", "memnet")):
+            seed = 10 * number + (name == "b")
+            steps = steps_of(10, seed, factor=factor if workload == "autoenc" else 1.0)
+            for record in launched(steps, workload=workload):
+                Store(tmp_path / name).add(record)
+    return tmp_path / "a", tmp_path / "b"
+
+
+def test_scripts_get_one_document_and_an_exit_code(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], folders: tuple[Path, Path]
+) -> None:
+    assert fathom(monkeypatch, "compare", *folders, "--json", "--fail-over", "5%") == 1
+    told = json.loads(capsys.readouterr().out)
+    found = {each["workload"]: each for each in told["workloads"]}
+    assert {name: each["verdict"] for name, each in found.items()} == {"autoenc": "slower", "memnet": "no change"}
+    keys = "workload phase device ratio low high verdict detectable launches_a launches_b explanation"
+    assert set(keys.split()) <= set(found["autoenc"])
+    assert found["autoenc"]["low"] < found["autoenc"]["ratio"] < found["autoenc"]["high"]
+    expected = statistics.geometric_mean(each["ratio"] for each in found.values())
+    assert told["geometric_mean"] == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [([], 1), (["--fail-over", "0.05"], 1), (["--fail-over", "20%"], 0), (["memnet"], 0), (["autoenc"], 1)],
+)
+def test_only_a_regression_beyond_the_limit_is_exit_code_1(
+    monkeypatch: pytest.MonkeyPatch, folders: tuple[Path, Path], arguments: list[str], code: int
+) -> None:
+    assert fathom(monkeypatch, "compare", *folders, *arguments) == code
+    assert fathom(monkeypatch, "compare", *reversed(folders), *arguments) == 0, "faster is no regression"
+    assert fathom(monkeypatch, "compare", folders[0], folders[0], *arguments) == 0
+
+
+def test_a_table_fits_eighty_columns(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], folders: tuple[Path, Path]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    fathom(monkeypatch, "compare", *folders)
+    printed = capsys.readouterr()
+    (line,) = [line for line in printed.out.splitlines() if line.startswith(" autoenc")]
+    assert line.split()[-1] == "slower"
+    assert "worse by more than 5 %: autoenc train" in printed.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["{a}", "nowhere"], "nowhere: no such folder of records"),
+        (["{a}", "{empty}"], "no records; fathom study makes some"),
+        (["{a}", "{b}", "vgg"], "no records of vgg"),
+        (["{a}", "{other}"], "nothing in common: "),
+        (["{a}", "{b}", "--fail-over", "five"], "--fail-over takes a percentage such as 5% or 0.05, not 'five'"),
+        (["{a}", "{b}", "--fail-over", "5"], "not '5'"),
+        (["{a}", "{b}", "--fail-over", "-5%"], "not '-5%'"),
+        (["{a}", "{b}", "--fail-over", "nan"], "not 'nan'"),
+        (["{a}", "{b}", "--interleave"], "no checkout (with src/fathom), no environment (with bin/python)"),
+        (["threads=1", "thread=2", "--interleave"], "no setting 'thread'; did you mean threads?"),
+        (["threads=1", "threads=two", "--interleave"], "threads takes a whole number, not 'two'"),
+        (["threads=1", "threads=2", "autoen", "--interleave"], "no workload 'autoen'; did you mean autoenc?"),
+        (["threads=1", "threads=2", "--interleave", "--out", "{parent}"], "has records already"),
+    ],
+)
+def test_a_mistake_is_one_line_and_exit_code_2(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    folders: tuple[Path, Path],
+    arguments: list[str],
+    expected: str,
+) -> None:
+    a, b = folders
+    (a.parent / "empty").mkdir()
+    Store(a.parent / "other").add(record_of("vgg"))
+    places = {"a": a, "b": b, "empty": a.parent / "empty", "other": a.parent / "other", "parent": a.parent}
+    assert fathom(monkeypatch, "compare", *(argument.format(**places) for argument in arguments)) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert expected in printed.err
+    assert printed.err.count("\n") == 1
+
+
+def test_turns_are_pairs_and_each_side_begins_equally_often() -> None:
+    specs = [RunSpec(workload="autoenc"), RunSpec(workload="memnet")]
+    order = turns(specs, 10)
+    pairs = list(zip(order[::2], order[1::2], strict=True))
+    assert all(one.spec == other.spec and {one.side, other.side} == {0, 1} for one, other in pairs)
+    begins = Counter((one.spec.workload, one.side) for one, _ in pairs)
+    assert set(begins.values()) == {5}
+    assert Counter(turn.spec.profile for turn in order) == {True: 4, False: 36}, "one profile of each, on each side"
+    assert order == turns(specs, 10)
+    assert [turn.side for turn in order] != [turn.side for turn in turns(specs, 10, seed=1)]
+
+
+def test_a_side_is_a_checkout_an_environment_or_settings(tmp_path: Path) -> None:
+    (tmp_path / "checkout/src/fathom").mkdir(parents=True)
+    python = tmp_path / "environment/bin/python"
+    python.parent.mkdir(parents=True)
+    python.symlink_to(sys.executable)
+    checkout = side("A", str(tmp_path / "checkout"))
+    assert (checkout.python, checkout.environment["PYTHONPATH"]) == (sys.executable, str(tmp_path / "checkout/src"))
+    environment = side("B", str(tmp_path / "environment"))
+    assert (environment.python, environment.environment["PYTHONPATH"]) == (str(python), ""), "its own Fathom, not ours"
+    settings = side("B", "threads=2,precision=bf16,set.latent=40")
+    base = RunSpec(workload="autoenc", options={"hidden": 30})
+    changed = {"threads": 2, "precision": "bf16", "options": {"hidden": 30, "latent": 40}}
+    assert settings.spec(base) == replace(base, **changed)  # type: ignore[arg-type]
+    with pytest.raises(UnknownName, match="no setting 'seed'"):
+        side("A", "seed=3")
+
+
+def stores(folder: Path) -> tuple[Store, Store]:
+    return Store(folder / "a"), Store(folder / "b")
+
+
+def test_each_side_runs_the_fathom_that_it_names(tmp_path: Path) -> None:
+    """A checkout in which a batch of the tiny autoenc is one image larger, and an environment that has it installed."""
+    source = shutil.copytree(Path(interleave.__file__).parent, tmp_path / "src/fathom")
+    autoenc = source / "workloads/autoenc.py"
+    autoenc.write_text(autoenc.read_text().replace('"tiny": {"batch": 32,', '"tiny": {"batch": 33,'))
+    python = tmp_path / "environment/bin/python"
+    python.parent.mkdir(parents=True)
+    python.write_text(f'#!/bin/sh\nPYTHONPATH={tmp_path}/src exec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    sides = side("A", str(tmp_path)), side("B", str(tmp_path / "environment"))
+    spec = RunSpec(workload="autoenc", preset="tiny", device="cpu", steps=3)
+    done = list(interleave.interleave([Turn(spec, 0), Turn(spec, 1)], sides, stores(tmp_path)))
+    assert [(turn.side, record.items_per_step) for turn, record in done] == [(0, 33), (1, 33)]
+    assert [[record.id for record in store.records()] for store in stores(tmp_path)] == [
+        [record.id] for _, record in done
+    ]
+
+
+def test_what_fails_at_first_is_not_launched_again_and_the_rest_goes_on(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def run(spec: RunSpec, *_: object, **__: object) -> Record:
+        return failed_record(spec.workload) if spec.workload == "vgg" else record_of(spec.workload)
+
+    monkeypatch.setattr(interleave, "isolated", run)
+    order = turns([RunSpec(workload="vgg"), RunSpec(workload="autoenc")], 3)
+    done = [
+        record.spec.workload for _, record in interleave.interleave(order, (Side("A"), Side("B")), stores(tmp_path))
+    ]
+    assert Counter(done) == {"vgg": 1, "autoenc": 6}
+
+
+def test_what_a_worker_refuses_is_told_with_its_side(tmp_path: Path) -> None:
+    spec = RunSpec(workload="autoenc", preset="tiny", device="cpu")
+    sides = Side("A"), side("B", "set.nonsense=1")
+    with pytest.raises(BadOption, match="B: no option of autoenc 'nonsense'"):
+        list(interleave.interleave([Turn(spec, 1)], sides, stores(tmp_path)))
