@@ -235,8 +235,8 @@ def _notes(found: Sequence[Comparison], beyond: float) -> Iterator[str]:
     for remark, names in remarks.items():
         yield f"· {'all' if names == compared else ', '.join(names)}: {remark}"
     if needed := max((each.launches_needed or 0 for each in found), default=0):
-        way = f"{needed} launches a side" if needed <= MANY else "a quieter machine, or fewer others on it"
-        yield f"· to see {100 * beyond:g} % in each: {way}, best with --interleave"
+        way = f"{needed} launches a side, best with --interleave" if needed <= MANY else "a quieter machine"
+        yield f"· to see {100 * beyond:g} % in each, it takes {way}"
 
 
 def _summary(found: Sequence[Comparison], beyond: float) -> str:
