@@ -20,7 +20,7 @@ LAPTOP_NAME = "Laptop CPU, 4 cores"
 H200_NAME = "NVIDIA H200"
 QUESTIONS = ["breakdown", "layers", "parallelism", "phases", "roofline", "sections", "similarity", "skew"]
 QUESTIONS += ["stationarity", "variance"]
-OTHER_RUNS = ["cores", "gpu_efficiency"]  # asked of runs that a study of this kind does not have
+OTHER_RUNS = ["cores", "gpu_efficiency", "learning"]  # asked of runs that a study of this kind does not have
 
 
 def cells(table: Table, **where: Any) -> dict[str, Any]:

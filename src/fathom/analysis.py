@@ -57,12 +57,19 @@ class Chart:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Picture:
+    title: str
+    png: str  # in base 64
+
+
+@dataclass(frozen=True, kw_only=True)
 class Finding:
     question: str  # the name of the analysis: "breakdown"
     title: str
     summary: str  # one or two sentences that a manager can read, with the numbers in them
     tables: list[Table] = field(default_factory=list)
     charts: list[Chart] = field(default_factory=list)
+    pictures: list[Picture] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
     def to_json(self) -> dict[str, Any]:

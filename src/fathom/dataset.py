@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -60,22 +61,23 @@ class InMemory(Dataset):
 class Order(Sampler[list[int]]):
     """Batches of item numbers without end: one seeded shuffle after another, cut into batches."""
 
-    def __init__(self, items: int, batch: int, seed: int) -> None:
-        self.items, self.batch, self.seed = items, batch, seed
+    def __init__(self, items: int, batch: int, seed: int, start: int = 0) -> None:
+        self.items, self.batch, self.seed, self.start = items, batch, seed, start
 
     def __iter__(self) -> Iterator[list[int]]:
         generator = torch.Generator().manual_seed(self.seed)
         waiting: list[int] = []
-        while True:
+        for number in count():
             while len(waiting) < self.batch:
                 waiting += torch.randperm(self.items, generator=generator).tolist()
-            yield waiting[: self.batch]
+            if number >= self.start:
+                yield waiting[: self.batch]
             del waiting[: self.batch]
 
 
-def feed(dataset: Dataset, batch: int, device: torch.device, seed: int) -> Iterator[Batch]:
-    """Batches on the device, for ever, in an order that depends on the seed alone."""
-    order = Order(len(dataset), batch, seed)
+def feed(dataset: Dataset, batch: int, device: torch.device, seed: int, start: int = 0) -> Iterator[Batch]:
+    """Batches on the device, for ever, in an order that depends on the seed alone; from batch number start on."""
+    order = Order(len(dataset), batch, seed, start)
     if isinstance(dataset, InMemory) and (device.type == "cpu" or dataset.nbytes <= RESIDENT_BYTES):
         return _resident(dataset, order, device)
     return _streamed(dataset, order, device)
@@ -101,6 +103,13 @@ def _streamed(dataset: Dataset, order: Order, device: torch.device) -> Iterator[
     if device.type == "cuda":
         return _copied_ahead(batches, device)
     return ({name: column.to(device) for name, column in batch.items()} for batch in batches)
+
+
+def once(dataset: Dataset, batch: int, device: torch.device) -> Iterator[Batch]:
+    """Every item once, in order: what quality is judged on. The last batch may be smaller."""
+    for begin in range(0, len(dataset), batch):
+        rows = range(begin, min(begin + batch, len(dataset)))
+        yield {name: column.to(device) for name, column in dataset[rows].items()}
 
 
 def worker_count() -> int:

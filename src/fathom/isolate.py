@@ -23,7 +23,7 @@ import psutil
 
 from fathom.errors import DataError, FathomError
 from fathom.machine import fingerprint
-from fathom.measure import Progress
+from fathom.measure import Hear, Progress
 from fathom.record import Record
 from fathom.spec import RunSpec
 
@@ -44,6 +44,7 @@ def isolated(
     progress: Progress = lambda done, total: None,
     silence_s: float = SILENCE_S,
     *,
+    hear: Hear = lambda told: None,
     python: str = sys.executable,
     environment: Mapping[str, str] | None = None,
 ) -> Record:
@@ -66,6 +67,8 @@ def isolated(
                     case {"progress": [int(done), int(total)]}:
                         deadline = time.perf_counter() + silence_s
                         progress(done, total)
+                    case {"learning": dict(told)}:
+                        hear(told)
                     case {"refused": str(line)}:
                         raise Refused(line)
                     case {"record": document} if record is None:

@@ -6,7 +6,7 @@ import math
 import resource
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from fathom.errors import FathomError
@@ -20,15 +20,20 @@ if TYPE_CHECKING:
     from fathom.timing import StepClock
 
 Progress = Callable[[int, int], None]  # steps done, steps in all
+Hear = Callable[[Mapping[str, Any]], None]  # of every round of learning: round, rounds, loss, quality
 SHOWN_ANSWERS = 4
 LEAST_STEPS = 5  # before a budget may end a run
 TELL_EVERY_S = 0.1
 PRECISE = 0.01  # half-width of the median's 95 % interval, relative
 
 
-def measure(spec: RunSpec, progress: Progress = lambda done, total: None) -> Record:
+def measure(spec: RunSpec, progress: Progress = lambda done, total: None, hear: Hear = lambda told: None) -> Record:
     """Runs the workload and tells what happened. What the user can put right is raised; all else is a failed record."""
     try:
+        if spec.learn:
+            from fathom.learn import learned
+
+            return learned(spec, progress, hear)
         return _measured(spec, progress)
     except FathomError:
         raise

@@ -55,7 +55,7 @@ class OwnModel(Workload):
     def real(self, folder: Path, split: str = "train") -> Any:
         raise BadOption("a model of your own brings its own batch; --data is for the workloads")
 
-    def feed(self, source: Any, device: torch.device, seed: int) -> Iterator[Any]:
+    def feed(self, source: Any, device: torch.device, seed: int, start: int = 0) -> Iterator[Any]:
         batch = _moved(source, device)
         while True:
             yield batch

@@ -12,6 +12,7 @@ from types import NoneType
 from typing import Any
 
 from fathom.errors import DataError, FathomError
+from fathom.lesson import Exhibit
 from fathom.spec import RunSpec
 
 SCHEMA = 2
@@ -140,6 +141,41 @@ class Profile:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Point:
+    """Where a run of learning stood after a round."""
+
+    items: int  # trained on so far
+    seconds: float  # since the first step, looks at held-out data included
+    loss: float  # the round's mean
+    quality: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Learning:
+    """What came of training to a target, and what it took."""
+
+    metric: str
+    unit: str
+    target: float
+    better: str  # higher or lower
+    protocol: str
+    quality: float | None  # after the last round
+    reached: bool
+    seconds: float
+    items: int
+    energy_j: float | None
+    metered: str | None  # what counted the energy
+    curve: list[Point]
+    resumed: int = 0  # how often it went on after a kill
+    exhibits: list[Exhibit] = field(default_factory=list)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Learning:
+        curve = [Point(**point) for point in data["curve"]]
+        return cls(**{**data, "curve": curve, "exhibits": [Exhibit(**each) for each in data["exhibits"]]})
+
+
+@dataclass(frozen=True, kw_only=True)
 class Record:
     spec: RunSpec
     machine: Mapping[str, Any]
@@ -156,6 +192,7 @@ class Record:
     peak_host_bytes: int | None = None
     peak_device_bytes: int | None = None
     profile: Profile | None = None
+    learning: Learning | None = None
     life: GpuTime | None = None  # of a life run: all of the program after its context stood
     notes: list[str] = field(default_factory=list)
     started: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="milliseconds"))
@@ -177,6 +214,7 @@ class Record:
             "spec": self.spec.to_json(),
             "sections": dataclasses.asdict(self.sections),
             "profile": self.profile.to_json() if self.profile else None,
+            "learning": dataclasses.asdict(self.learning) if self.learning else None,
             "life": dataclasses.asdict(self.life) if self.life else None,
         }
 
@@ -194,6 +232,7 @@ class Record:
                 "spec": RunSpec.from_json(data["spec"]),
                 "sections": Sections(**data.get("sections", {})),
                 "profile": Profile.from_json(data["profile"]) if data.get("profile") else None,
+                "learning": Learning.from_json(data["learning"]) if data.get("learning") else None,
                 "life": GpuTime.from_json(data["life"]) if data.get("life") else None,
             }
             record = cls(**{**data, **parts})

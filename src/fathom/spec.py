@@ -31,6 +31,8 @@ class RunSpec:
     steps: int = 10  # at most, where there is a budget
     budget_s: float | None = None  # stop earlier: when the median is known to 1 %, or this much time is spent
     profile: bool = False  # a profiled pass after the timed one
+    learn: bool = False  # train to the workload's target instead of timing steps
+    rounds: int | None = None  # of learning, at most; None is as its lesson says
     life: bool = False  # on a GPU: trace the whole program, context to last step, instead of timing steps
     data: str | None = None  # a folder of real data; None is synthetic
     seed: int = 0
@@ -41,7 +43,7 @@ class RunSpec:
             raise UnknownName.among("phase", self.phase, PHASES)
         if self.precision not in PRECISIONS:
             raise UnknownName.among("precision", self.precision, PRECISIONS)
-        for name, least in (("batch", 1), ("threads", 1), ("warmup", 0), ("steps", 1), ("seed", 0)):
+        for name, least in (("batch", 1), ("threads", 1), ("rounds", 1), ("warmup", 0), ("steps", 1), ("seed", 0)):
             value = getattr(self, name)
             if value is not None and value < least:
                 raise BadOption(f"{name} must be at least {least}, not {value}")

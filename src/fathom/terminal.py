@@ -14,6 +14,7 @@ from rich.table import Table
 
 screen = Console(markup=False)  # what is shown may be a crashed program's last words, brackets and all
 human = Console(stderr=True, markup=False)
+LONG_S = 600.0  # over which speed is averaged for the time left: runs of many kinds take turns
 
 
 def print_json(document: Any) -> None:
@@ -42,7 +43,8 @@ def print_facts(title: str, rows: Sequence[tuple[str, str]]) -> None:
 def progress_bar() -> Progress:
     """Shown to a person at a terminal, and gone when done; in a log it would only be noise."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    return Progress(*columns, console=human, transient=True, disable=not human.is_terminal)
+    shown = human.is_terminal
+    return Progress(*columns, console=human, transient=True, disable=not shown, speed_estimate_period=LONG_S)
 
 
 def text(value: Any) -> str:

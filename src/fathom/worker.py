@@ -85,7 +85,7 @@ def work(pipe: int, spec: RunSpec) -> None:
     try:
         if spec.cores:
             _bind(spec.cores)
-        record = measure(spec, lambda done, total: tell(progress=[done, total]))
+        record = measure(spec, lambda done, total: tell(progress=[done, total]), lambda told: tell(learning=dict(told)))
     except FathomError as error:
         tell(refused=str(error))
     else:

@@ -12,17 +12,23 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
 from torch.autograd import profiler
 from torch.nn.utils import clip_grad_norm_
 from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
 from torch.profiler import record_function
 
 from fathom.dataset import Batch, Dataset, feed
 from fathom.errors import BadOption, UnknownName
+from fathom.lesson import Exhibit, Lesson
+
+if TYPE_CHECKING:
+    from fathom.learner import Learner
+    from fathom.session import Session
 
 Output = dict[str, Tensor]
 
@@ -61,6 +67,7 @@ class Workload(ABC):
     item: ClassVar[str]  # what one row of a batch is: "image", "sentence pair", ...
     expects: ClassVar[str]  # what a --data folder must hold, for the error that says it does not
     presets: ClassVar[Mapping[str, Mapping[str, Any]]]  # tiny, small (the full network) and paper
+    lesson: ClassVar[Lesson | None] = None  # what it shall learn from real data, and how that is judged
     algorithms: ClassVar[int] = 10  # that cuDNN may try for each convolution, in the order of its own guesses
 
     batch: int
@@ -122,9 +129,9 @@ class Workload(ABC):
         dataset: Dataset = self.synthetic(seed)
         return dataset[[index % len(dataset) for index in range(self.batch)]]
 
-    def feed(self, source: Any, device: torch.device, seed: int) -> Iterator[Batch]:
-        """Batches on the device, for ever."""
-        return feed(source, self.batch, device, seed)
+    def feed(self, source: Any, device: torch.device, seed: int, start: int = 0) -> Iterator[Batch]:
+        """Batches on the device, for ever, from batch number start on."""
+        return feed(source, self.batch, device, seed, start)
 
     def begin(self, state: State) -> None:
         """Called once before the first step; may fill state.extra."""
@@ -132,6 +139,28 @@ class Workload(ABC):
 
     def items_per_step(self, phase: str) -> int:
         return self.batch
+
+    def schedule(self, optimizer: Optimizer, steps: int) -> LRScheduler | None:
+        """How the learning rate changes over so many steps of learning; None where it does not."""
+        return None
+
+    def held_out(self, folder: Path, source: Any) -> Any:
+        """The data that quality is judged on; source is what it was trained on."""
+        return self.real(folder, "test")
+
+    def evaluate(self, state: State, held_out: Any) -> float:
+        """The quality of the lesson; the network is in evaluation mode and no gradient is kept."""
+        raise NotImplementedError(f"{self.name} does not say how it is judged")
+
+    def exhibits(self, state: State, held_out: Any) -> list[Exhibit]:
+        """Tables and pictures of what was learnt, for the report."""
+        return []
+
+    def learner(self, session: Session, held_out: Any) -> Learner:
+        """How it learns: batch by batch, unless a workload says otherwise."""
+        from fathom.learner import Learner  # here, as it is made for sessions, and they for workloads
+
+        return Learner(session, held_out)
 
     def train_step(self, state: State) -> Tensor:
         """One update; gives the loss, still on the device."""

@@ -88,7 +88,7 @@ def select(records: Sequence[Record], *, profiled: bool, phases: Sequence[str] =
 def usable(records: Sequence[Record], profiled: bool, phases: Sequence[str]) -> tuple[list[Record], list[str]]:
     """The runs that can answer a question about whole machines, and notes on the others."""
     # a life run has no steps of its own, and a run on some of the cores belongs to the question about cores
-    records = [record for record in records if not record.spec.life and record.spec.cores is None]
+    records = [record for record in records if not (record.spec.life or record.spec.learn or record.spec.cores)]
     failed = [record for record in records if record.outcome != "ok"]
     sound = [record for record in records if record.outcome == "ok"]
     asked = [record for record in sound if record.spec.phase in phases]

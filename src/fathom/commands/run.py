@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import statistics
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from fathom import registry
-from fathom.commands._options import Device, Json, Name, Out, Precision, Preset, Set
-from fathom.errors import BadOption
+from fathom.commands._options import Device, Json, Name, Out, Precision, Preset, Set, options_of
 from fathom.isolate import isolated
 from fathom.record import Record
-from fathom.spec import RunSpec, read_value
+from fathom.spec import RunSpec
 from fathom.store import Store
 from fathom.terminal import print_facts, print_json, progress_bar, seconds
 
@@ -48,7 +47,7 @@ def command(
         steps=steps,
         data=data,
         seed=seed,
-        options=_options(set_ or []),
+        options=options_of(set_ or []),
     )
     with progress_bar() as bar:
         task = bar.add_task(f"{name} {phase}", total=warmup + steps)
@@ -61,16 +60,6 @@ def command(
         print_facts(f"{name} {phase} on {record.device}", [*_summary(record), ("record", str(path))])
     if record.outcome != "ok":
         raise typer.Exit(1)
-
-
-def _options(pairs: list[str]) -> dict[str, Any]:
-    options = {}
-    for pair in pairs:
-        name, equals, value = pair.partition("=")
-        if not (name and equals):
-            raise BadOption(f"--set takes name=value, not {pair!r}")
-        options[name] = read_value(value)
-    return options
 
 
 def _summary(record: Record) -> list[tuple[str, str]]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import gzip
+import io
 import struct
 import zlib
 from pathlib import Path
@@ -10,6 +12,8 @@ from pathlib import Path
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from PIL import Image
+from torch import Tensor
 
 from fathom.dataset import InMemory
 from fathom.errors import DataError
@@ -82,3 +86,11 @@ def _find(folder: Path, name: str) -> Path:
         if candidate.exists():
             return candidate
     raise DataError.at(folder, f"{name} or {name}.gz is missing; put there {EXPECTS}")
+
+
+def drawn(digits: Tensor, across: int) -> str:
+    """Digits (rows of 784 values from 0 to 1) as one picture, dark on light: a PNG in base 64."""
+    rows = digits.float().cpu().view(-1, across, SIDE, SIDE).transpose(1, 2).reshape(-1, across * SIDE)
+    file = io.BytesIO()
+    Image.fromarray((255 - 255 * rows.clamp(0, 1)).byte().numpy()).save(file, "PNG", optimize=True)
+    return base64.b64encode(file.getvalue()).decode()

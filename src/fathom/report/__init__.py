@@ -16,8 +16,8 @@ __all__ = ["html", "markdown", "write"]
 
 TITLE = "Where the time goes"
 STORY = (  # the order in which answers are read: where, how fast, why, then ever finer; others follow by name
-    "breakdown", "phases", "roofline", "gpu_efficiency", "skew", "similarity", "layers", "parallelism", "cores",
-    "sections", "variance", "stationarity",
+    "breakdown", "phases", "learning", "roofline", "gpu_efficiency", "skew", "similarity", "layers", "parallelism",
+    "cores", "sections", "variance", "stationarity",
 )  # fmt: skip
 
 

@@ -77,6 +77,7 @@ def _finding(finding: Finding) -> list[str]:
     blocks = [f"## {_plain(finding.title)}", _plain(finding.summary)]
     for chart in finding.charts:
         blocks += [*_table(chart_table(chart)), _plain(chart.note)]
+    blocks += [f"![{_plain(each.title)}](data:image/png;base64,{each.png})" for each in finding.pictures]
     for table in finding.tables:
         blocks += _table(table)
     return [*blocks, _bullets(finding.notes)]

@@ -6,6 +6,7 @@ Harvard's 2016 code used linear maps and a Gaussian decoder; this is the network
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -15,9 +16,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim import Adagrad, Optimizer
 
-from fathom.dataset import Batch
+from fathom.dataset import Batch, once
 from fathom.datasets import mnist
-from fathom.workload import Output, Workload
+from fathom.lesson import Exhibit, Lesson, Quality
+from fathom.workload import Output, State, Workload
+
+EVALUATED = 5000  # test images at once
 
 
 class VariationalAutoencoder(nn.Module):
@@ -61,6 +65,17 @@ class Autoenc(Workload):
         "paper": {"batch": 100},
     }
 
+    lesson: ClassVar = Lesson(
+        quality=Quality(
+            metric="variational bound",
+            unit="nats",
+            target=-100.0,
+            better="higher",
+            protocol="the mean bound of the test images, one sample of the latents each",
+        ),
+        rounds=1667,  # times 60,000 images: the 1e8 of the paper's Fig. 2
+    )
+
     hidden: int = 500
     latent: int = 20
     learning_rate: float = 0.01  # the paper tried 0.01, 0.02 and 0.1; the larger two overshoot at first
@@ -99,6 +114,24 @@ class Autoenc(Workload):
         """Each reconstruction's brightest rows, drawn with characters."""
         pictures = output["reconstruction"].float().cpu().view(-1, mnist.SIDE, mnist.SIDE)
         return [_drawn(picture) for picture in pictures]
+
+    def evaluate(self, state: State, held_out: mnist.Digits) -> float:
+        total = sum(float(self.loss(state.model, batch)) * len(batch["pixels"]) for batch in _all(held_out, state))
+        return -total / len(held_out)
+
+    def exhibits(self, state: State, held_out: mnist.Digits) -> list[Exhibit]:
+        """Digits that the network dreams up, and test digits above what it makes of them."""
+        model = state.model
+        assert isinstance(model, VariationalAutoencoder)
+        dreamt = torch.sigmoid(model.decode(torch.randn(40, self.latent, device=state.device)))
+        batch = next(once(held_out, 20, state.device))
+        seen = torch.cat([_grey(batch), self.infer(model, batch)["reconstruction"]])
+        pictures = {"Samples": dreamt, "Test digits, and their reconstructions below": seen}
+        return [Exhibit(title=title, png=mnist.drawn(digits, across=20)) for title, digits in pictures.items()]
+
+
+def _all(held_out: mnist.Digits, state: State) -> Iterator[Batch]:
+    return once(held_out, EVALUATED, state.device)
 
 
 def _grey(batch: Batch) -> Tensor:

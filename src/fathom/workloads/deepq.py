@@ -186,7 +186,7 @@ class Deepq(Workload):
             "target_value": reward,  # what target_value() gives where every reward ends the episode
         }
 
-    def feed(self, source: atari.Environment, device: torch.device, seed: int) -> Iterator[Batch]:
+    def feed(self, source: atari.Environment, device: torch.device, seed: int, start: int = 0) -> Iterator[Batch]:
         """Nothing: batches come from the agent's own memory."""
         return iter(())
 

@@ -1,0 +1,127 @@
+"""fathom learn NAME: trains a workload to its quality target, and tells what it took."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from fathom import registry, study
+from fathom.commands._options import Device, Json, Name, Out, Set, options_of
+from fathom.errors import BadOption
+from fathom.isolate import isolated
+from fathom.measure import Progress as Told
+from fathom.record import Record
+from fathom.spec import RunSpec
+from fathom.store import Store
+from fathom.terminal import count, human, print_json, print_table, progress_bar
+
+
+def command(
+    name: Name,
+    data: Annotated[str | None, typer.Option(help="Folder of real data, as given or below FATHOM_DATA.")] = None,
+    runs: Annotated[int, typer.Option(min=1, help="Runs, with one seed each; all of them are reported.")] = 1,
+    seed: Annotated[int, typer.Option(min=0, help="The first seed; the others follow it.")] = 0,
+    rounds: Annotated[int | None, typer.Option(min=1, help="At most so many rounds; the lesson's own number.")] = None,
+    preset: Annotated[str | None, typer.Option(help="tiny, small or paper; the lesson's own.")] = None,
+    device: Device = "auto",
+    precision: Annotated[str | None, typer.Option(help="fp32, tf32 or bf16; on a CPU fp32, else the lesson's.")] = None,
+    set_: Set = None,
+    out: Out = Path("records"),
+    as_json: Json = False,
+) -> None:
+    """Trains a workload until its target is reached; a run that was killed goes on when it is started again."""
+    from fathom.learn import FOLDER
+
+    spec = _spec(name, data, rounds, preset, device, precision, options_of(set_ or []))
+    specs = [RunSpec.from_json({**spec.to_json(), "seed": seed + number}) for number in range(runs)]
+    lesson = registry.workload(name).lesson
+    assert lesson is not None
+    quality = lesson.quality
+    seeds = ", ".join(str(each.seed) for each in specs)
+    aim = f"{quality.metric} of {quality.target:g} {quality.unit} or {quality.better}"
+    human.print(f"{name}: {count(runs, 'run')}, seed{'s' if runs > 1 else ''} {seeds}; the target is a {aim}")
+    store, keep = Store(out), {FOLDER: str(out / "checkpoints")}
+    records = [_run(each, store, keep) for each in study.Plan(tuple(specs)).left(store)]
+    wanted = {each.id for each in specs}
+    records = [record for record in store.records() if record.spec.id in wanted]
+    _tell(records, as_json)
+    if any(record.outcome != "ok" for record in records):
+        raise typer.Exit(1)
+
+
+def _spec(
+    name: str,
+    data: str | None,
+    rounds: int | None,
+    preset: str | None,
+    device: str,
+    precision: str | None,
+    options: Mapping[str, Any],
+) -> RunSpec:
+    """The lesson, and what was said otherwise; a mistake is told now."""
+    from fathom.devices import resolve
+
+    registry.check("workloads", name)
+    workload = registry.workload(name)
+    if (lesson := workload.lesson) is None:
+        raise BadOption(f"{name} has no lesson to learn yet")
+    here = resolve(device)
+    spec = RunSpec(
+        workload=name,
+        learn=True,
+        rounds=rounds,
+        preset=preset or lesson.preset,
+        device=str(here),
+        precision=precision or ("fp32" if here.type == "cpu" else lesson.precision),
+        data=data,
+        options={**lesson.options, **options},
+    )
+    workload.configured(spec.preset, **spec.options)
+    return spec
+
+
+def _run(spec: RunSpec, store: Store, environment: Mapping[str, str]) -> Record:
+    """One run before somebody's eyes: the bar, and a line for each round."""
+    begun = time.perf_counter()
+    with progress_bar() as bar:
+        task = bar.add_task(f"{spec.workload}, seed {spec.seed}", total=None)
+
+        def told(done: int, total: int) -> None:
+            bar.update(task, completed=done, total=total)
+
+        def hear(news: Mapping[str, Any]) -> None:
+            spent = time.perf_counter() - begun
+            where = f"round {news['round']} of at most {news['rounds']}"
+            bar.console.print(f"{where}: loss {news['loss']:.4g}, quality {news['quality']:.4g}, {spent:.0f} s")
+
+        def watch(index: int, spec: RunSpec) -> Told:
+            return told
+
+        run = partial(isolated, hear=hear, environment=environment)
+        ((record, _),) = study.conduct([spec], store, watch, run=run)
+    return record
+
+
+def _tell(records: list[Record], as_json: bool) -> None:
+    rows = [_row(record) for record in records]
+    if as_json:
+        print_json({"runs": rows} if len(rows) != 1 else rows[0])
+        return
+    columns = ["seed", "quality", "target", "reached", "seconds", "items", "energy_j"]
+    title = f"{records[0].spec.workload}: {rows[0]['metric']}"
+    print_table(title, columns, [[row[column] for column in columns] for row in rows])
+    for row in rows:
+        if row["outcome"] != "ok":
+            human.print(f"seed {row['seed']}: {row['outcome']}")
+
+
+def _row(record: Record) -> dict[str, Any]:
+    keys = ("metric", "unit", "quality", "target", "reached", "seconds", "items", "energy_j", "resumed")
+    outcome = record.outcome if record.outcome == "ok" else f"failed: {record.reason}"
+    found = {key: getattr(record.learning, key, None) for key in keys}
+    return {"workload": record.spec.workload, "seed": record.spec.seed, **found, "outcome": outcome}

@@ -1,0 +1,161 @@
+"""learned(spec) -> Record: training to a target, with checkpoints: a run that is killed goes on where it was."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fathom.dataset import folder_at
+from fathom.errors import BadOption, DataError
+from fathom.learner import Learner
+from fathom.machine import fingerprint
+from fathom.measure import Hear, Progress, now_and_then
+from fathom.meter import Meter
+from fathom.record import Learning, Point, Record
+from fathom.session import Session
+from fathom.spec import RunSpec
+from fathom.timing import wait
+
+FOLDER = "FATHOM_CHECKPOINTS"  # the variable that names where checkpoints are kept; without it there are none
+KEEP_EVERY_S = 15.0  # between two checkpoints, at least
+
+
+def learned(spec: RunSpec, progress: Progress, hear: Hear) -> Record:
+    """Rounds until the target is reached or the lesson is over; what was done before a kill counts."""
+    with Session(spec).setup() as session:
+        learner = session.workload.learner(session, _held_out(session))
+        course = Course(learner, session)
+        course.resume()
+        course.run(now_and_then(progress), hear)
+        return Record(
+            spec=spec,
+            machine=fingerprint(session.device),
+            device=str(session.device),
+            outcome="failed" if course.diverged else "ok",
+            reason=course.diverged,
+            items_per_step=session.items_per_step,
+            parameters=sum(parameter.numel() for parameter in session.state.model.parameters()),
+            learning=course.told(),
+        )
+
+
+class Course:
+    """One run of learning on its way: what has been learnt, what it took, and what is kept of it on disk."""
+
+    def __init__(self, learner: Learner, session: Session) -> None:
+        self.learner, self.session = learner, session
+        self.curve: list[Point] = []
+        self.seconds, self.joules = 0.0, 0.0  # spent before this process
+        self.resumed = 0
+        self.diverged: str | None = None
+        self.meter = Meter(session.device)
+        self.begun = self.kept = time.perf_counter()
+
+    @property
+    def finished(self) -> bool:
+        if self.diverged or len(self.curve) >= self.learner.rounds:
+            return True
+        lesson = self.learner.lesson
+        return bool(self.curve) and lesson.stops_at_target and lesson.quality.reached(self.curve[-1].quality)
+
+    def run(self, progress: Progress, hear: Hear) -> None:
+        total = self.learner.rounds * self.learner.steps_per_round
+        while not self.finished:
+            loss, items = self.learner.train(lambda done: progress(done, total))
+            if not math.isfinite(loss):
+                self.diverged = f"the loss is {loss} in round {len(self.curve) + 1}"
+                return
+            quality = self.learner.evaluate()
+            wait(self.session.device)
+            before = self.curve[-1].items if self.curve else 0
+            point = Point(items=before + items, seconds=self._spent(), loss=loss, quality=quality)
+            self.curve.append(point)
+            hear({"round": len(self.curve), "rounds": self.learner.rounds, "loss": loss, "quality": quality})
+            if self.finished or time.perf_counter() - self.kept >= KEEP_EVERY_S:
+                self._keep()
+
+    def told(self) -> Learning:
+        quality = self.learner.lesson.quality
+        last = self.curve[-1] if self.curve else None
+        joules = self.meter.joules()
+        return Learning(
+            metric=quality.metric,
+            unit=quality.unit,
+            target=quality.target,
+            better=quality.better,
+            protocol=quality.protocol,
+            quality=last.quality if last else None,
+            reached=last is not None and quality.reached(last.quality),
+            seconds=self._spent(),
+            items=last.items if last else 0,
+            energy_j=None if joules is None else self.joules + joules,
+            metered=self.meter.name,
+            curve=self.curve,
+            resumed=self.resumed,
+            exhibits=[] if self.diverged else self.learner.exhibits(),
+        )
+
+    def resume(self) -> None:
+        """Goes on from this run's checkpoint, where there is one: the same numbers follow as without a break."""
+        path = self._path()
+        if path is None or not path.exists():
+            return
+        try:
+            kept = torch.load(path, map_location="cpu", weights_only=True)
+            self.learner.load_state_dict(kept["learner"])
+            torch.set_rng_state(kept["random"])
+            if self.session.device.type == "cuda":
+                torch.cuda.set_rng_state(kept["random_gpu"], self.session.device)
+            self.curve = [Point(**point) for point in kept["curve"]]
+        except Exception as error:  # whatever a damaged file may raise
+            raise DataError.at(path, f"not a checkpoint of this run; remove it to begin anew: {error}") from None
+        self.seconds, self.joules, self.resumed = kept["seconds"], kept["joules"], kept["resumed"] + 1
+        self.begun = time.perf_counter()
+
+    def _keep(self) -> None:
+        """Through a second file, so that a kill in the middle leaves the checkpoint before."""
+        path = self._path()
+        if path is None:
+            return
+        gpu = self.session.device.type == "cuda"
+        document = {
+            "learner": self.learner.state_dict(),
+            "random": torch.get_rng_state(),
+            "random_gpu": torch.cuda.get_rng_state(self.session.device) if gpu else None,
+            "curve": [vars(point) for point in self.curve],
+            "seconds": self._spent(),
+            "joules": self.joules + (self.meter.joules() or 0.0),
+            "resumed": self.resumed,
+        }
+        part = path.with_suffix(".part")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with part.open("wb") as file:
+                torch.save(document, file)
+                file.flush()
+                os.fsync(file.fileno())
+            part.replace(path)
+        except OSError as error:
+            raise BadOption(f"cannot keep a checkpoint at {path}: {error.strerror or error}") from None
+        self.kept = time.perf_counter()
+
+    def _spent(self) -> float:
+        return self.seconds + time.perf_counter() - self.begun
+
+    def _path(self) -> Path | None:
+        folder = os.environ.get(FOLDER)
+        spec = self.session.spec
+        return Path(folder) / f"{spec.workload}-{spec.id}.pt" if folder else None
+
+
+def _held_out(session: Session) -> Any:
+    """What quality is judged on: the test split, or synthetic data that training has not seen."""
+    spec, workload = session.spec, session.workload
+    if spec.data is None:
+        return workload.synthetic(spec.seed + 1)
+    return workload.held_out(folder_at(spec.data, workload.expects), session.state.source)

@@ -1,0 +1,83 @@
+"""Learner: one run of learning, in rounds of training with a look at held-out data after each.
+
+This one serves every workload that learns from a data set batch by batch; a workload that does otherwise (many
+starts at once, playing a game) makes its own in Workload.learner().
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fathom.errors import BadOption
+from fathom.lesson import Exhibit, Lesson
+from fathom.session import Session
+
+
+class Learner:
+    """Trains a session's workload. What state_dict() gives is enough to go on in another process."""
+
+    def __init__(self, session: Session, held_out: Any) -> None:
+        self.session, self.held_out = session, held_out
+        self.workload, self.state = session.workload, session.state
+        if self.workload.lesson is None:
+            raise BadOption(f"{self.workload.name} has no lesson to learn")
+        self.lesson: Lesson = self.workload.lesson
+        self.rounds = session.spec.rounds or self.lesson.rounds
+        self.steps_done = 0
+        assert self.state.optimizer is not None, "learning is training"
+        self.schedule = self.workload.schedule(self.state.optimizer, self.rounds * self.steps_per_round)
+
+    @property
+    def steps_per_round(self) -> int:
+        return self.lesson.steps or math.ceil(len(self.state.source) / self.workload.batch)
+
+    def train(self, told: Callable[[int], None]) -> tuple[float, int]:
+        """One round; gives its mean loss and the items it took. told() hears of every step done so far."""
+        losses: list[Tensor] = []
+        for _ in range(self.steps_per_round):
+            losses.append(self.workload.train_step(self.state))
+            if self.schedule is not None:
+                self.schedule.step()
+            self.steps_done += 1
+            told(self.steps_done)
+        items = self.steps_per_round * self.session.items_per_step
+        return float(torch.stack(losses).mean()), items
+
+    def evaluate(self) -> float:
+        """The quality on held-out data."""
+        self.state.model.eval()
+        with torch.inference_mode(), self.state.autocast():
+            value = self.workload.evaluate(self.state, self.held_out)
+        self.state.model.train()
+        return value
+
+    def exhibits(self) -> list[Exhibit]:
+        """What is worth showing of the network that has learnt: tables and pictures."""
+        self.state.model.eval()
+        with torch.inference_mode():
+            return self.workload.exhibits(self.state, self.held_out)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Tensors, numbers and words alone, so that a checkpoint can be read without running anything in it."""
+        assert self.state.optimizer is not None
+        return {
+            "model": self.state.model.state_dict(),
+            "optimizer": self.state.optimizer.state_dict(),
+            "schedule": None if self.schedule is None else self.schedule.state_dict(),
+            "steps_done": self.steps_done,
+        }
+
+    def load_state_dict(self, kept: dict[str, Any]) -> None:
+        assert self.state.optimizer is not None
+        self.state.model.load_state_dict(kept["model"])
+        self.state.optimizer.load_state_dict(kept["optimizer"])
+        if self.schedule is not None:
+            self.schedule.load_state_dict(kept["schedule"])
+        self.steps_done = int(kept["steps_done"])
+        state, spec = self.state, self.session.spec
+        state.batches = self.workload.feed(state.source, state.device, spec.seed, start=self.steps_done)

@@ -1,0 +1,73 @@
+"""Joules as the hardware counts them: an NVIDIA GPU's own counter, and Intel's RAPL for the CPU where readable."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
+
+RAPL = Path("/sys/class/powercap")
+
+
+class Meter:
+    """Counts from when it is made. What nobody counts is None, never zero."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._gpu = _gpu_counter(device.index or 0) if device.type == "cuda" else None
+        self._packages = _packages()
+        self._begun = self._now()
+
+    @property
+    def name(self) -> str | None:
+        """What is counted, in words; None where nothing is."""
+        parts = [*(["the GPU's counter"] if self._gpu else []), *(["RAPL of the CPU"] if self._packages else [])]
+        return " and ".join(parts) or None
+
+    def joules(self) -> float | None:
+        """Since it was made, over all that is counted; a counter that went round is taken to have done so once."""
+        if not self._begun:
+            return None
+        total = 0.0
+        for name, (value, most) in self._now().items():
+            spent = value - self._begun[name][0]
+            total += spent if spent >= 0 else spent + most
+        return total
+
+    def _now(self) -> dict[str, tuple[float, float]]:
+        """Counter -> joules, and where it goes round."""
+        found = {}
+        if self._gpu is not None:
+            import pynvml
+
+            found["gpu"] = (pynvml.nvmlDeviceGetTotalEnergyConsumption(self._gpu) / 1e3, float("inf"))
+        for package in self._packages:
+            most = float((package / "max_energy_range_uj").read_text()) / 1e6
+            found[package.name] = (float((package / "energy_uj").read_text()) / 1e6, most)
+        return found
+
+
+def _gpu_counter(index: int) -> object | None:
+    """The card's handle if it counts energy (Volta and later do)."""
+    import pynvml
+
+    try:
+        pynvml.nvmlInit()
+        handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+        pynvml.nvmlDeviceGetTotalEnergyConsumption(handle)
+    except pynvml.NVMLError:
+        return None
+    return handle  # type: ignore[no-any-return]
+
+
+def _packages() -> list[Path]:
+    """RAPL's whole-processor domains that this user may read: most systems keep them for root."""
+    found = []
+    for folder in sorted(RAPL.glob("intel-rapl:[0-9]")):
+        try:
+            (folder / "energy_uj").read_text()
+        except OSError:
+            continue
+        found.append(folder)
+    return found
