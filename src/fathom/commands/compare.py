@@ -9,13 +9,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from fathom import registry
 from fathom.commands._options import Device, Json, Preset
-from fathom.compare import Change, Comparison, compare, geometric_mean, in_common
 from fathom.errors import BadOption, DataError
 from fathom.interleave import BUDGET_S, STEPS, Turn, interleave, side, turns
 from fathom.measure import Progress as Told
@@ -23,6 +22,9 @@ from fathom.record import Record
 from fathom.spec import RunSpec
 from fathom.store import Store
 from fathom.terminal import count, human, print_json, print_table, progress_bar, screen, seconds
+
+if TYPE_CHECKING:  # what it computes with takes a second to load, which `fathom --help` need not wait for
+    from fathom.compare import Change, Comparison
 
 MANY = 500  # launches that nobody would wait for
 EXPLAINED = 3  # changes told op by op, the largest; --json tells all
@@ -63,6 +65,8 @@ def command(
     else:
         folders = Path(a), Path(b)
     lots = _read(folders[0], names), _read(folders[1], names)
+    from fathom.compare import compare, geometric_mean, in_common
+
     found = compare(*lots, change=beyond)
     if not in_common(found):
         raise DataError(f"nothing in common: {'; '.join(map(_contents, folders, lots))}")
@@ -250,6 +254,8 @@ def _summary(found: Sequence[Comparison], beyond: float) -> str:
         for verdict in ("no change", "not comparable")
         if (number := sum(each.verdict == verdict for each in found))
     ]
+    from fathom.compare import geometric_mean
+
     if mean := geometric_mean(found):
         parts.append(f"geometric mean of B/A: {mean:.3f}")
     worse = ", ".join(each.name for each in found if each.regressed(beyond))

@@ -5,18 +5,20 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from fathom import registry, repeat
-from fathom.analyses._launches import PARTS, SECTIONS, Launches, launched
 from fathom.commands._conduct import conduct
 from fathom.commands._options import Json, Out, Preset
 from fathom.record import Record
 from fathom.spec import RunSpec
 from fathom.store import Store
 from fathom.terminal import human, print_json, print_table
+
+if TYPE_CHECKING:  # the statistics take a second to load, which `fathom --help` need not wait for
+    from fathom.analyses._launches import Launches
 
 
 def command(
@@ -61,6 +63,8 @@ def command(
 
 def _tell(specs: Sequence[RunSpec], records: Sequence[Record], out: Path, as_json: bool) -> None:
     """How the launches of each configuration lie: a table each, or one document."""
+    from fathom.analyses._launches import launched
+
     told = []
     for spec in specs:
         own = [record for record in records if record.spec.id == spec.id]
@@ -75,6 +79,8 @@ def _tell(specs: Sequence[RunSpec], records: Sequence[Record], out: Path, as_jso
 
 
 def _print(launches: Launches, failed: int) -> None:
+    from fathom.analyses._launches import PARTS, SECTIONS
+
     rows: list[list[Any]] = []
     for name, section in {**SECTIONS, **PARTS}.items():
         if lies := launches.spread(section):
@@ -86,6 +92,8 @@ def _print(launches: Launches, failed: int) -> None:
 
 
 def _document(launches: Launches, failed: int) -> dict[str, Any]:
+    from fathom.analyses._launches import PARTS, SECTIONS
+
     sections = {section: launches.spread(section) for section in (*SECTIONS.values(), *PARTS.values())}
     return {
         "workload": launches.workload,
