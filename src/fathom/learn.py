@@ -39,7 +39,7 @@ def learned(spec: RunSpec, progress: Progress, hear: Hear) -> Record:
             outcome="failed" if course.diverged else "ok",
             reason=course.diverged,
             items_per_step=session.items_per_step,
-            parameters=sum(parameter.numel() for parameter in session.state.model.parameters()),
+            parameters=learner.parameters,
             learning=course.told(),
         )
 

@@ -26,7 +26,7 @@ class Learner:
         self.workload, self.state = session.workload, session.state
         if self.workload.lesson is None:
             raise BadOption(f"{self.workload.name} has no lesson to learn")
-        self.lesson: Lesson = self.workload.lesson
+        self.lesson: Lesson = self.workload.lesson.given(session.spec.options)
         self.rounds = session.spec.rounds or self.lesson.rounds
         self.steps_done = 0
         assert self.state.optimizer is not None, "learning is training"
@@ -35,6 +35,11 @@ class Learner:
     @property
     def steps_per_round(self) -> int:
         return self.lesson.steps or math.ceil(len(self.state.source) / self.workload.batch)
+
+    @property
+    def parameters(self) -> int:
+        """Weights that are learnt."""
+        return sum(parameter.numel() for parameter in self.state.model.parameters())
 
     def train(self, told: Callable[[int], None]) -> tuple[float, int]:
         """One round; gives its mean loss and the items it took. told() hears of every step done so far."""

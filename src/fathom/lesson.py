@@ -32,6 +32,11 @@ class Lesson:
     options: Mapping[str, Any] = field(default_factory=dict)  # fields of the workload, changed
     precision: str = "fp32"
     stops_at_target: bool = True  # False where the protocol says how long to train, whatever comes of it
+    instead: Mapping[str, Lesson] = field(default_factory=dict)  # another lesson, where the switch so named is on
+
+    def given(self, options: Mapping[str, Any]) -> Lesson:
+        """This lesson, or the one that stands in its place with these options."""
+        return next((lesson for switch, lesson in self.instead.items() if options.get(switch)), self)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -44,10 +44,11 @@ def _order(record: Record) -> tuple[object, ...]:
 
 
 def _name(record: Record) -> str:
-    """What is learnt: the workload, the data, and whatever was changed."""
+    """What is learnt: the workload, the data, and the switches that are on (memnet has another target where joint)."""
     spec = record.spec
     data = spec.data.rstrip("/").rpartition("/")[2] if spec.data else "synthetic data"
-    return f"{spec.workload} on {data}"
+    switches = [name for name, value in spec.options.items() if value is True]
+    return ", ".join([f"{spec.workload} on {data}", *switches])
 
 
 def _names(runs: Iterable[Run]) -> list[str]:

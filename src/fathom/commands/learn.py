@@ -41,7 +41,7 @@ def command(
     specs = [RunSpec.from_json({**spec.to_json(), "seed": seed + number}) for number in range(runs)]
     lesson = registry.workload(name).lesson
     assert lesson is not None
-    quality = lesson.quality
+    quality = lesson.given(spec.options).quality
     seeds = ", ".join(str(each.seed) for each in specs)
     aim = f"{quality.metric} of {quality.target:g} {quality.unit} or {quality.better}"
     human.print(f"{name}: {count(runs, 'run')}, seed{'s' if runs > 1 else ''} {seeds}; the target is a {aim}")
@@ -70,6 +70,7 @@ def _spec(
     workload = registry.workload(name)
     if (lesson := workload.lesson) is None:
         raise BadOption(f"{name} has no lesson to learn yet")
+    lesson = lesson.given(options)
     here = resolve(device)
     spec = RunSpec(
         workload=name,

@@ -61,9 +61,10 @@ class Stories(InMemory):
     [items, words]; answer [items]. Sentences begin at the left, and 0 is no word.
     """
 
-    def __init__(self, vocabulary: list[str], **columns: Tensor) -> None:
+    def __init__(self, vocabulary: list[str], each: Sequence[Stories] = (), **columns: Tensor) -> None:
         super().__init__(**columns)
         self.vocabulary = vocabulary  # the word of each number
+        self.each = each  # of all tasks together: the same stories task by task, each with words and shapes of its own
 
 
 def read(folder: Path, split: str = "train", *, task: int = 1, subset: str = "en", capacity: int = 50) -> Stories:
@@ -72,18 +73,24 @@ def read(folder: Path, split: str = "train", *, task: int = 1, subset: str = "en
     Vocabulary and shapes come from all three, so that the splits agree; a question sees the last `capacity` sentences.
     """
     place = _subset_folder(folder, subset)
-    splits: dict[str, list[Question]] = {"train": [], "valid": [], "test": []}
-    for number in range(1, len(TASKS) + 1) if task == 0 else [task]:
-        training, testing = (
-            read_file(place / f"qa{number}_{TASKS[number - 1]}_{part}.txt", capacity) for part in ("train", "test")
-        )
-        held_out = len(training) // 10
-        splits["train"] += training[: len(training) - held_out]
-        splits["valid"] += training[len(training) - held_out :]
-        splits["test"] += testing
-    if not splits[split]:
-        raise DataError.at(place, f"too few training questions of task {task} to hold out a tenth for validation")
-    return _numbered(splits[split], [question for part in splits.values() for question in part])
+    tasks = [_splits(place, number, capacity) for number in (range(1, len(TASKS) + 1) if task == 0 else [task])]
+    for number, splits in enumerate(tasks, task or 1):
+        if not splits[split]:
+            raise DataError.at(place, f"too few training questions of task {number} to hold out a tenth for validation")
+
+    def numbered(some: Sequence[dict[str, list[Question]]], each: Sequence[Stories] = ()) -> Stories:
+        everything = [question for splits in some for part in splits.values() for question in part]
+        return _numbered([question for splits in some for question in splits[split]], everything, each=each)
+
+    return numbered(tasks, [numbered([splits]) for splits in tasks] if task == 0 else ())
+
+
+def _splits(place: Path, number: int, capacity: int) -> dict[str, list[Question]]:
+    training, testing = (
+        read_file(place / f"qa{number}_{TASKS[number - 1]}_{part}.txt", capacity) for part in ("train", "test")
+    )
+    kept = len(training) - len(training) // 10
+    return {"train": training[:kept], "valid": training[kept:], "test": testing}
 
 
 def synthetic(seed: int, *, memory: int = 10, words: int = 6, items: int = 2000) -> Stories:
@@ -202,7 +209,9 @@ def _shown(text: str) -> str:
     return ascii(text if len(text) <= 60 else text[:57] + "...")
 
 
-def _numbered(chosen: Sequence[Question], everything: Sequence[Question], least_words: int = 0) -> Stories:
+def _numbered(
+    chosen: Sequence[Question], everything: Sequence[Question], least_words: int = 0, each: Sequence[Stories] = ()
+) -> Stories:
     """The chosen questions as word numbers, with the vocabulary and the shapes of everything."""
     sentences = {sentence for question in everything for sentence in (*question.story, question.words)}
     spoken = {word for sentence in sentences for word in sentence} | {question.answer for question in everything}
@@ -219,6 +228,7 @@ def _numbered(chosen: Sequence[Question], everything: Sequence[Question], least_
         pointers[item, : len(question.story)] = [row[sentence] for sentence in reversed(question.story)]
     return Stories(
         vocabulary,
+        each,
         story=torch.from_numpy(table[pointers]),
         question=torch.from_numpy(table[[row[question.words] for question in chosen]]),
         answer=torch.tensor([number[question.answer] for question in chosen]),
