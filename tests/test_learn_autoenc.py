@@ -1,0 +1,58 @@
+"""The autoencoder learns its digits: one look through the real ones is enough to pass -140 nats."""
+
+from __future__ import annotations
+
+import base64
+import io
+
+import pytest
+import torch
+from conftest import real_data
+from PIL import Image
+
+from fathom.datasets import mnist
+from fathom.learn import learned
+from fathom.session import Session
+from fathom.spec import RunSpec
+
+ONE_ROUND = {"adam": True, "batch": 100, "learning_rate": 0.003}
+
+
+def test_one_round_through_mnist_passes_140_nats() -> None:
+    folder = real_data("mnist")
+    spec = RunSpec(workload="autoenc", preset="paper", device="cpu", learn=True, rounds=1, data=str(folder))
+    record = learned(RunSpec.from_json({**spec.to_json(), "options": ONE_ROUND}), lambda *_: None, lambda _: None)
+    assert record.learning is not None
+    assert record.learning.items == 60_000
+    assert record.learning.quality is not None
+    assert record.learning.quality > -140
+
+
+def test_the_bound_is_judged_over_every_test_image_by_the_loss() -> None:
+    with Session(RunSpec(workload="autoenc", preset="tiny", device="cpu")).setup() as session:
+        workload, model = session.workload, session.state.model
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.zero_()  # then every pixel is a coin, and the latents say nothing
+        pixels = torch.full((7001, 784), 255, dtype=torch.uint8)
+        digits = mnist.Digits(pixels=pixels, label=torch.zeros(7001, dtype=torch.long))
+        with torch.inference_mode():
+            quality = workload.evaluate(session.state, digits)
+    assert quality == pytest.approx(-784 * torch.log(torch.tensor(2.0)).item(), rel=1e-5)
+
+
+def test_exhibits_are_pictures_of_digits() -> None:
+    with Session(RunSpec(workload="autoenc", preset="tiny", device="cpu")).setup() as session, torch.inference_mode():
+        shown = session.workload.exhibits(session.state, mnist.synthetic(1))
+    assert [exhibit.title for exhibit in shown] == ["Samples", "Test digits, and their reconstructions below"]
+    for exhibit in shown:
+        assert exhibit.png is not None
+        assert Image.open(io.BytesIO(base64.b64decode(exhibit.png))).size == (20 * 28, 2 * 28)
+
+
+def test_drawn_digits_stand_in_rows() -> None:
+    digits = torch.zeros(4, 784)
+    digits[1] = 1  # the second of the first row
+    picture = Image.open(io.BytesIO(base64.b64decode(mnist.drawn(digits, across=2))))
+    assert picture.size == (56, 56)
+    assert [picture.getpixel(at) for at in ((14, 14), (42, 14), (14, 42))] == [255, 0, 255]
