@@ -7,7 +7,8 @@ import math
 import re
 import struct
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,7 +28,7 @@ class BadPicture(Exception):
 
 def decode(content: bytes, part: Callable[[int, int], Box], side: int) -> NDArray[np.uint8]:
     """The part that is chosen for the picture's width and height, as side x side x 3 bytes."""
-    try:
+    with _told_in_one_line():
         image = _opened(content)
         width, height = image.size
         box = part(width, height)
@@ -40,6 +41,18 @@ def decode(content: bytes, part: Callable[[int, int], Box], side: int) -> NDArra
         across, down = image.width / width, image.height / height
         scaled = box[0] * across, box[1] * down, min(box[2] * across, image.width), min(box[3] * down, image.height)
         return np.asarray(image.convert("RGB").resize((side, side), Image.Resampling.BILINEAR, scaled))
+
+
+def size(content: bytes) -> tuple[int, int]:
+    """Width and height, from the header alone."""
+    with _told_in_one_line():
+        return _opened(content).size
+
+
+@contextmanager
+def _told_in_one_line() -> Iterator[None]:
+    try:
+        yield
     except UnidentifiedImageError:
         raise BadPicture("not a JPEG picture") from None
     except _PILLOW_REFUSES as error:

@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 from torch.nn import functional as F
 
 from fathom.dataset import Batch, Dataset, InMemory
-from fathom.datasets._jpeg import BadPicture, Box, decode
+from fathom.datasets._jpeg import BadPicture, Box, decode, size
 from fathom.datasets._tar import Member, members
+from fathom.datasets._thumbnails import Thumbnails
 from fathom.errors import DataError
 
 ARCHIVE = "ILSVRC2012_img_train.tar"
@@ -114,6 +115,36 @@ def read(folder: Path, split: str, side: int, classes: int) -> Images:
         problem = f"{found} classes, but the network tells {classes} apart; run it with the option classes={found}"
         raise DataError.at(folder, problem)
     return Images(files, side, augment=split == "train")
+
+
+def thumbnails(images: Images, largest: int) -> Thumbnails | None:
+    """All of a set's pictures, decoded now; None where they are not squares of one size, and no larger than that."""
+    files = images.files
+    if not largest:
+        return None
+    try:
+        side, _ = size(files.content(0))
+    except BadPicture as error:
+        raise files.fault(0, str(error)) from None
+
+    def whole(width: int, height: int) -> Box:
+        if not width == height == side:
+            raise _OtherSize
+        return 0, 0, side, side
+
+    if side > largest:
+        return None
+    reader = Images(files, side, augment=False)
+    try:
+        pictures = [reader._decoded(index, whole) for index in range(len(images))]
+    except _OtherSize:
+        return None
+    pixels = torch.from_numpy(np.stack(pictures)).permute(0, 3, 1, 2)
+    return Thumbnails(pixels, torch.from_numpy(files.labels), images.class_names)
+
+
+class _OtherSize(Exception):
+    """A picture that is not as large as the first of its set."""
 
 
 def _find(folder: Path, split: str) -> Files:

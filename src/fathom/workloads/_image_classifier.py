@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -11,15 +13,19 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim import SGD, Optimizer
+from torch.optim.lr_scheduler import LambdaLR
 
-from fathom.dataset import Batch
+from fathom.dataset import Batch, once
 from fathom.datasets import imagenet
+from fathom.datasets._thumbnails import Thumbnails, Variation, enlarged, varied
 from fathom.errors import BadOption
-from fathom.workload import Output, Workload
+from fathom.lesson import Exhibit, Quality
+from fathom.workload import Output, State, Workload
 
 _MEAN = (0.485, 0.456, 0.406)  # of ImageNet's red, green and blue, where white is 1
 _DEVIATION = (0.229, 0.224, 0.225)
 _SHRINKS = (1, 2, 4, 8, 16)  # every width of the three networks can be divided by these, AlexNet's groups included
+_EVALUATED = 500  # pictures at a time
 
 
 class Normalise(nn.Module):
@@ -52,6 +58,16 @@ def dense_layers(features: int, hidden: int, classes: int, dropout: float) -> nn
     return layers
 
 
+def top_1(target: float) -> Quality:
+    return Quality(
+        metric="top-1 accuracy",
+        unit="%",
+        target=target,
+        better="higher",
+        protocol="all pictures of the test set, each whole and seen once, scaled to the network's input",
+    )
+
+
 @dataclass(frozen=True, kw_only=True)
 class ImageClassifier(Workload):
     """A network from images to one of many classes."""
@@ -69,6 +85,16 @@ class ImageClassifier(Workload):
     learning_rate: float = 0.01
     momentum: float = 0.9
     weight_decay: float = 5e-4
+
+    # For learning; as they stand here they change nothing.
+    resident: int = 0  # pictures of at most so many pixels a side are kept on the device, and varied there by:
+    shift: float = 0.125  # of the side, across and down
+    zoom: float = 0.0  # 0.2 scales width and height, each for itself, to between 1/1.2 and 1.2
+    turn: float = 0.0  # degrees, either way
+    colour: float = 0.0  # of brightness, contrast and saturation, more or less
+    hole: float = 0.0  # the side of a square that is painted over, of the picture's
+    label_smoothing: float = 0.0
+    warm_up: float = 0.1  # the share of all steps in which the learning rate rises
 
     def __post_init__(self) -> None:
         if self.side < self.smallest_side:
@@ -91,15 +117,24 @@ class ImageClassifier(Workload):
     def synthetic(self, seed: int) -> imagenet.Patterns:
         return imagenet.synthetic(seed, self.side, self.classes)
 
-    def real(self, folder: Path, split: str = "train") -> imagenet.Images:
-        return imagenet.read(folder, split, self.side, self.classes)
+    def real(self, folder: Path, split: str = "train") -> imagenet.Images | Thumbnails:
+        images = imagenet.read(folder, split, self.side, self.classes)
+        return imagenet.thumbnails(images, self.resident) or images
+
+    def feed(self, source: Any, device: torch.device, seed: int, start: int = 0) -> Iterator[Batch]:
+        batches = super().feed(source, device, seed, start)
+        if not isinstance(source, Thumbnails):
+            return batches
+        by = Variation(self.shift, self.zoom, self.turn, self.colour, self.hole)
+        return ({**batch, "image": varied(batch["image"], self.side, by)} for batch in batches)
 
     def forward(self, model: nn.Module, batch: Batch) -> Tensor:
         logits: Tensor = model(batch["image"])
         return logits
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
-        return F.cross_entropy(self.forward(model, batch).float(), batch["label"])
+        logits = self.forward(model, batch).float()
+        return F.cross_entropy(logits, batch["label"], label_smoothing=self.label_smoothing)
 
     def optimizer(self, model: nn.Module) -> Optimizer:
         return SGD(
@@ -109,6 +144,40 @@ class ImageClassifier(Workload):
             weight_decay=self.weight_decay,
             fused=True,  # one pass over the parameters, which for VGG-19 are half a gigabyte
         )
+
+    def schedule(self, optimizer: Optimizer, steps: int) -> LambdaLR:
+        """Up in a straight line, then down to nothing along half a cosine."""
+        rise = max(1, round(self.warm_up * steps))
+
+        def share(step: int) -> float:
+            if step < rise:
+                return (step + 1) / rise
+            return (1 + math.cos(math.pi * (step - rise) / max(1, steps - rise))) / 2
+
+        return LambdaLR(optimizer, share)
+
+    def evaluate(self, state: State, held_out: Any) -> float:
+        """The share of pictures whose likeliest class is theirs, in percent."""
+        right = self._confusion(state, held_out).diagonal().sum()
+        return 100 * float(right) / len(held_out)
+
+    def exhibits(self, state: State, held_out: Any) -> list[Exhibit]:
+        """How well each class is known, and what it is most often taken for."""
+        with state.autocast():
+            confusion = self._confusion(state, held_out)
+        names = [*held_out.class_names, *(f"class {label}" for label in range(len(held_out.class_names), self.classes))]
+        rows = [_known(names, label, counts) for label, counts in enumerate(confusion.tolist()) if any(counts)]
+        return [Exhibit(title="Classes", columns=["class", "pictures", "top-1, %", "most often taken for"], rows=rows)]
+
+    def _confusion(self, state: State, held_out: Any) -> Tensor:
+        """How many pictures of each class (down) the network takes for each (across)."""
+        pairs = torch.zeros(self.classes**2, dtype=torch.long, device=state.device)
+        for batch in once(held_out, _EVALUATED, state.device):
+            if isinstance(held_out, Thumbnails):
+                batch["image"] = enlarged(batch["image"], self.side)
+            pair = batch["label"] * self.classes + self.forward(state.model, batch).argmax(-1)
+            pairs += torch.bincount(pair, minlength=self.classes**2)
+        return pairs.view(self.classes, self.classes)
 
     def infer(self, model: nn.Module, batch: Batch) -> Output:
         """The five likeliest classes, best first, and how likely each is."""
@@ -123,3 +192,11 @@ class ImageClassifier(Workload):
             ", ".join(f"{names.get(index, f'class {index}')} {chance:.1%}" for index, chance in zip(*row, strict=True))
             for row in guesses
         ]
+
+
+def _known(names: list[str], label: int, counts: list[int]) -> list[Any]:
+    """A class, its pictures, how many percent of them are known, and what the others are most often taken for."""
+    wrong = [*counts[:label], 0, *counts[label + 1 :]]
+    most = max(wrong)
+    other = f"{names[wrong.index(most)]} ({most})" if most else None
+    return [names[label], sum(counts), 100 * counts[label] / sum(counts), other]

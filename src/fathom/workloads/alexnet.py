@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from fathom.workloads._image_classifier import ImageClassifier, Normalise, dense_layers
+from fathom.lesson import Lesson
+from fathom.workloads._image_classifier import ImageClassifier, Normalise, dense_layers, top_1
 
 _K, _ALPHA, _BETA = 2.0, 1e-4, 0.75  # the paper's; each channel is divided by (k + alpha * sum of 5 squares) ** beta
 _POSITIVE = ("conv2", "conv4", "conv5", "full1", "full2")
@@ -129,6 +130,21 @@ class AlexNet(ImageClassifier):
         "small": {"batch": 4},
         "paper": {"batch": 128},
     }
+
+    lesson: ClassVar = Lesson(
+        quality=top_1(85.0),
+        rounds=100,
+        precision="bf16",
+        options={
+            "classes": 10,
+            "resident": 64,
+            "zoom": 0.15,
+            "turn": 10.0,
+            "colour": 0.2,
+            "hole": 0.25,
+            "label_smoothing": 0.1,
+        },
+    )
 
     side: int = 227  # the paper says 224, but its convolutions need 227
     dropout: float = 0.5

@@ -12,7 +12,8 @@ from typing import ClassVar
 from torch import Tensor, nn
 
 from fathom.errors import UnknownName
-from fathom.workloads._image_classifier import ImageClassifier, Normalise, dense_layers
+from fathom.lesson import Lesson
+from fathom.workloads._image_classifier import ImageClassifier, Normalise, dense_layers, top_1
 
 _WIDTHS = (64, 128, 256, 512, 512)
 _DEPTHS = {
@@ -84,6 +85,25 @@ class VGG(ImageClassifier):
         "small": {"batch": 1},
         "paper": {"batch": 256},
     }
+
+    lesson: ClassVar = Lesson(
+        quality=top_1(88.0),
+        rounds=55,
+        precision="bf16",
+        options={
+            "classes": 10,
+            "batch": 128,
+            "resident": 64,
+            "zoom": 0.15,
+            "turn": 10.0,
+            "colour": 0.2,
+            "hole": 0.25,
+            "label_smoothing": 0.1,
+            "weight_gain": 2**0.5,  # with 1, what comes out of nineteen layers is too faint to learn from for long
+            "learning_rate": 0.02,
+            "clip_norm": 2.0,  # nothing else keeps so deep a network in bounds
+        },
+    )
 
     configuration: str = "E"  # a column of the paper's table: A has 11 layers, B 13, D 16 and E 19
     dropout: float = 0.5

@@ -1,0 +1,287 @@
+"""The image networks learn: small pictures varied on the device, top-1 counted right, and exact after a kill."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.optim import SGD
+
+from fathom import learn, registry
+from fathom.datasets import imagenet
+from fathom.datasets._thumbnails import Thumbnails, Variation, coloured, enlarged, holed, placed, placements, varied
+from fathom.errors import DataError
+from fathom.learn import FOLDER, learned
+from fathom.lesson import Lesson
+from fathom.record import Record
+from fathom.spec import RunSpec
+from fathom.workload import State
+from fathom.workloads._image_classifier import ImageClassifier
+from fathom.workloads.vgg import VGG
+
+CPU = torch.device("cpu")
+EVERYTHING = Variation(shift=0.125, zoom=0.2, turn=15.0, colour=0.3, hole=0.25)
+SAME = torch.tensor([[1.0, 0, 0], [0, 1, 0]])
+
+
+class Killed(BaseException):
+    """Ends a run where a signal might."""
+
+
+def ran(spec: RunSpec, die_in: int | None = None) -> Record:
+    def hear(told: Mapping[str, Any]) -> None:
+        if told["round"] == die_in:
+            raise Killed
+
+    return learned(spec, lambda done, total: None, hear)
+
+
+def pictures(count: int, side: int = 8, seed: int = 0) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(0, 256, (count, 3, side, side), dtype=torch.uint8, generator=generator)
+
+
+def write_set(root: Path, classes: int = 3, each: int = 8, side: int = 24) -> Path:
+    """train/ and test/ with smooth pictures, a shade a class."""
+    rng = np.random.default_rng(1)
+    for split in ("train", "test"):
+        for label in range(classes):
+            folder = root / split / f"class{label}"
+            folder.mkdir(parents=True)
+            for number in range(each):
+                shade = np.linspace(0, 60, side)[:, None, None] + 40 + 60 * label + rng.uniform(-10, 10, 3)
+                pixels = np.broadcast_to(shade, (side, side, 3)).astype(np.uint8)
+                Image.fromarray(pixels).save(folder / f"{number}.jpg", quality=95)
+    return root
+
+
+@pytest.mark.parametrize("name", ["alexnet", "vgg", "residual"])
+def test_it_learns_classes_it_is_judged_on_by_other_pictures(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    workload = registry.workload(name)
+    lesson = workload.lesson
+    assert isinstance(lesson, Lesson)
+    harder = dataclasses.replace(lesson, quality=dataclasses.replace(lesson.quality, target=90.1))
+    monkeypatch.setattr(workload, "lesson", harder)
+    learning = ran(RunSpec(workload=name, preset="tiny", device="cpu", learn=True, rounds=6)).learning
+    assert learning is not None
+    assert learning.reached
+    assert learning.quality is not None
+    assert learning.quality > 90
+    assert [row[1] for row in learning.exhibits[0].rows] == [52, 52, *[51] * 8], "all 512 were judged"
+
+
+def test_a_killed_run_on_small_pictures_goes_on_to_the_very_same_numbers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = {"classes": 3, "resident": 64, "hole": 0.25, "turn": 10.0, "colour": 0.2, "dropout": 0.5}
+    data = str(write_set(tmp_path / "data"))
+    spec = RunSpec(workload="vgg", preset="tiny", device="cpu", learn=True, rounds=4, data=data, options=options)
+    monkeypatch.setenv(FOLDER, str(tmp_path / "checkpoints"))
+    monkeypatch.setattr(learn, "KEEP_EVERY_S", 0.0)  # after every round
+    with pytest.raises(Killed):
+        ran(spec, die_in=3)
+    resumed = ran(spec).learning
+    monkeypatch.delenv(FOLDER)
+    whole = ran(spec).learning
+    assert resumed is not None
+    assert whole is not None
+    assert (resumed.resumed, whole.resumed) == (1, 0)
+    numbers = [[(point.items, point.loss, point.quality) for point in found.curve] for found in (resumed, whole)]
+    assert numbers[0] == numbers[1]
+    assert len({loss for _, loss, _ in numbers[0]}) == len(numbers[0]), "it learnt all the while"
+
+
+def test_small_pictures_are_kept_as_they_were_decoded(tmp_path: Path) -> None:
+    images = imagenet.read(write_set(tmp_path), "test", side=32, classes=3)
+    kept = imagenet.thumbnails(images, largest=24)
+    assert kept is not None
+    assert kept.class_names == ("class0", "class1", "class2")
+    assert kept.columns["label"].tolist() == [0] * 8 + [1] * 8 + [2] * 8
+    for index in (0, 9, 23):
+        label = index // 8
+        decoded = np.asarray(Image.open(tmp_path / "test" / f"class{label}" / f"{index % 8}.jpg"))
+        assert np.array_equal(kept.columns["image"][index].permute(1, 2, 0).numpy(), decoded)
+
+
+def test_other_pictures_are_left_to_be_read_one_by_one(tmp_path: Path) -> None:
+    images = imagenet.read(write_set(tmp_path), "train", side=32, classes=3)
+    assert imagenet.thumbnails(images, largest=0) is None
+    assert imagenet.thumbnails(images, largest=23) is None
+    for odd in ((24, 25), (25, 25), (12, 12)):
+        Image.new("RGB", odd).save(tmp_path / "train" / "class2" / "7.jpg")
+        assert imagenet.thumbnails(images, largest=64) is None
+    (tmp_path / "train" / "class1" / "0.jpg").write_bytes(b"no picture")
+    with pytest.raises(DataError, match=r"class1/0.jpg: not a JPEG picture"):
+        imagenet.thumbnails(images, largest=64)
+    (tmp_path / "train" / "class0" / "0.jpg").write_bytes(b"no picture")
+    with pytest.raises(DataError, match=r"class0/0.jpg: not a JPEG picture"):
+        imagenet.thumbnails(images, largest=64)
+
+
+def test_a_timed_run_still_reads_files_and_learning_keeps_them(tmp_path: Path) -> None:
+    folder = write_set(tmp_path)
+    assert isinstance(VGG.configured("tiny").real(folder), imagenet.Images)
+    workload = VGG.configured("tiny", resident=64)
+    kept = workload.real(folder)
+    assert isinstance(kept, Thumbnails)
+    batch = next(workload.feed(kept, CPU, seed=0))
+    assert batch["image"].shape == (16, 3, 32, 32)
+    assert batch["image"].dtype == torch.uint8
+
+
+@pytest.mark.parametrize("side", [8, 16, 21, 56])
+def test_what_is_left_in_place_is_only_enlarged(side: int) -> None:
+    image = pictures(3)
+    textbook = F.interpolate(image.float(), (side, side), mode="bilinear", align_corners=False)
+    assert (enlarged(image, side) - textbook).abs().max() <= 0.5
+    assert (placed(image.float(), SAME.expand(3, 2, 3), side) - textbook).abs().max() <= 0.501
+
+
+def test_a_mark_goes_where_the_map_says() -> None:
+    marked = torch.full((1, 3, 8, 8), 10.0)
+    marked[0, :, 2, 5] = 200.0
+    mirrored = torch.tensor([[[-1.0, 0, 0], [0, 1, 0]]])
+    assert torch.equal(placed(marked, mirrored, 8), marked.flip(3).byte())
+    shifted = placed(marked, torch.tensor([[[1.0, 0, 2 * 2 / 8], [0, 1, -2 * 1 / 8]]]), 8)  # looks 2 right and 1 up
+    assert (shifted[0, 0] == 200).nonzero().tolist() == [[3, 3]]
+    quarter = torch.tensor([[[0.0, -1, 0], [1, 0, 0]]])
+    assert torch.equal(placed(marked, quarter, 8)[0, 0], torch.rot90(marked[0, 0].byte()))
+    large = placed(marked, mirrored, 16)
+    assert torch.equal(large, enlarged(marked.flip(3).byte(), 16))
+
+
+def test_beyond_its_edge_a_picture_is_reflected() -> None:
+    image = pictures(1, side=4)
+    moved = placed(image.float(), torch.tensor([[[1.0, 0, 2 * 2 / 4], [0, 1, 0]]]), 4)
+    assert torch.equal(moved, image[..., [2, 3, 3, 2]])
+
+
+def test_only_mirrored_where_nothing_else_is_asked_for() -> None:
+    torch.manual_seed(0)
+    image = pictures(400)
+    seen = varied(image, 8, Variation())
+    plain = (seen == image).flatten(1).all(1)
+    mirrored = (seen == image.flip(3)).flatten(1).all(1)
+    assert (plain ^ mirrored).all()
+    assert 150 < plain.sum() < 250
+
+
+def test_maps_keep_within_what_was_said() -> None:
+    torch.manual_seed(0)
+    maps = placements(torch.empty(2000, 3, 8, 8), EVERYTHING)
+    widths, heights = maps[:, :, 0].norm(dim=1), maps[:, :, 1].norm(dim=1)
+    for found in (widths, heights):
+        assert 1 / 1.2 - 1e-6 <= found.min() < 0.85
+        assert 1.18 < found.max() <= 1.2 + 1e-6
+    assert not torch.equal(widths, heights)
+    angles = torch.rad2deg(torch.atan2(-maps[:, 0, 1], maps[:, 1, 1]))
+    assert -15.001 < angles.min() < -14
+    assert 14 < angles.max() < 15.001
+    torch.testing.assert_close((maps[:, :, 0] * maps[:, :, 1]).sum(1), torch.zeros(2000), atol=1e-6, rtol=0)
+    assert 0.24 < maps[:, :, 2].max() <= 0.25
+    assert -0.25 <= maps[:, :, 2].min() < -0.24
+
+
+def test_colours_by_hand() -> None:
+    pixels = torch.tensor([90.0, 60, 30]).view(1, 3, 1, 1).repeat(1, 1, 1, 2)
+    pixels[..., 1] = 20.0  # a coloured pixel of grey 60 beside a grey one of 20: their mean is 40
+
+    def factors(*values: float) -> Tensor:
+        return torch.tensor(values).view(3, 1)
+
+    assert torch.equal(coloured(pixels, factors(1, 1, 1)), pixels)
+    assert coloured(pixels, factors(0.5, 1, 1))[0, :, 0].tolist() == [[75, 20], [60, 20], [45, 20]]
+    assert coloured(pixels, factors(1, 0.5, 1))[0, :, 0].tolist() == [[65, 30], [50, 30], [35, 30]]
+    assert coloured(pixels, factors(1, 1, 2))[0, :, 0].tolist() == [[180, 40], [120, 40], [60, 40]]
+
+
+def test_a_hole_is_painted_in_the_mean_colour() -> None:
+    pixels = torch.zeros(2, 3, 8, 8)
+    pixels[:, 0] = torch.arange(64.0).view(8, 8)
+    seen = holed(pixels, torch.tensor([[0.5, 0.0], [0.25, 1.0]]), 0.5)
+    painted = seen[:, 0] == 31.5
+    assert painted[0].nonzero().tolist() == [[y, x] for y in (2, 3, 4, 5) for x in (0, 1, 2, 3)]
+    assert painted[1].nonzero().tolist() == [[y, x] for y in (0, 1) for x in (6, 7)], "cut off at the edge"
+    assert torch.equal(seen[:, 0][~painted], pixels[:, 0][~painted])
+
+
+def test_the_seed_alone_decides_the_batches() -> None:
+    workload = VGG.configured("tiny", zoom=0.2, turn=15.0, colour=0.3, hole=0.25)
+    source = Thumbnails(pictures(40), torch.arange(40) % 10, [str(label) for label in range(10)])
+
+    def batches(seed: int) -> list[Tensor]:
+        torch.manual_seed(seed)
+        return [batch["image"] for batch in islice(workload.feed(source, CPU, seed), 4)]
+
+    first, again, other = batches(1), batches(1), batches(2)
+    assert all(map(torch.equal, first, again))
+    assert not any(map(torch.equal, first, other))
+    assert len({batch.sum().item() for batch in first}) == 4
+
+
+class Reads(nn.Module):
+    """Takes a picture for the class that its top left value names."""
+
+    def forward(self, image: Tensor) -> Tensor:
+        return F.one_hot(image[:, 0, 0, 0].long(), 10).float()
+
+
+@pytest.mark.parametrize("small", [True, False])
+def test_top_1_by_hand(small: bool) -> None:
+    workload = VGG.configured("tiny", classes=10)
+    taken_for = torch.tensor([0, 0, 2, 1, 2, 2, 0, 9])
+    label = torch.tensor([0, 0, 0, 1, 2, 2, 2, 2])
+    side = 8 if small else 32
+    image = taken_for.byte().view(-1, 1, 1, 1).expand(8, 3, side, side).contiguous()
+    held_out = Thumbnails(image, label, ["cat", "dog", "frog"])
+    state = State(Reads(), CPU, None, iter(()), None, lambda: torch.autocast("cpu", enabled=False))
+    assert workload.evaluate(state, held_out) == 62.5
+    (table,) = workload.exhibits(state, held_out)
+    assert table.rows == [
+        ["cat", 3, pytest.approx(200 / 3), "frog (1)"],
+        ["dog", 1, 100.0, None],
+        ["frog", 4, 50.0, "cat (1)"],
+    ]
+
+
+def test_the_learning_rate_rises_and_falls() -> None:
+    workload = VGG.configured("tiny", learning_rate=0.4, warm_up=0.2)
+    optimizer = SGD([nn.Parameter(torch.zeros(1))], lr=workload.learning_rate)
+    schedule = workload.schedule(optimizer, steps=20)
+    rates = []
+    for _ in range(20):
+        rates.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        schedule.step()
+    assert rates[:5] == pytest.approx([0.1, 0.2, 0.3, 0.4, 0.4])
+    assert rates[12] == pytest.approx(0.2)
+    assert rates[5:] == sorted(rates[5:], reverse=True)
+    assert optimizer.param_groups[0]["lr"] == pytest.approx(0)
+
+
+def test_smoothed_labels_by_hand() -> None:
+    workload = VGG.configured("tiny", classes=2, label_smoothing=0.1)
+    logits = torch.tensor([[0.0, 1.0]])
+    batch = {"image": logits, "label": torch.tensor([1])}
+    chances = logits.softmax(-1)[0]
+    by_hand = -(0.05 * chances[0].log() + 0.95 * chances[1].log())
+    torch.testing.assert_close(workload.loss(nn.Identity(), batch), by_hand)
+
+
+def test_lessons_fit_their_networks() -> None:
+    for name in ("alexnet", "vgg", "residual"):
+        workload = registry.workload(name)
+        assert workload.lesson is not None
+        configured = workload.configured(workload.lesson.preset, **workload.lesson.options)
+        assert isinstance(configured, ImageClassifier)
+        assert (configured.classes, configured.shrink) == (10, 1)
+        assert workload.lesson.quality.target == {"alexnet": 85, "vgg": 88, "residual": 90}[name]
