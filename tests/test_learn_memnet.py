@@ -1,0 +1,228 @@
+"""memnet learns: many networks at once are each as if alone, the start is chosen blindly, and task 1 is learnt."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from conftest import real_data
+from torch.optim import SGD
+
+from fathom import learn
+from fathom.datasets import babi
+from fathom.learn import FOLDER, learned
+from fathom.record import Learning
+from fathom.session import Session
+from fathom.spec import RunSpec
+from fathom.workload import State
+from fathom.workloads._memnet_learner import Ensemble, Facts, MemnetLearner
+from fathom.workloads.memnet import Memnet
+
+TINY = {"task_number": 0, "starts": 2, "dimension": 4, "linear_epochs": 8, "epochs": 40, "batch": 4}
+
+
+class Killed(BaseException):
+    """Ends a run where a signal might."""
+
+
+def run(spec: RunSpec, die_in: int | None = None) -> Learning:
+    def hear(told: Mapping[str, Any]) -> None:
+        if told["round"] == die_in:
+            raise Killed
+
+    learning = learned(spec, lambda done, total: None, hear).learning
+    assert learning is not None
+    return learning
+
+
+def write_tasks(folder: Path) -> Path:
+    """Twenty tasks that differ in their words, in the length of their stories and in how many questions there are."""
+    for task, name in enumerate(babi.TASKS, 1):
+        place = f"{'abcdefghijklmnopqrst'[task - 1]}house"
+        before = "".join(f"{number} Bob saw the {place}.\n" for number in range(1, task % 4 + 1))
+        attic, cellar = (
+            f"{before}{task % 4 + 1} Ada went to the {room}.\n{task % 4 + 2} Where is Ada?\t{room}\t{task % 4 + 1}\n"
+            for room in ("attic", "cellar")
+        )
+        parts = {"train": (attic * 3 + cellar) * (1 + task % 2), "test": attic + cellar * (2 + task % 2)}
+        for part, text in parts.items():
+            (folder / f"qa{task}_{name}_{part}.txt").write_text(text)
+    return folder
+
+
+def tiny(folder: Path, **options: Any) -> RunSpec:
+    data = str(write_tasks(folder))
+    return RunSpec(workload="memnet", device="cpu", threads=1, learn=True, data=data, options={**TINY, **options})
+
+
+def learner(spec: RunSpec) -> MemnetLearner:
+    session = Session(spec).setup()
+    found = session.workload.learner(session, session.workload.held_out(Path(spec.data or ""), session.state.source))
+    assert isinstance(found, MemnetLearner)
+    return found
+
+
+def two_tasks() -> list[babi.Stories]:
+    """Stories of four and of nine sentences, the shorter ones with fewer words."""
+    short, long = babi.synthetic(3, memory=4, words=6, items=2), babi.synthetic(4, memory=9, words=8, items=40)
+    assert len(short.vocabulary) < len(long.vocabulary)
+    return [short, long]
+
+
+@pytest.mark.parametrize("linear", [False, True])
+@pytest.mark.parametrize("noise", [0.0, 0.3])
+def test_every_network_answers_as_if_it_were_alone(linear: bool, noise: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    tasks = two_tasks()
+    ensemble = Ensemble(Memnet(batch=5, starts=2, noise=noise), tasks)
+    with torch.no_grad():
+        ensemble.table.mul_(5)  # so large that the softmax matters
+    facts = Facts(tasks, torch.device("cpu"))
+    rows = facts.drawn(2, 5)
+    chance = torch.rand(4, 5, 9)
+    scores = ensemble(facts, rows, linear, chance < noise)
+    for number in range(4):
+        stories = tasks[number // 2]
+        vocabulary, memory = len(stories.vocabulary), stories.columns["story"].shape[1]
+        network = ensemble.network(number).train()
+        network.linear = linear
+        monkeypatch.setattr(torch, "rand", lambda *_, n=number, m=memory, **__: chance[n, :, :m])
+        items = rows[number] - facts.first[number // 2]
+        expected = network(stories.columns["story"][items], stories.columns["question"][items])[0]
+        torch.testing.assert_close(scores[number, :, :vocabulary], expected, rtol=1e-4, atol=1e-4)
+        assert (scores[number, :, vocabulary:] == -torch.inf).all(), "words that this task does not have"
+
+
+def test_every_network_learns_as_if_it_were_alone() -> None:
+    """Five updates of the stack are those of each network by the workload's own step, clipped by its own norm."""
+    torch.manual_seed(0)
+    tasks = two_tasks()
+    workload = Memnet(batch=5, starts=2, noise=0.0, clip_norm=7.0)
+    ensemble, facts = Ensemble(workload, tasks), Facts(tasks, torch.device("cpu"))
+    networks = [ensemble.network(number).train() for number in range(4)]
+    optimizer = SGD(ensemble.parameters(), lr=0.05)
+    drawn = [facts.drawn(2, 5) for _ in range(5)]
+    norms = []
+    for rows in drawn:
+        optimizer.zero_grad()
+        ensemble.losses(facts, rows, ensemble(facts, rows, False)).sum().backward()  # type: ignore[no-untyped-call]
+        assert ensemble.table.grad is not None
+        norms.append(ensemble.table.grad.flatten(1).norm(dim=1))
+        ensemble.clip(7.0)
+        optimizer.step()
+    assert (torch.stack(norms) > 7).any()
+    assert (torch.stack(norms) < 7).any(), "one network is clipped while another is not"
+    for number, network in enumerate(networks):
+        stories = tasks[number // 2]
+        state = State(
+            model=network,
+            device=torch.device("cpu"),
+            source=stories,
+            batches=iter([stories[(rows[number] - facts.first[number // 2]).tolist()] for rows in drawn]),
+            optimizer=SGD(network.parameters(), lr=0.05),
+            autocast=nullcontext,
+        )
+        for _ in drawn:
+            workload.train_step(state)
+        for name, weight in ensemble.network(number).named_parameters():
+            torch.testing.assert_close(weight, network.get_parameter(name), rtol=1e-4, atol=1e-5)
+
+
+def test_batches_come_from_each_networks_own_task(tmp_path: Path) -> None:
+    tasks = list(babi.read(write_tasks(tmp_path), task=0).each)
+    facts = Facts(tasks, torch.device("cpu"))
+    rows = facts.drawn(3, 1000).view(20, -1)
+    first = 0
+    for task, stories in enumerate(tasks):
+        assert sorted(set(rows[task].tolist())) == list(range(first, first + len(stories)))
+        first += len(stories)
+
+
+def test_the_start_is_chosen_by_training_loss_and_judged_on_the_test(tmp_path: Path) -> None:
+    """One start always says attic, which is right in three of four training questions and in few of the test's."""
+    alone = learner(tiny(tmp_path))
+    tasks = alone.session.state.source.each
+    with torch.no_grad():
+        alone.model.table.zero_()
+        alone.model.table[:, : alone.model.words, 0] = 1  # a question becomes a positive number
+        for network in range(40):
+            word = tasks[network // 2].vocabulary.index("attic" if network % 2 else "cellar")
+            alone.model.table[network, word - 1, -4] = 1
+        alone.model.table[6] = torch.nan  # a start that diverged is never chosen
+    alone.steps_done = alone.linear_steps
+    odd, even = 100 * 3 / 4, 100 * 2 / 3  # of the test, cellar is right in so many
+    assert alone.evaluate() == pytest.approx((odd + even) / 2)
+    table, *looks = alone.exhibits()
+    assert table.columns[:4] == ["task", "error (%)", "published (%)", "start"]
+    assert table.rows[0][:4] == ["1 single-supporting-fact", 75.0, 0.0, 1]
+    assert table.rows[3][:4] == ["4 two-arg-relations", 66.7, 2.8, 1]
+    assert table.rows[20][:4] == ["mean", 70.8, 13.9, None]
+    assert [look.title.split(": ")[1] for look in looks] == ["where is ada? attic (right)"] * 4
+    assert [row[0] for row in looks[1].rows] == ["ada went to the attic", "bob saw the bhouse", "bob saw the bhouse"]
+
+
+def test_joint_training_is_one_network_judged_task_by_task(tmp_path: Path) -> None:
+    joint = learner(tiny(tmp_path, joint=True))
+    assert joint.lesson.quality.target == 12.4
+    vocabulary, memory, _ = joint.model.sizes[0]
+    assert joint.parameters == 2 * 4 * 4 * (vocabulary + memory)
+    with torch.no_grad():
+        joint.model.table.zero_()
+        joint.model.table[:, : joint.model.words, 0] = 1
+        for network, answer in enumerate(("attic", "ahouse")):
+            joint.model.table[network, joint.state.source.vocabulary.index(answer) - 1, -4] = 1
+    assert joint.evaluate() == pytest.approx(100 * (3 / 4 + 2 / 3) / 2)
+    (table, *_) = joint.exhibits()
+    assert [row[2:4] for row in table.rows[:2]] == [[0.0, 0], [11.4, 0]], "beside the published joint errors"
+    assert table.rows[20][:3] == ["mean", 70.8, 12.4]
+
+
+def test_linear_start_ends_and_the_rate_is_halved_in_time(tmp_path: Path) -> None:
+    """48 epochs of eight questions, two steps each: 16 linear steps, then a halving after every ten epochs."""
+    spec = replace(tiny(tmp_path, halving=10), rounds=24)
+    found = learner(spec)
+    assert (found.rounds * found.steps_per_round, found.linear_steps) == (96, 16)
+    rates = []
+    for _ in range(96):
+        assert found.state.optimizer is not None
+        rates.append(found.state.optimizer.param_groups[0]["lr"])
+        found._step(found.seen.drawn(2, 4))
+    assert rates == [0.01] * 36 + [0.005] * 20 + [0.0025] * 20 + [0.00125] * 20
+    assert (learner(replace(spec, rounds=6)).linear_steps) == 4, "a shorter course is the same course, faster"
+
+
+@pytest.mark.parametrize("joint", [False, True])
+def test_a_killed_run_goes_on_to_the_very_same_numbers(
+    joint: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = replace(tiny(tmp_path, joint=joint), rounds=6)
+    monkeypatch.setenv(FOLDER, str(tmp_path / "checkpoints"))
+    monkeypatch.setattr(learn, "KEEP_EVERY_S", 0.0)
+    with pytest.raises(Killed):
+        run(spec, die_in=3)
+    resumed = run(spec)
+    monkeypatch.delenv(FOLDER)
+    whole = run(spec)
+    assert (resumed.resumed, whole.resumed) == (1, 0)
+    assert [(point.items, point.loss, point.quality) for point in resumed.curve] == [
+        (point.items, point.loss, point.quality) for point in whole.curve
+    ]
+    assert resumed.exhibits == whole.exhibits
+
+
+@pytest.mark.parametrize("real", [False, True])
+def test_learns_where_people_are(real: bool) -> None:
+    """bAbI's first task, and an invented world like it: a short course of three starts suffices."""
+    data = str(real_data("babi")) if real else None
+    options = {"task_number": 1, "starts": 3, "learning_rate": 0.005}
+    rounds = 4 if real else 2  # there are twice as many invented questions
+    spec = RunSpec(workload="memnet", device="cpu", threads=1, learn=True, rounds=rounds, data=data, options=options)
+    learning = run(spec)
+    assert learning.quality is not None
+    assert learning.quality < 5
+    assert learning.curve[-1].loss < learning.curve[0].loss / 4
