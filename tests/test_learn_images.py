@@ -26,6 +26,7 @@ from fathom.record import Record
 from fathom.spec import RunSpec
 from fathom.workload import State
 from fathom.workloads._image_classifier import ImageClassifier
+from fathom.workloads.alexnet import AlexNet
 from fathom.workloads.vgg import VGG
 
 CPU = torch.device("cpu")
@@ -275,6 +276,16 @@ def test_smoothed_labels_by_hand() -> None:
     chances = logits.softmax(-1)[0]
     by_hand = -(0.05 * chances[0].log() + 0.95 * chances[1].log())
     torch.testing.assert_close(workload.loss(nn.Identity(), batch), by_hand)
+
+
+def test_alexnet_may_start_as_he_proposed() -> None:
+    torch.manual_seed(0)
+    model = AlexNet.configured("tiny", weight_deviation=None).model()
+    for layer in model.modules():
+        if isinstance(layer, nn.Conv2d | nn.Linear):
+            assert layer.weight.std().item() == pytest.approx((2 / layer.weight[0].numel()) ** 0.5, rel=0.1)
+            assert layer.bias is not None
+            assert not layer.bias.any()
 
 
 def test_lessons_fit_their_networks() -> None:

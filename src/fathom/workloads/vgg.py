@@ -88,7 +88,7 @@ class VGG(ImageClassifier):
 
     lesson: ClassVar = Lesson(
         quality=top_1(88.0),
-        rounds=55,
+        rounds=45,
         precision="bf16",
         options={
             "classes": 10,
