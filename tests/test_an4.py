@@ -52,13 +52,29 @@ def test_reads_what_was_written(tmp_path: Path) -> None:
     assert train.columns["frames"].tolist() == [10, 11]
     assert train.sentences == ["ONE A", "TWO K"]
     said = [train.transcript(row[:4].tolist()) for row in train.columns["phones"]]
-    assert said == ["W AH N AH", "T OW K EY"], "of several pronunciations the first"
+    assert said == ["W AH N EY", "T OW K EY"], "A is the letter, never the article"
     static = np.frombuffer(mfc(10), ">f4", offset=4).reshape(10, 13)
     found = train.columns["features"][0, :10, :13].numpy()
     assert np.corrcoef(found[:, 5], static[:, 5])[0, 1] == pytest.approx(1, abs=1e-5)
     everything = np.concatenate([train.columns["features"][0, :10], train.columns["features"][1, :11]])
     assert np.abs(everything.mean(0)).max() < 1e-5
     assert everything.std(0) == pytest.approx(1, abs=1e-4)
+
+
+def test_each_speaker_may_have_a_scale_of_his_own(tmp_path: Path) -> None:
+    train = an4.read(corpus(tmp_path), "train", SIZES)
+    (tmp_path / "etc" / "an4_train.fileids").write_text("an4_clstk/x/an1-fash-b\nan4_clstk/y/cen2-fash-b\n")
+    (tmp_path / "feat" / "an4_clstk" / "y").mkdir()
+    loud = np.frombuffer(mfc(11, 1), ">f4", offset=4) * 3 + 7
+    moved = struct.pack(">i", len(loud)) + loud.astype(">f4").tobytes()
+    (tmp_path / "feat" / "an4_clstk" / "y" / "cen2-fash-b.mfc").write_bytes(moved)
+    apart = an4.read(tmp_path, "train", SIZES, by_speaker=True)
+    for row, frames in enumerate((10, 11)):
+        alone = apart.columns["features"][row, :frames].numpy()
+        assert np.abs(alone.mean(0)).max() < 1e-5
+        assert alone.std(0) == pytest.approx(1, abs=1e-4)
+    assert sound(train)
+    assert sound(apart)
 
 
 def test_recordings_serve_where_there_are_no_features(tmp_path: Path) -> None:
@@ -152,6 +168,13 @@ def test_real_an4() -> None:
     assert train.sentences[3] == "U M N Y H SIX"
     assert train.transcript(train.columns["phones"][3, :14].tolist()) == "Y UW EH M EH N W AY EY CH S IH K S"
     assert len(train.phones) == 34
+    assert (int(train.columns["phone_count"].sum()), int(test.columns["phone_count"].sum())) == (14_035, 2_003)
+    letters = dict.fromkeys(word for sentence in train.sentences for word in sentence.split() if len(word) == 1)
+    assert sorted(letters) == list("ABCDEFGHIJKLMNOPQRSTUVWXYZ")
+    spelt = {sentence: row for row, sentence in enumerate(train.sentences)}
+    row = spelt["J E A N"]
+    said = train.transcript(train.columns["phones"][row, : train.columns["phone_count"][row]].tolist())
+    assert said == "JH EY IY EY EH N"
     short = an4.read(folder, "train", Sizes(120, 16))
     assert (len(short), short.skipped) == (109, {"more than 120 frames": 839})
 

@@ -13,7 +13,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fathom.errors import BadOption
 from fathom.lesson import Exhibit, Lesson
 from fathom.session import Session
 
@@ -24,9 +23,7 @@ class Learner:
     def __init__(self, session: Session, held_out: Any) -> None:
         self.session, self.held_out = session, held_out
         self.workload, self.state = session.workload, session.state
-        if self.workload.lesson is None:
-            raise BadOption(f"{self.workload.name} has no lesson to learn")
-        self.lesson: Lesson = self.workload.lesson.given(session.spec.options)
+        self.lesson: Lesson = self.workload.taught(session.spec.data, session.spec.options)
         self.rounds = session.spec.rounds or self.lesson.rounds
         self.steps_done = 0
         assert self.state.optimizer is not None, "learning is training"

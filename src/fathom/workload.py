@@ -22,7 +22,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 from torch.profiler import record_function
 
-from fathom.dataset import Batch, Dataset, feed
+from fathom.dataset import Batch, Dataset, feed, folder_at
 from fathom.errors import BadOption, UnknownName
 from fathom.lesson import Exhibit, Lesson
 
@@ -87,6 +87,19 @@ class Workload(ABC):
         if workload.batch < 1:
             raise BadOption(f"batch must be at least 1, not {workload.batch}")
         return workload
+
+    @classmethod
+    def taught(cls, data: str | None, options: Mapping[str, Any]) -> Lesson:
+        """The lesson that this data and these options make."""
+        lesson = cls.lesson if data is None else cls.lesson_from(folder_at(data, cls.expects))
+        if lesson is None:
+            raise BadOption(f"{cls.name} has no lesson to learn yet")
+        return lesson.given(options)
+
+    @classmethod
+    def lesson_from(cls, folder: Path) -> Lesson | None:
+        """What the data in a folder teaches: the same in any folder, unless a workload reads several corpora."""
+        return cls.lesson
 
     @abstractmethod
     def model(self) -> nn.Module:

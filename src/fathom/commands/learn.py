@@ -12,7 +12,6 @@ import typer
 
 from fathom import registry, study
 from fathom.commands._options import Device, Json, Name, Out, Set, options_of
-from fathom.errors import BadOption
 from fathom.isolate import isolated
 from fathom.measure import Progress as Told
 from fathom.record import Record
@@ -39,9 +38,7 @@ def command(
 
     spec = _spec(name, data, rounds, preset, device, precision, options_of(set_ or []))
     specs = [RunSpec.from_json({**spec.to_json(), "seed": seed + number}) for number in range(runs)]
-    lesson = registry.workload(name).lesson
-    assert lesson is not None
-    quality = lesson.given(spec.options).quality
+    quality = registry.workload(name).taught(data, spec.options).quality
     seeds = ", ".join(str(each.seed) for each in specs)
     aim = f"{quality.metric} of {quality.target:g} {quality.unit} or {quality.better}"
     human.print(f"{name}: {count(runs, 'run')}, seed{'s' if runs > 1 else ''} {seeds}; the target is a {aim}")
@@ -68,9 +65,7 @@ def _spec(
 
     registry.check("workloads", name)
     workload = registry.workload(name)
-    if (lesson := workload.lesson) is None:
-        raise BadOption(f"{name} has no lesson to learn yet")
-    lesson = lesson.given(options)
+    lesson = workload.taught(data, options)
     here = resolve(device)
     spec = RunSpec(
         workload=name,

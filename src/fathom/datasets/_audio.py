@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -187,6 +187,7 @@ class Utterance:
     features: Features
     phones: list[int]
     sentence: str
+    speaker: str = ""
 
     @property
     def frames_needed(self) -> int:
@@ -221,6 +222,7 @@ class Sizes:
 
     frames: int
     phones: int
+    shrink: float = 1.0  # so many times fewer frames may be left when phones are read off
 
     def refusal(self, utterance: Utterance) -> str | None:
         """Why an utterance cannot be in a batch, if it cannot."""
@@ -228,7 +230,7 @@ class Sizes:
             return f"more than {self.frames} frames"
         if len(utterance.phones) > self.phones:
             return f"more than {self.phones} phones"
-        if utterance.frames_needed > len(utterance.features):
+        if utterance.frames_needed * self.shrink > len(utterance.features):
             return "fewer frames than CTC needs for its phones"
         return None
 
@@ -237,27 +239,43 @@ class Utterances(InMemory):
     """Utterances padded with zeros to one size; phone number n is phones[n - 1]."""
 
     def __init__(
-        self, columns: Batch, phones: Sequence[str], sentences: Sequence[str], skipped: Mapping[str, int]
+        self,
+        columns: Batch,
+        phones: Sequence[str],
+        sentences: Sequence[str],
+        skipped: Mapping[str, int],
+        folding: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(**columns)
         self.phones = list(phones)
         self.sentences = list(sentences)
         self.skipped = dict(skipped)  # how many utterances of the folder are not here, by reason
+        self.folding = dict(folding or {})  # the class that a phone is scored as; none where it is not scored at all
 
     def transcript(self, numbers: Iterable[int]) -> str:
         """Phones by name; a network has more outputs than some corpora have phones."""
         return " ".join(self.phones[number - 1] if number <= len(self.phones) else "?" for number in numbers)
 
+    def scored(self, transcript: str) -> str:
+        """The transcript in the classes that an error rate tells apart."""
+        classes = (self.folding.get(phone, phone) for phone in transcript.split())
+        return " ".join(filter(None, classes))
+
 
 def padded(
     folder: Path,
     utterances: list[Utterance],
-    scale: Scale,
+    scale: Scale | None,
     inventory: Sequence[str],
     sizes: Sizes,
     skipped: Counter[str],
+    folding: Mapping[str, str] | None = None,
 ) -> Utterances:
-    """Those utterances that fit the configured sizes, scaled and padded; the others are counted."""
+    """Those utterances that fit the configured sizes, scaled and padded; the others are counted.
+
+    Without a scale, each speaker has his own: that of all his utterances here.
+    """
+    scales = _by_speaker(utterances) if scale is None else defaultdict(lambda: scale)
     kept = []
     for utterance in utterances:
         reason = sizes.refusal(utterance)
@@ -273,7 +291,7 @@ def padded(
     features = np.zeros((len(kept), sizes.frames, FEATURES), np.float32)
     phones = np.zeros((len(kept), sizes.phones), np.int64)
     for row, utterance in enumerate(kept):
-        features[row, : len(utterance.features)] = scale.applied(utterance.features)
+        features[row, : len(utterance.features)] = scales[utterance.speaker].applied(utterance.features)
         phones[row, : len(utterance.phones)] = utterance.phones
     columns = {
         "features": torch.from_numpy(features),
@@ -281,4 +299,11 @@ def padded(
         "phones": torch.from_numpy(phones),
         "phone_count": torch.tensor([len(utterance.phones) for utterance in kept]),
     }
-    return Utterances(columns, inventory, [utterance.sentence for utterance in kept], skipped)
+    return Utterances(columns, inventory, [utterance.sentence for utterance in kept], skipped, folding)
+
+
+def _by_speaker(utterances: Iterable[Utterance]) -> dict[str, Scale]:
+    said: defaultdict[str, list[Utterance]] = defaultdict(list)
+    for utterance in utterances:
+        said[utterance.speaker].append(utterance)
+    return {speaker: Scale.of(his) for speaker, his in said.items()}

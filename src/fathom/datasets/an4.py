@@ -23,16 +23,22 @@ STATIC = 13  # cepstra a frame in a .mfc file
 LARGEST = 1e4  # no cepstrum of a 16-bit recording comes near it
 MOST_PHONES = 61  # as many as TIMIT has, so that one network fits both
 
+# Where the dictionary's first pronunciation is not what is said: A stands for the letter here and never for the
+# article AH, and nobody begins ONE with an HH.
+SPOKEN = {"A": "A(2)", "ONE": "ONE(2)"}
+
 
 def is_here(folder: Path) -> bool:
     return (folder / "etc" / "an4_train.fileids").exists()
 
 
-def read(folder: Path, split: str, sizes: Sizes) -> Utterances:
-    """One split, scaled by the training split's statistics."""
+def read(folder: Path, split: str, sizes: Sizes, by_speaker: bool = False) -> Utterances:
+    """One split, scaled by the training split's statistics or by each speaker's own."""
     inventory = _inventory(folder / "etc" / "an4.phone")
     dictionary = _dictionary(folder / "etc" / "an4.dic", inventory)
     utterances = list(_utterances(folder, split, dictionary))
+    if by_speaker:
+        return _audio.padded(folder, utterances, None, inventory, sizes, Counter())
     training = utterances if split == "train" else _utterances(folder, "train", dictionary)
     return _audio.padded(folder, utterances, Scale.of(training), inventory, sizes, Counter())
 
@@ -55,7 +61,7 @@ def read_mfc(path: Path) -> Features:
 
 
 def _utterances(folder: Path, split: str, dictionary: dict[str, list[int]]) -> Iterator[Utterance]:
-    """The utterances of a split; a word said in several ways counts as the dictionary's first."""
+    """The utterances of a split; a word that can be said in several ways counts as said in one."""
     names = folder / "etc" / f"an4_{split}.fileids"
     said = folder / "etc" / f"an4_{split}.transcription"
     fileids, transcripts = _audio.lines(names), _audio.lines(said)
@@ -72,7 +78,8 @@ def _utterances(folder: Path, split: str, dictionary: dict[str, list[int]]) -> I
         if unknown:
             raise DataError.at(said, f"{unknown[0][:30]!r} is not in an4.dic", line=number)
         phones = [phone for word in words for phone in dictionary[word]]
-        yield Utterance(_audio.with_slopes(_static(path)), phones, " ".join(words))
+        speaker = path.parent.name
+        yield Utterance(_audio.with_slopes(_static(path)), phones, " ".join(words), speaker)
 
 
 def _path(folder: Path, fileid: str) -> Path:
@@ -105,7 +112,7 @@ def _inventory(path: Path) -> list[str]:
 
 
 def _dictionary(path: Path, inventory: list[str]) -> dict[str, list[int]]:
-    """Each word's first pronunciation, as phone numbers; WORD(2) and so on are others of WORD."""
+    """How each word is said, as phone numbers: WORD(2) and so on are other ways to say WORD, the first of all."""
     numbers = {phone: number for number, phone in enumerate(inventory, start=1)}
     words: dict[str, list[int]] = {}
     for number, line in enumerate(_audio.lines(path), start=1):
@@ -114,6 +121,5 @@ def _dictionary(path: Path, inventory: list[str]) -> dict[str, list[int]]:
         if not phones or unknown or word in words:
             problem = f"a new word and phones of an4.phone were expected, not {line[:60]!r}"
             raise DataError.at(path, problem, line=number)
-        if not re.search(r"\(\d+\)$", word):
-            words[word] = [numbers[phone] for phone in phones]
-    return words
+        words[word] = [numbers[phone] for phone in phones]
+    return words | {word: words[spoken] for word, spoken in SPOKEN.items() if spoken in words}

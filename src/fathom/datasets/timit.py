@@ -1,8 +1,9 @@
 """TIMIT: recordings of read speech with their phones, the 61 phones and their foldings, and a synthetic stand-in.
 
 The corpus as the LDC ships it: TRAIN/DR1/FCJF0/SX37.WAV (SPHERE inside) with SX37.PHN, .WRD and .TXT beside it.
-The two SA sentences, which every speaker reads, are left out as is usual. A folder without TRAIN and TEST is read too:
-every fourth utterance, by name, is then its test split.
+The two SA sentences, which every speaker reads, are left out as is usual. The split "core" is the part of TEST by
+which results are compared. A folder without TRAIN and TEST is read too: every fourth utterance, by name, is then its
+test split.
 """
 
 from __future__ import annotations
@@ -45,6 +46,14 @@ TO_48 |= dict.fromkeys(("pcl", "tcl", "kcl"), "cl") | dict.fromkeys(("bcl", "dcl
 TO_39 = {"cl": "sil", "vcl": "sil", "epi": "sil", "el": "l", "en": "n", "zh": "sh", "ao": "aa", "ix": "ih", "ax": "ah"}
 DELETED = "q"
 
+# The core test set: two men and a woman of each of the eight dialects, as the corpus's own documentation lists them.
+CORE = """
+mdab0 mwbt0 felc0 mtas1 mwew0 fpas0 mjmp0 mlnt0 fpkt0 mlll0 mtls0 fjlm0
+mbpm0 mklt0 fnlp0 mcmj0 mjdh0 fmgd0 mgrt0 mnjm0 fdhc0 mjln0 mpam0 fmld0
+""".split()  # noqa: SIM905
+
+SA, UNLABELLED = LEFT_OUT = ("SA sentence", "without .PHN")  # recordings that are never read
+
 # Some corpora ship phones already folded to the 48. Their three classes outside the 61 are read as a frequent member,
 # which folds to the same class again.
 UNFOLDED = {"cl": "tcl", "vcl": "dcl", "sil": "h#"}
@@ -59,6 +68,9 @@ def folded(phones: Iterable[str], classes: int) -> list[str]:
     return in_48 if classes == 48 else [TO_39.get(phone, phone) for phone in in_48]
 
 
+FOLDING = {phone: "".join(folded([phone], 39)) for phone in PHONES}  # how each phone is scored
+
+
 @dataclass(frozen=True)
 class _Recording:
     """The files of one utterance, and the split its folder puts it in, where there is one."""
@@ -68,27 +80,34 @@ class _Recording:
     words: Path | None
     split: str | None
 
+    @property
+    def speaker(self) -> str:
+        return self.audio.parent.name.lower()
+
 
 def is_here(folder: Path) -> bool:
     return any(name.lower().endswith(".phn") for _, _, names in os.walk(folder) for name in names)
 
 
-def read(folder: Path, split: str, sizes: Sizes) -> Utterances:
-    """One split, scaled by the training split's statistics."""
+def read(folder: Path, split: str, sizes: Sizes, by_speaker: bool = False) -> Utterances:
+    """One split (train, test or core), scaled by the training split's statistics or by each speaker's own."""
     skipped: Counter[str] = Counter()
     recordings = list(_recordings(folder, skipped))
     chosen = _chosen(recordings, split)
     if not chosen:
         raise DataError.at(folder, f"no utterance of the {split} split; put there {EXPECTS}")
     utterances = [_utterance(recording) for recording in chosen]
-    training = utterances if split == "train" else (_utterance(one) for one in _chosen(recordings, "train") or chosen)
-    return _audio.padded(folder, utterances, Scale.of(training), PHONES, sizes, skipped)
+    scale = None
+    if not by_speaker:
+        other = () if split == "train" else _chosen(recordings, "train")
+        scale = Scale.of((_utterance(one) for one in other) if other else utterances)
+    return _audio.padded(folder, utterances, scale, PHONES, sizes, skipped, FOLDING)
 
 
 def synthetic(seed: int, sizes: Sizes, items: int = 512) -> Utterances:
-    """Random phones, each a spectrum of its own held for 4 to 12 frames, in noise."""
+    """Random phones, each held for 4 to 12 frames, in noise; a phone has a spectrum of its own, whatever the seed."""
     rng = np.random.default_rng(seed)
-    spectra = rng.standard_normal((len(PHONES), FEATURES), np.float32)
+    spectra = np.random.default_rng(0).standard_normal((len(PHONES), FEATURES), np.float32)
     steps = rng.integers(1, len(PHONES), (items, sizes.phones))  # never 0, so no phone follows itself
     phones = steps.cumsum(1) % len(PHONES)
     ends = rng.integers(4, 13, (items, sizes.phones)).clip(max=sizes.frames).cumsum(1)
@@ -117,25 +136,27 @@ def _recordings(folder: Path, skipped: Counter[str]) -> Iterator[_Recording]:
             if not wav or rest:
                 continue
             if stem in ("sa1", "sa2"):
-                skipped["SA sentence"] += 1
+                skipped[SA] += 1
             elif f"{stem}.phn" not in here:
-                skipped["without .PHN"] += 1
+                skipped[UNLABELLED] += 1
             else:
                 words = here.get(f"{stem}.txt") or here.get(f"{stem}.wrd")
                 yield _Recording(here[name], here[f"{stem}.phn"], words, split)
 
 
 def _chosen(recordings: list[_Recording], split: str) -> list[_Recording]:
-    if any(recording.split for recording in recordings):
-        return [recording for recording in recordings if recording.split == split]
-    return [one for index, one in enumerate(recordings) if (index % 4 == 3) == (split == "test")]
+    if not any(recording.split for recording in recordings):
+        return [one for index, one in enumerate(recordings) if (index % 4 == 3) == (split != "train")]
+    if split == "core":
+        return [one for one in recordings if one.split == "test" and one.speaker in CORE]
+    return [recording for recording in recordings if recording.split == split]
 
 
 def _utterance(recording: _Recording) -> Utterance:
     samples = _audio.samples(recording.audio)
     phones = _phones(recording.phones, len(samples))
     sentence = " ".join(label for _, label in _segments(recording.words)) if recording.words else ""
-    return Utterance(_audio.with_slopes(_audio.cepstra(samples)), phones, sentence)
+    return Utterance(_audio.with_slopes(_audio.cepstra(samples)), phones, sentence, recording.speaker)
 
 
 def _phones(path: Path, samples: int) -> list[int]:

@@ -1,0 +1,296 @@
+"""speech learns: ten utterances by heart, to the same numbers after a kill; errors counted by hand; AN4 and TIMIT."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from conftest import real_data
+from test_learn import Killed, checkpoints, learnt, numbers, ran  # noqa: F401 - checkpoints is a fixture
+from test_timit import corpus
+
+from fathom.dataset import Batch
+from fathom.datasets import timit
+from fathom.datasets._audio import Sizes, Utterance
+from fathom.errors import DataError
+from fathom.learn import FOLDER
+from fathom.session import Session
+from fathom.spec import RunSpec
+from fathom.workloads._speech_learner import by_length, hurried, interrupted
+from fathom.workloads.speech import AN4, TIMIT, DeepSpeech, Speech, compared, mistaken
+
+CPU = torch.device("cpu")
+SMALL = {"units": 64, "frames": 60, "phones": 6, "batch": 5, "stride": 2, "by_length": True, "adam": True}
+VARIED = {"speed": 0.1, "gap": 3, "noise": 0.1, "dropout": 0.1}
+TEN = RunSpec(
+    workload="speech",
+    preset="tiny",
+    device="cpu",
+    learn=True,
+    rounds=100,
+    options={**SMALL, "dropout": 0.0, "learning_rate": 3e-3},
+)
+
+
+@pytest.fixture
+def ten_utterances(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is learnt is also what is asked: can it be learnt by heart?"""
+    monkeypatch.setattr(Speech, "synthetic", lambda self, seed: timit.synthetic(0, self.sizes, items=10))
+
+
+def until(monkeypatch: pytest.MonkeyPatch, target: float) -> None:
+    monkeypatch.setattr(Speech, "lesson", replace(AN4, quality=replace(AN4.quality, target=target)))
+
+
+# --- errors
+
+
+def test_errors_are_counted_as_by_hand() -> None:
+    said = ["sh iy hh ae d", "y ao r d aa r k", "s uw t"]
+    heard = ["sh iy ae d", "y ao r d aa r k", "s ih t t"]  # one left out; none; one changed and one added
+    found = compared(said, heard)
+    assert (found.deletions, found.substitutions, found.insertions) == (1, 1, 1)
+    assert found.wer == pytest.approx(3 / 15), "of all phones said, not the mean of three ratios"
+    assert compared(["s uw t"], [""]).wer == 1
+    assert compared(["s"], ["s uw t"]).wer == 2, "more may be heard than was said"
+
+
+def test_mistakes_are_told_phone_by_phone() -> None:
+    errors = mistaken(["b iy d iy", "p iy"], ["d iy d", "d iy p"])
+    assert errors == {("b", "d"): 1, ("iy", "-"): 1, ("p", "d"): 1, ("-", "p"): 1}
+
+
+def test_quality_is_the_error_rate_of_what_is_heard(ten_utterances: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = Speech.configured("tiny", **SMALL).synthetic(0)
+    said = int(source.columns["phone_count"].sum())
+    with Session(TEN).setup() as session:
+        workload = session.workload
+        assert isinstance(workload, Speech)
+        truth = workload.synthetic(0)
+        monkeypatch.setattr(Speech, "infer", lambda self, model, batch: batch)
+        assert workload.evaluate(session.state, truth) == 0
+        wrong = {"phones": truth.columns["phones"].clone(), "phone_count": truth.columns["phone_count"] - 1}
+        wrong["phones"][:2, 0] = wrong["phones"][:2, 0] % 61 + 1
+        monkeypatch.setattr(Speech, "infer", lambda self, model, batch: wrong)
+        assert workload.evaluate(session.state, truth) == pytest.approx(100 * 12 / said)
+
+
+def test_timit_is_scored_in_39_classes(tmp_path: Path) -> None:
+    source = timit.read(corpus(tmp_path), "train", Sizes(20, 8))
+    assert source.scored("h# ao zh q ix pau") == "sil aa sh ih sil"
+    assert timit.synthetic(0, Sizes(20, 8), items=2).scored("h# q") == "h# q", "only the corpus itself is folded"
+
+
+# --- learning
+
+
+def test_ten_utterances_are_learnt_without_an_error(ten_utterances: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    until(monkeypatch, 0.0)
+    found = learnt(ran(TEN))
+    assert found.reached
+    assert found.quality == 0
+    assert found.curve[0].quality > 50, "it had to be learnt"
+    assert found.metric == "phone error rate"
+    shown, errors = found.exhibits
+    assert [row[1] for row in shown.rows] == [row[2] for row in shown.rows]
+    assert len(shown.rows) == 10
+    assert errors.rows == []
+
+
+def test_a_killed_run_goes_on_to_the_very_same_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Speech, "synthetic", lambda self, seed: timit.synthetic(seed, self.sizes, items=12))
+    spec = replace(TEN, rounds=4, options={**TEN.options, **VARIED})
+    with pytest.raises(Killed):
+        ran(spec, die_in=3)
+    resumed = ran(spec)
+    monkeypatch.delenv(FOLDER)
+    whole = ran(spec)
+    assert numbers(resumed) == numbers(whole)
+    assert [point.items for point in learnt(whole).curve] == [15, 30, 45, 60]
+    assert learnt(resumed).resumed == 1
+
+
+def test_a_gradient_that_is_not_finite_changes_no_weight(ten_utterances: None) -> None:
+    with Session(replace(TEN, options={**SMALL, "adam": False, "momentum": 0.5})).setup() as session:
+        learner = session.workload.learner(session, None)
+        model, optimizer = session.state.model, session.state.optimizer
+        assert optimizer is not None
+        before = {name: weight.clone() for name, weight in model.state_dict().items()}
+        for weight in model.parameters():
+            weight.grad = torch.ones_like(weight)
+        assert next(model.parameters()).grad is not None
+        next(model.parameters()).grad[0, 0] = float("inf")  # type: ignore[index]
+        optimizer.step()
+        assert all(torch.equal(weight, before[name]) for name, weight in model.state_dict().items())
+        learner.train(lambda done: None)
+        assert not any(torch.equal(weight, before[name]) for name, weight in model.state_dict().items())
+
+
+def test_the_learning_rate_rises_and_falls_to_nothing() -> None:
+    workload = Speech.configured("tiny")
+    optimizer = workload.optimizer(torch.nn.Linear(1, 1))
+    schedule = workload.schedule(optimizer, 200)
+    rates = []
+    for _ in range(200):
+        rates.append(optimizer.param_groups[0]["lr"] / workload.learning_rate)
+        optimizer.step()
+        schedule.step()
+    peak = rates.index(max(rates))
+    assert rates[0] == pytest.approx(0.1)
+    assert 5 < peak < 15
+    assert rates[:peak] == sorted(rates[:peak])
+    assert rates[peak:] == sorted(rates[peak:], reverse=True)
+    assert rates[-1] < 1e-3
+
+
+# --- batches
+
+
+def test_a_round_has_every_utterance_once_and_little_padding() -> None:
+    source = timit.synthetic(1, Sizes(200, 20), items=64)
+    feed = by_length(source, 8, CPU, seed=3)
+    batches = [next(feed) for _ in range(16)]
+    for turn in (batches[:8], batches[8:]):
+        heard = torch.cat([batch["features"][:, 0, 0] for batch in turn])
+        assert torch.equal(heard.sort()[0], source.columns["features"][:, 0, 0].sort()[0])
+    for batch in batches:
+        assert batch["features"].shape[1] == batch["frames"].max()
+        assert batch["frames"].min() > 0.6 * batch["frames"].max()
+    assert not torch.equal(batches[0]["frames"], batches[8]["frames"])
+
+
+def test_a_feed_goes_on_where_it_was() -> None:
+    source = timit.synthetic(1, Sizes(60, 6), items=13)
+    whole, later = by_length(source, 4, CPU, seed=3), by_length(source, 4, CPU, seed=3, start=6)
+    for _ in range(6):
+        next(whole)
+    for _ in range(9):
+        ours, theirs = next(whole), next(later)
+        assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+
+
+def ramps(*frames: int) -> Batch:
+    """Utterances whose only feature says which frame it is of."""
+    time = torch.arange(float(max(frames)))
+    rows = [torch.where(time < length, time, 0.0) for length in frames]
+    return {"features": torch.stack(rows)[..., None], "frames": torch.tensor(frames)}
+
+
+def test_what_is_hurried_keeps_its_beginning_and_its_end() -> None:
+    torch.manual_seed(0)
+    found = hurried(ramps(*[100, 40] * 50), 0.25)
+    assert found["features"].shape == (100, 125, 1)
+    for row, (frames, was) in enumerate(zip(found["frames"].tolist(), [100, 40] * 50, strict=True)):
+        assert was / 1.25 - 0.5 <= frames <= was * 1.25 + 0.5
+        ramp = found["features"][row, :frames, 0]
+        steps = ramp.diff()
+        assert ramp[0] == 0
+        assert was - 2.3 <= ramp[-1] <= was - 1
+        assert steps[:-2].max() - steps[:-2].min() < 1e-4, "the pace is even"
+    assert len(set(found["frames"].tolist())) > 30
+
+
+def test_gaps_are_silent_and_short() -> None:
+    torch.manual_seed(0)
+    batch = ramps(*[50] * 200)
+    batch["features"] += 1
+    silent = interrupted(batch, 10)["features"][..., 0] == 0
+    assert silent.sum(1).max() <= 20
+    assert 5 < silent.sum(1).float().mean() < 12
+    assert silent.any(0)[1:-1].all(), "a gap may be anywhere"
+
+
+@pytest.mark.parametrize("stride", [2, 3])
+def test_a_stride_looks_at_every_so_many_frames(stride: int) -> None:
+    torch.manual_seed(1)
+    features, frames = torch.randn(2, 20, 26), torch.tensor([20, 13])
+    model = DeepSpeech(9, 8, 0.0, stride).eval()
+    every = DeepSpeech(9, 8, 0.0)._in_context(features, frames)
+    assert torch.equal(model._in_context(features, frames), every[::stride])
+    together, alone = model(features, frames), model(features[1:, :13], frames[1:])
+    assert len(together) == -(-20 // stride)
+    torch.testing.assert_close(together[: len(alone), 1], alone[:, 0])
+
+
+def test_an_utterance_must_outlast_stride_and_hurry() -> None:
+    def kept(**options: float) -> bool:
+        sizes = Speech.configured("tiny", **options).sizes
+        utterance = _utterance(frames=22, phones=10)
+        return sizes.refusal(utterance) is None
+
+    assert kept()
+    assert kept(stride=2)
+    assert kept(stride=2, speed=0.1)
+    assert not kept(stride=2, speed=0.11)
+    assert not kept(stride=3)
+
+
+def _utterance(frames: int, phones: int) -> Utterance:
+    return Utterance(np.zeros((frames, 26), np.float32), list(range(1, phones + 1)), "")
+
+
+# --- corpora
+
+
+def test_each_corpus_has_its_lesson(tmp_path: Path) -> None:
+    assert Speech.taught(None, {}) is AN4
+    assert Speech.taught(str(corpus(tmp_path)), {}) is TIMIT
+    assert "core test set of 24 speakers" in TIMIT.quality.protocol
+    for lesson in (AN4, TIMIT):
+        Speech.configured(lesson.preset, **lesson.options)
+
+
+def test_the_core_test_set_is_24_speakers_of_the_test_split(tmp_path: Path) -> None:
+    assert len(set(timit.CORE)) == 24
+    assert sum(speaker.startswith("f") for speaker in timit.CORE) == 8
+    other = corpus(tmp_path) / "TEST" / "DR1" / "FAKS0"
+    other.mkdir()
+    for path in (tmp_path / "TEST" / "DR1" / "MDAB0").iterdir():
+        (other / path.name).write_bytes(path.read_bytes())
+    sizes = Sizes(20, 8)
+    assert (len(timit.read(tmp_path, "test", sizes)), len(timit.read(tmp_path, "core", sizes))) == (4, 2)
+
+
+def test_timit_is_learnt_with_its_protocol_in_the_record(tmp_path: Path) -> None:
+    options = {**TIMIT.options, "units": 8, "frames": 20, "phones": 8, "batch": 2, "stride": 1}
+    record = ran(
+        RunSpec(workload="speech", device="cpu", learn=True, rounds=1, data=str(corpus(tmp_path)), options=options)
+    )
+    found = learnt(record)
+    assert found.protocol == TIMIT.quality.protocol
+    assert found.target == 25
+    assert len(found.exhibits[0].rows) == 2, "the SA sentence is left out"
+    assert found.exhibits[0].rows[0][1] == "sil sh iy sil"
+
+
+def test_no_test_utterance_is_passed_over(tmp_path: Path) -> None:
+    workload = Speech.configured("tiny", frames=10)
+    with pytest.raises(DataError, match="none of 2 utterances fits"):
+        workload.held_out(corpus(tmp_path), None)
+    folder = real_data("an4")
+    with pytest.raises(
+        DataError, match="do not fit the network: 121 with more than 120 frames; raise frames or phones"
+    ):
+        Speech.configured("tiny").held_out(folder, None)
+
+
+@pytest.mark.parametrize(("name", "held_out"), [("timit-style", 2), ("an4-sph-mini", 2)])
+def test_real_recordings_are_learnt_from(name: str, held_out: int) -> None:
+    folder = real_data(name)
+    options = {**Speech.taught(str(folder), {}).options, "units": 16, "frames": 400, "batch": 2}
+    record = ran(RunSpec(workload="speech", device="cpu", learn=True, rounds=2, data=str(folder), options=options))
+    found = learnt(record)
+    assert record.outcome == "ok"
+    assert len(found.exhibits[0].rows) == held_out
+    assert found.quality is not None
+
+
+def test_every_utterance_of_an4_is_judged() -> None:
+    workload = Speech.configured("paper", **AN4.options)
+    folder = real_data("an4")
+    judged, taught = workload.held_out(folder, None), workload.real(folder)
+    assert (len(judged), len(taught)) == (130, 948)
+    assert judged.skipped == taught.skipped == {}
