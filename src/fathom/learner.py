@@ -42,13 +42,17 @@ class Learner:
         """One round; gives its mean loss and the items it took. told() hears of every step done so far."""
         losses: list[Tensor] = []
         for _ in range(self.steps_per_round):
-            losses.append(self.workload.train_step(self.state))
+            losses.append(self.step())
             if self.schedule is not None:
                 self.schedule.step()
             self.steps_done += 1
             told(self.steps_done)
         items = self.steps_per_round * self.session.items_per_step
         return float(torch.stack(losses).mean()), items
+
+    def step(self) -> Tensor:
+        """One update; gives the loss, still on the device."""
+        return self.workload.train_step(self.state)
 
     def evaluate(self) -> float:
         """The quality on held-out data."""

@@ -13,11 +13,12 @@ import re
 import zlib
 from array import array
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import zip_longest
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -34,6 +35,7 @@ EXPECTS = (
 SPLITS = ("train", "valid", "test")
 _LONGEST_LINE = 1 << 20  # bytes; a longer one is no sentence but a file of another kind
 _IN_USE = 60  # words of the invented languages
+_LANGUAGE = 2014  # the seed they are made from
 _HELD_OUT = re.compile(r"val|dev|test|news-?(test|dev|discuss|syscomb)")
 
 
@@ -46,24 +48,77 @@ class Side:
     length: int
 
 
+class Numbering(Protocol):
+    """What a vocabulary of words and one of subwords have in common: a size, and the way from numbers to text."""
+
+    def __len__(self) -> int: ...
+
+    def sentence(self, numbers: Iterable[int]) -> str: ...
+
+
 class ParallelText(InMemory):
     """Sentence pairs as rows of word numbers, padded on the right; each target ends with EOS."""
 
-    def __init__(self, source: Tensor, target: Tensor, vocabularies: list[Vocabulary]) -> None:
+    def __init__(self, source: Tensor, target: Tensor, vocabularies: Sequence[Numbering]) -> None:
         super().__init__(source=source, target=target)
         self.source_vocabulary, self.target_vocabulary = vocabularies
         self.dropped = 0  # pairs left out because one side is empty
         self.too_long = 0  # pairs left out of training because one side does not fit
         self.truncated = 0  # pairs of a held-out split that were cut to fit
+        self.lines: list[tuple[str, str]] = []  # of a held-out split, the text itself
+
+    def texts(self) -> list[tuple[str, str]]:
+        """Each pair in words: as it was written where that is known, else as the numbers spell it."""
+        vocabularies = self.source_vocabulary, self.target_vocabulary
+        columns = self.columns["source"].tolist(), self.columns["target"].tolist()
+        return self.lines or [
+            (_spelt(vocabularies[0], source), _spelt(vocabularies[1], target))
+            for source, target in zip(*columns, strict=True)
+        ]
+
+
+def _spelt(vocabulary: Numbering, row: list[int]) -> str:
+    return vocabulary.sentence(number for number in row if number > EOS)
 
 
 def read(folder: Path, split: str, source: Side, target: Side, lowercase: bool = False) -> ParallelText:
     """A split, in the words of the training text."""
     vocabularies = _vocabularies(folder, source, target, lowercase)
+    encoders = [partial(_numbers_of_words, vocabulary, lowercase) for vocabulary in vocabularies]
+    return _encoded(folder, split, (source, target), vocabularies, encoders)
+
+
+def read_subwords(folder: Path, split: str, source: Side, target: Side) -> ParallelText:
+    """A split, in subwords of the training text; letters keep their case, and text comes back as it was."""
+    from fathom.datasets._subwords import Subwords  # here, as few runs need the library
+
+    sides = source, target
+    text = list(pairs(folder, "train", source.language, target.language))
+    vocabularies: list[Subwords] = []
+    for side, lines in zip(sides, ([line[at] for line in text] for at in range(2)), strict=True):
+        if not any(lines):
+            raise DataError.at(folder, f"no words in the {side.language} text; put there {EXPECTS}")
+        vocabularies.append(Subwords.learnt(lines, side.words))
+    return _encoded(folder, split, sides, vocabularies, [vocabulary.encode for vocabulary in vocabularies])
+
+
+def _numbers_of_words(vocabulary: Vocabulary, lowercase: bool, text: str) -> list[int]:
+    return vocabulary.encode(tokenise(text, lowercase))
+
+
+def _encoded(
+    folder: Path,
+    split: str,
+    sides: tuple[Side, Side],
+    vocabularies: Sequence[Numbering],
+    encoders: Sequence[Callable[[str], list[int]]],
+) -> ParallelText:
+    source, target = sides
     rows = _Rows(source.length), _Rows(target.length)
+    lines: list[tuple[str, str]] = []
     dropped = misfits = 0
     for line in pairs(folder, split, source.language, target.language):
-        words, translation = (tokenise(text, lowercase) for text in line)
+        words, translation = (encode(text) for encode, text in zip(encoders, line, strict=True))
         if not words or not translation:
             dropped += 1
             continue
@@ -71,13 +126,15 @@ def read(folder: Path, split: str, source: Side, target: Side, lowercase: bool =
         misfits += misfit
         if misfit and split == "train":
             continue
-        rows[0].append(vocabularies[0].encode(words[: source.length]))
-        rows[1].append([*vocabularies[1].encode(translation[: target.length - 1]), EOS])
+        rows[0].append(words[: source.length])
+        rows[1].append([*translation[: target.length - 1], EOS])
+        if split != "train":
+            lines.append(line)
     if not rows[0].lengths:
         limit = f"at most {source.length} and {target.length - 1} words and punctuation marks"
         raise DataError.at(folder, f"no {split} pair of {limit} among {dropped + misfits}; put there {EXPECTS}")
     text = ParallelText(rows[0].padded(), rows[1].padded(), vocabularies)
-    text.dropped = dropped
+    text.dropped, text.lines = dropped, lines
     text.too_long, text.truncated = (misfits, 0) if split == "train" else (0, misfits)
     return text
 
@@ -98,12 +155,13 @@ def pairs(folder: Path, split: str, source_language: str, target_language: str) 
 def synthetic(seed: int, source: Side, target: Side, items: int = 2048) -> ParallelText:
     """An invented language pair: each word has one translation, and an adjective goes behind the word it precedes.
 
-    Few words of the vocabulary are in use, some often and most rarely, as in a real language.
+    Few words of the vocabulary are in use, some often and most rarely, as in a real language. The seed chooses what is
+    said; the languages stay the same, so that what was learnt from one seed can be tried on another.
     """
-    rng = np.random.default_rng(seed)
+    rng, language = np.random.default_rng(seed), np.random.default_rng(_LANGUAGE)
     in_use = min(_IN_USE, source.words - len(SPECIALS), target.words - len(SPECIALS))
-    translation = rng.permutation(in_use) + len(SPECIALS)
-    adjective = rng.random(in_use) < 0.3
+    translation = language.permutation(in_use) + len(SPECIALS)
+    adjective = language.random(in_use) < 0.3
     often = 1 / np.arange(1, in_use + 1)
     often /= often.sum()
     longest = min(source.length, target.length - 1)

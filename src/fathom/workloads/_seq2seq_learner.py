@@ -1,0 +1,173 @@
+"""How seq2seq learns: sentences of like length together, each length's step replayed as a CUDA graph, weights averaged.
+
+The decoder's thousands of small launches, word by word and layer by layer, are what a step waits for on a GPU. Short
+sentences need fewer of them, and a graph launches them all at once.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, cast
+
+import torch
+from torch import Tensor
+from torch.nn.utils import clip_grad_norm_
+
+from fathom.dataset import Batch
+from fathom.datasets._vocabulary import PAD
+from fathom.datasets.wmt import ParallelText
+from fathom.learner import Learner
+from fathom.lesson import Exhibit
+from fathom.workload import State
+from fathom.workloads.seq2seq import Seq2Seq, Translator
+
+if TYPE_CHECKING:
+    from fathom.session import Session
+
+ROUNDED_TO = 4  # words: a batch is as wide as its longest sentence, rounded up to a multiple of this
+
+
+class TranslationLearner(Learner):
+    """Batches of like length; what is judged is the running mean of the weights."""
+
+    def __init__(self, session: Session, held_out: Any) -> None:
+        super().__init__(session, held_out)
+        workload, model = cast(Seq2Seq, self.workload), cast(Translator, self.state.model)
+        self.mean = copy.deepcopy(model).eval()
+        self.mean.encoder.flatten_parameters()  # a copy's weights lie apart, which cuDNN does not like
+        self.averaging = workload.averaging
+        self.gradients: Callable[[Batch], Tensor] = self._gradients
+        if workload.graphs and self.state.device.type == "cuda":
+            self.gradients = Graphs(self._gradients)
+        self._feed(start=0)
+
+    def step(self) -> Tensor:
+        assert self.state.optimizer is not None
+        loss = self.gradients(next(self.state.batches))
+        self.state.optimizer.step()
+        # a mean over few steps at first, so that the weights it began with are soon forgotten
+        new = max(1 - self.averaging, 9 / (10 + self.steps_done)) if self.averaging else 1.0
+        with torch.no_grad():
+            torch._foreach_lerp_(list(self.mean.parameters()), list(self.state.model.parameters()), new)
+        return loss
+
+    def evaluate(self) -> float:
+        with torch.inference_mode(), self.state.autocast():
+            return self.workload.evaluate(self._judged(), self.held_out)
+
+    def exhibits(self) -> list[Exhibit]:
+        with torch.inference_mode(), self.state.autocast():
+            return self.workload.exhibits(self._judged(), self.held_out)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {**super().state_dict(), "mean": self.mean.state_dict()}
+
+    def load_state_dict(self, kept: dict[str, Any]) -> None:
+        super().load_state_dict(kept)
+        self.mean.load_state_dict(kept["mean"])
+        self._feed(start=self.steps_done)
+
+    def _judged(self) -> State:
+        return dataclasses.replace(self.state, model=self.mean)
+
+    def _feed(self, start: int) -> None:
+        text, workload = self.state.source, self.workload
+        self.state.batches = batches(text, workload.batch, self.state.device, self.session.spec.seed, start)
+
+    def _gradients(self, batch: Batch) -> Tensor:
+        """Forward, backward, clip; the gradients stay where they are in memory, as a graph wants it."""
+        assert self.state.optimizer is not None
+        self.state.optimizer.zero_grad(set_to_none=False)
+        with self.state.autocast():
+            loss = self.workload.loss(self.state.model, batch)
+        loss.backward()  # type: ignore[no-untyped-call]
+        if self.workload.clip_norm is not None:
+            clip_grad_norm_(self.state.model.parameters(), self.workload.clip_norm)
+        return loss.detach()
+
+
+def batches(text: ParallelText, batch: int, device: torch.device, seed: int, start: int = 0) -> Iterator[Batch]:
+    """Full batches of sentences of like length, for ever, from batch number start on; each sentence once a round.
+
+    One seeded shuffle of the text follows another. A sentence waits until its length has a batch together, be it in the
+    next round: which lengths come when is as random as the shuffle.
+    """
+    widths = _widths(text, batch)
+    columns = {name: column.to(device) for name, column in text.columns.items()}
+    for number, (width, items) in enumerate(_gathered(widths, batch, seed)):
+        if number >= start:
+            rows = torch.tensor(items, pin_memory=device.type == "cuda").to(device, non_blocking=True)
+            yield {name: column[:, :width].index_select(0, rows) for name, column in columns.items()}
+
+
+def _widths(text: ParallelText, batch: int) -> list[int]:
+    """How wide a batch each pair goes into; widths that few sentences have are joined with the next wider one."""
+    lengths = torch.stack([(column != PAD).sum(1) for column in text.columns.values()]).amax(0)
+    widths: list[int] = ((lengths + ROUNDED_TO - 1) // ROUNDED_TO * ROUNDED_TO).tolist()
+    found = Counter(widths)
+    joined: dict[int, int] = {}
+    wide, together = max(found), 0
+    for width in sorted(found, reverse=True):
+        if together >= batch:
+            wide, together = width, 0
+        joined[width] = wide
+        together += found[width]
+    return [joined[width] for width in widths]
+
+
+def _gathered(widths: list[int], batch: int, seed: int) -> Iterator[tuple[int, list[int]]]:
+    generator = torch.Generator().manual_seed(seed)
+    waiting: defaultdict[int, list[int]] = defaultdict(list)
+    while True:
+        for item in torch.randperm(len(widths), generator=generator).tolist():
+            together = waiting[widths[item]]
+            together.append(item)
+            if len(together) == batch:
+                yield widths[item], together
+                waiting[widths[item]] = []
+
+
+class Graphs:
+    """Work on batches, recorded once for each shape and replayed from then on: one launch in place of thousands.
+
+    The first batch of a shape is worked on as usual, for libraries to settle; the second is recorded. All share one
+    pool of memory, as no two run at once and nothing but the loss is wanted of them afterwards.
+    """
+
+    def __init__(self, work: Callable[[Batch], Tensor]) -> None:
+        self.work = work
+        self.pool = torch.cuda.graph_pool_handle()
+        self.side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        self.seen: set[tuple[torch.Size, ...]] = set()
+        self.recorded: dict[tuple[torch.Size, ...], tuple[torch.cuda.CUDAGraph, Batch, Tensor]] = {}
+
+    def __call__(self, batch: Batch) -> Tensor:
+        shape = tuple(column.shape for column in batch.values())
+        if shape not in self.seen:
+            self.seen.add(shape)
+            return self._beside(batch)
+        if shape not in self.recorded:
+            self.recorded[shape] = self._record(batch)
+        graph, inputs, loss = self.recorded[shape]
+        for name, column in batch.items():
+            inputs[name].copy_(column)
+        graph.replay()
+        return loss.clone()  # the next replay writes over it
+
+    def _beside(self, batch: Batch) -> Tensor:
+        """On a stream that is not the default one, as recording will be."""
+        self.side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self.side):
+            loss = self.work(batch)
+        torch.cuda.current_stream().wait_stream(self.side)
+        return loss
+
+    def _record(self, batch: Batch) -> tuple[torch.cuda.CUDAGraph, Batch, Tensor]:
+        inputs = {name: column.clone() for name, column in batch.items()}
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self.pool, stream=self.side):
+            loss = self.work(inputs)
+        return graph, inputs, loss

@@ -1,0 +1,250 @@
+"""seq2seq learns: it reverses what it has not seen, goes on after a kill, and is judged as sacrebleu judges."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from collections import Counter
+from collections.abc import Mapping
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sacrebleu
+import torch
+from conftest import real_data
+
+from fathom import learn
+from fathom.datasets import wmt
+from fathom.datasets._subwords import Subwords
+from fathom.datasets._vocabulary import EOS, PAD
+from fathom.errors import BadOption, DataError, UnknownName
+from fathom.learn import FOLDER, learned
+from fathom.record import Record
+from fathom.session import Session
+from fathom.spec import RunSpec
+from fathom.workload import Output
+from fathom.workloads._seq2seq_learner import TranslationLearner, batches
+from fathom.workloads.seq2seq import Seq2Seq, bleu
+
+LEARNING = {"solver": "adam", "learning_rate": 0.004, "warmup": 20, "target_language": "de", "clip_norm": 1.0}
+
+
+class Killed(BaseException):
+    """Ends a run where a signal might."""
+
+
+def ran(spec: RunSpec, die_in: int | None = None) -> Record:
+    def hear(told: Mapping[str, Any]) -> None:
+        if told["round"] == die_in:
+            raise Killed
+
+    return learned(spec, lambda done, total: None, hear)
+
+
+def curve(record: Record) -> list[tuple[int, float, float]]:
+    assert record.learning is not None
+    return [(point.items, point.loss, point.quality) for point in record.learning.curve]
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+def write(folder: Path, **splits: list[tuple[str, str]]) -> Path:
+    folder.mkdir(exist_ok=True)
+    for name, lines in splits.items():
+        for language, side in zip(("en", "de"), zip(*lines, strict=True), strict=True):
+            (folder / f"{name}.{language}").write_text("\n".join(side) + "\n", encoding="utf-8")
+    return folder
+
+
+def backwards(folder: Path, train: int, test: int) -> Path:
+    """Sentences of three to six letters, and the same from their end; no sentence of the test is in the training."""
+    rng = random.Random(0)
+    sentences = {tuple(rng.choices("abcdef", k=rng.randint(3, 6))) for _ in range(2 * (train + test))}
+    lines = [(" ".join(letters), " ".join(reversed(letters))) for letters in sorted(sentences)]
+    rng.shuffle(lines)
+    return write(folder, train=lines[:train], test=lines[train : train + test])
+
+
+def test_it_learns_to_reverse_sequences_it_has_not_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = backwards(tmp_path / "text", train=3000, test=200)
+    perfect = dataclasses.replace(Seq2Seq.lesson, quality=dataclasses.replace(Seq2Seq.lesson.quality, target=100.0))
+    monkeypatch.setattr(Seq2Seq, "lesson", perfect)
+    options = {**LEARNING, "depth": 1, "batch": 64, "averaging": 0.9, "reverse_source": False}
+    record = ran(
+        RunSpec(
+            workload="seq2seq", preset="tiny", device="cpu", learn=True, data=str(folder), rounds=20, options=options
+        )
+    )
+    assert record.learning is not None
+    scores, translations = record.learning.exhibits
+    assert [row[0] for row in scores.rows] == ["greedy", "beam of 1"]
+    assert record.learning.quality == pytest.approx(100.0), "every one of the 200, exactly"
+    assert all(line == reference for _, line, reference in translations.rows)
+
+
+def test_a_killed_run_goes_on_to_the_very_same_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = backwards(tmp_path / "text", train=100, test=10)
+    options = {**LEARNING, "subwords": True, "source_vocabulary": 300, "target_vocabulary": 300, "source_length": 16}
+    options |= {"target_length": 16, "dropout": 0.2, "averaging": 0.99, "beam": 2, "label_smoothing": 0.1, "hidden": 16}
+    spec = RunSpec(
+        workload="seq2seq", preset="tiny", device="cpu", learn=True, data=str(folder), rounds=4, options=options
+    )
+    monkeypatch.setenv(FOLDER, str(tmp_path / "checkpoints"))
+    monkeypatch.setattr(learn, "KEEP_EVERY_S", 0.0)
+    with pytest.raises(Killed):
+        ran(spec, die_in=3)
+    resumed = ran(spec)
+    monkeypatch.delenv(FOLDER)
+    whole = ran(spec)
+    assert curve(resumed) == curve(whole)
+    assert resumed.learning is not None
+    assert whole.learning is not None
+    assert resumed.learning.resumed == 1
+    assert resumed.learning.exhibits == whole.learning.exhibits
+
+
+def test_batches_are_of_like_length_and_take_every_sentence_once_a_round() -> None:
+    workload = Seq2Seq.configured("tiny")
+    text = workload.synthetic(0)
+    rounds = 6
+    stream = batches(text, 16, torch.device("cpu"), seed=3)
+    seen = list(islice(stream, rounds * len(text) // 16))
+    widest = {(int((batch["source"] != PAD).sum(1).max()), batch["target"].shape[1]) for batch in seen}
+    assert {width for _, width in widest} == {8, 10}, (
+        "of 4 to 8 words and EOS: rounded up to 8 and 12, as far as there are"
+    )
+    assert all(batch["target"].shape[0] == 16 for batch in seen)
+    assert all((batch["target"] == EOS).any(1).all() for batch in seen), "nothing is cut off"
+    rows = Counter(tuple(row) for batch in seen for row in _filled(batch["target"], 10))
+    held = Counter(tuple(row) for row in text.columns["target"].tolist())
+    assert rows.keys() == held.keys()
+    off = [times - rounds * held[row] for row, times in rows.items()]
+    assert max(map(abs, off)) <= 1
+    assert sum(map(abs, off)) <= 2 * 2 * 16, "what waits for company, and what came early in its place"
+    later = list(islice(batches(text, 16, torch.device("cpu"), seed=3, start=5), 3))
+    for batch, expected in zip(later, seen[5:], strict=False):
+        assert torch.equal(batch["source"], expected["source"])
+
+
+def _filled(rows: torch.Tensor, width: int) -> list[list[int]]:
+    return [row + [PAD] * (width - len(row)) for row in rows.tolist()]
+
+
+def test_a_length_of_few_sentences_is_no_batch_of_its_own(tmp_path: Path) -> None:
+    lines = [("a b", "b a")] * 20 + [("a " * 9, "b " * 9)] * 3 + [("a " * 30, "b " * 30)] * 2
+    text = wmt.read(write(tmp_path, train=lines), "train", wmt.Side("en", 9, 40), wmt.Side("de", 9, 40))
+    widths = [batch["source"].shape[1] for batch in islice(batches(text, 4, torch.device("cpu"), 0), 25)]
+    assert set(widths) == {4, 32}, "the three of nine words go with the two of thirty"
+    assert widths.count(4) == 20
+
+
+@pytest.mark.parametrize("spread", [0.0, 0.5])
+def test_what_is_judged_is_the_mean_of_the_weights(spread: float) -> None:
+    options = {**LEARNING, "averaging": spread, "warmup": 0}
+    spec = RunSpec(workload="seq2seq", preset="tiny", device="cpu", learn=True, options=options)
+    with Session(spec).setup() as session:
+        learner = session.workload.learner(session, session.workload.synthetic(1))
+        assert isinstance(learner, TranslationLearner)
+        before = learner.mean.projection.bias.detach().clone()
+        learner.steps_done = 90  # the beginning, when the mean moves faster, is over
+        learner.step()
+        after = session.state.model.get_parameter("projection.bias")
+        assert not torch.equal(before, after)
+        torch.testing.assert_close(learner.mean.projection.bias, spread * before + (1 - spread) * after)
+
+
+class Parrot(Seq2Seq):
+    """Says what it is told to, to be judged."""
+
+    said: tuple[str, ...] = ()
+
+    def answers(self, output: Output, source: wmt.ParallelText) -> list[str]:
+        return list(self.said)
+
+
+def test_quality_is_sacrebleus_of_the_raw_text(tmp_path: Path) -> None:
+    references = ['Er sagte: "Ja", und ging.', "Ein Mann-Frau-Spiel für Größere…", "Der Hund schläft auf dem Sofa ."]
+    said = ('Er sagte: "Ja" und ging.', "Ein Mann-Frau-Spiel für Große…", "Der Hund schläft auf dem Sofa.")
+    folder = write(tmp_path, train=[("a b c d e", "x y z")] * 3, test=[("a b", line) for line in references])
+    spec = RunSpec(workload="seq2seq", preset="tiny", device="cpu", data=str(folder), options={"target_language": "de"})
+    with Session(spec).setup() as session:
+        parrot = Parrot(**vars(session.workload))
+        object.__setattr__(parrot, "said", said)
+        found = parrot.evaluate(session.state, parrot.held_out(folder, session.state.source))
+        scores, shown = parrot.exhibits(session.state, parrot.held_out(folder, session.state.source))
+    assert found == sacrebleu.corpus_bleu(list(said), [references]).score
+    assert [row[2] for row in scores.rows] == [found, found]
+    assert "case:mixed" in scores.rows[0][3]
+    assert "tok:13a" in scores.rows[0][3]
+    assert shown.rows[1] == ["a b", said[1], references[1]], "the reference is the text, whatever words are known"
+
+
+def test_bleu_by_hand() -> None:
+    """Of one, two, three and four words, 5 of 6, 3 of 5, 2 of 4 and 1 of 3 are in the reference, which is as long."""
+    score, _ = bleu(["the cat sat on a mat"], ["the cat sat on the mat"])
+    assert score == pytest.approx(100 * (5 / 6 * 3 / 5 * 2 / 4 * 1 / 3) ** 0.25)
+    assert bleu(["a b c d e"], ["a b c d e"])[0] == pytest.approx(100)
+
+
+HARD = [
+    '"Ça" — l’été: x-y, „Größe“… ß',
+    "漢字 🙂 \u200b\xa0a  b",  # none of these is in the training text
+    "",
+    "A-B-C's (d)e/f&amp;<unk>!?",
+    "ÄÖÜäöüß Straßenbahnhaltestelle",
+]
+
+
+def test_subwords_give_back_any_text() -> None:
+    lines = ["Zwei junge weiße Männer sind im Freien.", "Ein Mann, der etwas anstarrt."] * 5
+    subwords = Subwords.learnt(lines, 320)
+    assert 290 < len(subwords) <= 320
+    for text in [*lines, *HARD]:
+        numbers = subwords.encode(text)
+        assert subwords.sentence(numbers) == text
+        assert all(EOS < number < len(subwords) for number in numbers), "no special number, so that EOS is the end"
+    assert len(subwords.encode(lines[0])) < len(lines[0]), "not letter by letter"
+
+
+def test_a_vocabulary_too_small_for_its_letters_is_told() -> None:
+    with pytest.raises(BadOption, match="no vocabulary of 100 subwords can be made of this text: Vocabulary size is"):
+        Subwords.learnt(["a b c"], 100)
+
+
+def test_subwords_of_no_text_are_told(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="no words in the de text"):
+        wmt.read_subwords(
+            write(tmp_path, train=[("a", ""), ("b", "")]), "train", wmt.Side("en", 300, 5), wmt.Side("de", 300, 5)
+        )
+
+
+def test_smoothing_spreads_a_share_over_all_words() -> None:
+    sharp, smooth = (Seq2Seq.configured("tiny", label_smoothing=share) for share in (0.0, 0.3))
+    torch.manual_seed(0)
+    model, batch = sharp.model(), sharp.example()
+    likely = sharp.forward(model, batch).log_softmax(2)[batch["target"] != PAD]
+    expected = 0.7 * sharp.loss(model, batch) - 0.3 * likely.mean()
+    torch.testing.assert_close(smooth.loss(model, batch), expected)
+
+
+def test_an_unknown_solver_is_told() -> None:
+    with pytest.raises(UnknownName, match="no solver 'adan'; did you mean adam"):
+        Seq2Seq.configured("tiny", solver="adan")
+
+
+def test_the_lesson_is_ready_for_multi30k() -> None:
+    folder = real_data("multi30k")
+    workload = Seq2Seq.configured(Seq2Seq.lesson.preset, **Seq2Seq.lesson.options)
+    text = workload.held_out(folder, None)
+    assert len(text) == 1000
+    assert text.truncated == 0, "no test sentence is cut"
+    source, reference = text.texts()[0]
+    assert source == "A man in an orange hat starring at something."
+    assert reference == "Ein Mann mit einem orangefarbenen Hut, der etwas anstarrt."
+    spelt = text.target_vocabulary.sentence(n for n in text.columns["target"][0].tolist() if n > EOS)
+    assert spelt == reference
