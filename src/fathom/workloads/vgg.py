@@ -100,7 +100,7 @@ class VGG(ImageClassifier):
             "hole": 0.25,
             "label_smoothing": 0.1,
             "weight_gain": 2**0.5,  # with 1, what comes out of nineteen layers is too faint to learn from for long
-            "learning_rate": 0.02,
+            "learning_rate": 0.03,
             "clip_norm": 2.0,  # nothing else keeps so deep a network in bounds
         },
     )
