@@ -76,13 +76,17 @@ def two_tasks() -> list[babi.Stories]:
 
 @pytest.mark.parametrize("linear", [False, True])
 @pytest.mark.parametrize("noise", [0.0, 0.3])
-def test_every_network_answers_as_if_it_were_alone(linear: bool, noise: float, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("encoding", ["paper", "program"])
+def test_every_network_answers_as_if_it_were_alone(
+    linear: bool, noise: float, encoding: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     torch.manual_seed(0)
     tasks = two_tasks()
-    ensemble = Ensemble(Memnet(batch=5, starts=2, noise=noise), tasks)
+    workload = Memnet(batch=5, starts=2, noise=noise, encoding=encoding)
+    ensemble = Ensemble(workload, tasks)
     with torch.no_grad():
         ensemble.table.mul_(5)  # so large that the softmax matters
-    facts = Facts(tasks, torch.device("cpu"))
+    facts = Facts(workload, tasks, torch.device("cpu"))
     rows = facts.drawn(2, 5)
     chance = torch.rand(4, 5, 9)
     scores = ensemble(facts, rows, linear, chance < noise)
@@ -103,7 +107,7 @@ def test_every_network_learns_as_if_it_were_alone() -> None:
     torch.manual_seed(0)
     tasks = two_tasks()
     workload = Memnet(batch=5, starts=2, noise=0.0, clip_norm=7.0)
-    ensemble, facts = Ensemble(workload, tasks), Facts(tasks, torch.device("cpu"))
+    ensemble, facts = Ensemble(workload, tasks), Facts(workload, tasks, torch.device("cpu"))
     networks = [ensemble.network(number).train() for number in range(4)]
     optimizer = SGD(ensemble.parameters(), lr=0.05)
     drawn = [facts.drawn(2, 5) for _ in range(5)]
@@ -135,7 +139,7 @@ def test_every_network_learns_as_if_it_were_alone() -> None:
 
 def test_batches_come_from_each_networks_own_task(tmp_path: Path) -> None:
     tasks = list(babi.read(write_tasks(tmp_path), task=0).each)
-    facts = Facts(tasks, torch.device("cpu"))
+    facts = Facts(Memnet(batch=1), tasks, torch.device("cpu"))
     rows = facts.drawn(3, 1000).view(20, -1)
     first = 0
     for task, stories in enumerate(tasks):

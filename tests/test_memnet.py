@@ -12,7 +12,7 @@ from torch import Tensor
 import fathom
 from fathom.datasets import babi
 from fathom.errors import BadOption, UnknownName
-from fathom.workloads.memnet import Memnet, MemoryNetwork, position_encoding
+from fathom.workloads.memnet import Memnet, MemoryNetwork, position_encoding, program_encoding
 
 HOPS, DIMENSION, VOCABULARY, WORDS, MEMORY = 3, 5, 11, 4, 6
 
@@ -130,6 +130,22 @@ def test_position_encoding_by_hand() -> None:
     assert encoding[1, 0].tolist() == [1.0, 2.0]
     torch.testing.assert_close(encoding[3], torch.tensor([[1.0, 2 / 3], [1.0, 4 / 3], [1.0, 2.0]]))
     assert encoding.isfinite().all()
+
+
+def test_the_authors_program_encodes_positions_alike_in_all_sentences() -> None:
+    """One word and its time in two dimensions by hand; then sentences of two and three words, and an answer."""
+    assert program_encoding(words=1, dimension=2).tolist() == [[1.25, 0.75], [0.75, 1.25]]
+    torch.manual_seed(0)
+    model = MemoryNetwork(VOCABULARY, 3, MEMORY, 2, 1, 0.0, linear=False, encoding="program").eval()
+    weights = program_encoding(3, 2)
+    table = model.sentences.embedding.weight[:, :2]
+    vectors = model.sentences(torch.tensor([[4, 5, 0], [4, 5, 6]]))[:, 0]
+    torch.testing.assert_close(vectors[0], table[4] * weights[0] + table[5] * weights[1])
+    torch.testing.assert_close(vectors[1], vectors[0] + table[6] * weights[2])
+    scores = model(torch.tensor([[[4, 0, 0]]]), torch.tensor([[7, 0, 0]]))[0]
+    last, late = model.sentences.embedding.weight[:, 2:], model.time.weight[:, 2:]
+    state = table[7] * weights[0] + last[4] * weights[0] + late[0] * weights[3]  # all attention is on the one sentence
+    torch.testing.assert_close(scores[0, 1:], last[1:] @ state)
 
 
 def test_order_of_words_and_of_sentences_matters() -> None:
@@ -282,6 +298,9 @@ def test_real_answers_are_words_of_the_story() -> None:
         ("task_number", 21, BadOption, "task_number must be 1 to 20, or 0 for all, not 21"),
         ("task_number", -1, BadOption, "task_number must be"),
         ("subset", "en10k", UnknownName, "no subset of bAbI 'en10k'; did you mean en-10k?"),
+        ("encoding", "papr", UnknownName, "no encoding of positions 'papr'; did you mean paper?"),
+        ("starts", 0, BadOption, "starts must be at least 1, not 0"),
+        ("linear_epochs", -1, BadOption, "linear_epochs must be at least 0, not -1"),
         ("noise", 1.0, BadOption, "noise must be a share"),
         ("hops", 0, BadOption, "hops must be at least 1, not 0"),
         ("memory", 0, BadOption, "memory must be at least 1, not 0"),

@@ -24,7 +24,7 @@ from fathom.datasets import babi
 from fathom.datasets.babi import NIL, Stories
 from fathom.learner import Learner
 from fathom.lesson import Exhibit
-from fathom.workloads.memnet import Memnet, MemoryNetwork
+from fathom.workloads.memnet import Memnet, MemoryNetwork, program_encoding
 
 if TYPE_CHECKING:
     from fathom.session import Session
@@ -36,7 +36,7 @@ SHOWN = (1, 2, 16, 18)  # the tasks whose attention the paper shows in its Fig. 
 class Facts:
     """The stories of several tasks on a device: each distinct sentence once, and stories as pointers to them."""
 
-    def __init__(self, tasks: Sequence[Stories], device: torch.device) -> None:
+    def __init__(self, workload: Memnet, tasks: Sequence[Stories], device: torch.device) -> None:
         words = max(len(stories.vocabulary) for stories in tasks) - 1
         memory = max(stories.columns["story"].shape[1] for stories in tasks)
         features = [torch.zeros(1, 2 * words)]  # the first sentence is the empty one, for all tasks
@@ -45,7 +45,7 @@ class Facts:
             told = torch.cat([stories.columns["question"].unsqueeze(1), stories.columns["story"]], 1)
             distinct, which = torch.unique(told.flatten(0, 1), dim=0, return_inverse=True)
             where = torch.where((distinct != NIL).any(1), torch.arange(len(distinct)) + sum(map(len, features)), 0)
-            features.append(word_weights(distinct, words))
+            features.append(word_weights(workload, distinct, words))
             pointers.append(F.pad(where[which].view(told.shape[:2]), (0, memory + 1 - told.shape[1])))
         self.features = torch.cat(features).to(device)
         self.sentences = torch.cat(pointers).to(device)  # [questions, 1 + M]: the question comes first
@@ -67,17 +67,24 @@ class Facts:
         return rows.repeat_interleave(starts, 0), there.repeat_interleave(starts, 0)
 
 
-def word_weights(sentences: Tensor, words: int) -> Tensor:
+def word_weights(workload: Memnet, sentences: Tensor, words: int) -> Tensor:
     """How much of each word's embedding is in a sentence: [..., S] word numbers to [..., 2 V].
 
-    The position encoding is a line in k, 2 (1 - j/J) + (k/d) 2 (2 j/J - 1), so two numbers a word say it for all k.
+    The position encoding is a line in k/d, so two numbers a word say it for all k: where it begins and how it slopes.
     Embedding many sentences is then one matrix product, and so is its gradient.
     """
     spoken = sentences != NIL
-    part = torch.arange(1, sentences.shape[1] + 1) / spoken.sum(1, keepdim=True).clamp(min=1)
+    j = torch.arange(1, sentences.shape[1] + 1).expand(sentences.shape)
+    if workload.encoding == "program":
+        longest = sentences.shape[1] + 1  # with the time, which is one more word
+        slope = 4 * (j - (longest + 1) / 2) / longest
+        begin = 1 - slope * (workload.dimension + 1) / (2 * workload.dimension)
+    else:
+        part = j / spoken.sum(1, keepdim=True).clamp(min=1)
+        slope, begin = 2 * (2 * part - 1), 2 * (1 - part)
     weights = torch.zeros(2, len(sentences), words + 1)
-    weights[0].scatter_add_(1, sentences, 2 * (1 - part) * spoken)
-    weights[1].scatter_add_(1, sentences, 2 * (2 * part - 1) * spoken)
+    weights[0].scatter_add_(1, sentences, begin * spoken)
+    weights[1].scatter_add_(1, sentences, slope * spoken)
     return torch.cat([weights[0, :, NIL + 1 :], weights[1, :, NIL + 1 :]], 1)
 
 
@@ -85,6 +92,7 @@ class Ensemble(nn.Module):
     """Memory networks side by side, `starts` of them for each task; the maths of each is MemoryNetwork's."""
 
     ramp: Tensor
+    time_weight: Tensor
     memories: Tensor
     no_memory: Tensor
     no_word: Tensor
@@ -103,8 +111,12 @@ class Ensemble(nn.Module):
         table = torch.empty(len(tasks) * workload.starts, self.words + memory, width)
         self.table = nn.Parameter(nn.init.normal_(table, std=0.1))
         ramp = torch.arange(1, workload.dimension + 1) / workload.dimension
+        time_weight = torch.ones(len(tasks), 1, workload.dimension)
+        if workload.encoding == "program":
+            time_weight = torch.stack([program_encoding(size[2], workload.dimension)[-1:] for size in self.sizes])
         padding = {
             "ramp": ramp.repeat(workload.hops + 1),
+            "time_weight": time_weight.repeat(1, 1, workload.hops + 1).repeat_interleave(workload.starts, 0),
             "memories": memories.repeat_interleave(workload.starts, 0).unsqueeze(2),
             "no_memory": _barred(torch.arange(memory) >= memories, workload.starts),
             "no_word": _barred(torch.arange(self.words + 1) >= vocabulary, workload.starts),
@@ -120,7 +132,7 @@ class Ensemble(nn.Module):
         pointers = facts.sentences[rows]
         heard = F.embedding(pointers, facts.features)  # [N, B, 1 + M, 2 V]
         words, times = self.table[:, : self.words], self.table[:, self.words :]
-        weights = torch.cat([words, words * self.ramp, times], 1)
+        weights = torch.cat([words, words * self.ramp, times * self.time_weight], 1)
         told = torch.cat([heard[:, :, 1:], self._slots(pointers[:, :, 1:] > 0, empty).to(heard.dtype)], 3)
         d = self.workload.dimension
         memories = torch.bmm(told.flatten(1, 2), weights).view(*told.shape[:3], -1, d).flatten(0, 1).unbind(2)
@@ -141,7 +153,7 @@ class Ensemble(nn.Module):
         """One of the networks by itself."""
         vocabulary, memory, words = self.sizes[number // self.workload.starts]
         w = self.workload
-        network = MemoryNetwork(vocabulary, words, memory, w.dimension, w.hops, w.noise, linear=False)
+        network = MemoryNetwork(vocabulary, words, memory, w.dimension, w.hops, w.noise, False, w.encoding)
         table = self.table.detach()[number].cpu()
         with torch.no_grad():
             network.sentences.embedding.weight[NIL + 1 :] = table[: vocabulary - 1]
@@ -188,7 +200,7 @@ class MemnetLearner(Learner):
         self.memnet, self.starts = workload, workload.starts
         self.model = Ensemble(workload, tasks).to(state.device)
         state.model, state.optimizer = self.model, workload.optimizer(self.model)
-        self.seen, self.unseen = Facts(tasks, state.device), Facts(self.tests, state.device)
+        self.seen, self.unseen = (Facts(workload, each, state.device) for each in (tasks, self.tests))
         self.parts = _parts(held_out, workload, invented=session.spec.data is None)
         super().__init__(session, held_out)
 
