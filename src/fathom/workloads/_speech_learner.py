@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -17,7 +17,9 @@ from torch.optim import Optimizer
 from fathom.dataset import Batch, Order
 from fathom.datasets._audio import Utterances
 from fathom.learner import Learner
-from fathom.session import Session
+
+if TYPE_CHECKING:
+    from fathom.session import Session
 
 ABOUT = 0.1  # lengths this far apart, as a share, count as one: the same utterances do not always meet
 
