@@ -158,6 +158,20 @@ def test_what_is_judged_is_the_mean_of_the_weights(spread: float) -> None:
         torch.testing.assert_close(learner.mean.projection.bias, spread * before + (1 - spread) * after)
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_replayed_graphs_learn_what_single_launches_do() -> None:
+    losses = []
+    for graphs in (False, True):
+        options = {**LEARNING, "graphs": graphs, "averaging": 0.9}
+        with Session(
+            RunSpec(workload="seq2seq", preset="tiny", device="cuda", learn=True, options=options)
+        ).setup() as session:
+            learner = session.workload.learner(session, session.workload.synthetic(1))
+            losses.append([float(learner.step()) for _ in range(60)])
+    assert losses[1] == pytest.approx(losses[0], rel=0.01)
+    assert losses[1][-1] < 0.9 * losses[1][0]
+
+
 class Parrot(Seq2Seq):
     """Says what it is told to, to be judged."""
 
