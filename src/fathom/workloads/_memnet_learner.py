@@ -50,6 +50,7 @@ class Facts:
         self.features = torch.cat(features).to(device)
         self.sentences = torch.cat(pointers).to(device)  # [questions, 1 + M]: the question comes first
         self.answers = torch.cat([stories.columns["answer"] for stories in tasks]).to(device)
+        self.most = max(map(len, tasks))  # kept here, as asking the device would make the host wait
         self.counts = torch.tensor([len(stories) for stories in tasks], device=device)
         self.first = self.counts.cumsum(0) - self.counts
 
@@ -61,7 +62,7 @@ class Facts:
 
     def all(self, starts: int) -> tuple[Tensor, Tensor]:
         """All questions of each network's task, and which of them are no padding: [N, most questions] both."""
-        number = torch.arange(int(self.counts.max()), device=self.counts.device)
+        number = torch.arange(self.most, device=self.counts.device)
         rows = self.first.unsqueeze(1) + number.minimum(self.counts.unsqueeze(1) - 1)
         there = number < self.counts.unsqueeze(1)
         return rows.repeat_interleave(starts, 0), there.repeat_interleave(starts, 0)
@@ -208,7 +209,7 @@ class MemnetLearner(Learner):
     def steps_per_round(self) -> int:
         """An epoch is as many questions as the largest task has; the course of epochs is cut into equal rounds."""
         epochs = self.memnet.linear_epochs + self.memnet.epochs
-        steps = epochs * int(self.seen.counts.max()) / self.memnet.batch
+        steps = epochs * self.seen.most / self.memnet.batch
         return math.ceil(steps / self.lesson.rounds)
 
     @property
