@@ -22,7 +22,7 @@ from torch.nn.utils import clip_grad_norm_
 
 from fathom import registry
 from fathom.machine import fingerprint
-from fathom.measure import now_and_then
+from fathom.progress import now_and_then
 from fathom.session import Session, Step
 from fathom.spec import RunSpec
 from fathom.timing import StepClock, wait

@@ -28,7 +28,7 @@ from fathom import isolate
 from fathom.commands.study import _latest
 from fathom.errors import BadOption
 from fathom.isolate import Refused, failed, isolated
-from fathom.measure import Progress
+from fathom.progress import Progress
 from fathom.record import Record
 from fathom.spec import RunSpec
 from fathom.store import Store

@@ -6,7 +6,7 @@ import json
 import math
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +18,11 @@ from fathom.analyses import learning
 from fathom.errors import DataError
 from fathom.learn import FOLDER, learned
 from fathom.lesson import Quality
-from fathom.measure import measure
 from fathom.record import Learning, Record
 from fathom.spec import RunSpec
 from fathom.workloads.autoenc import Autoenc
 
-SPEC = RunSpec(workload="autoenc", preset="tiny", device="cpu", learn=True, rounds=4)
+SPEC = RunSpec(workload="autoenc", preset="tiny", device="cpu", threads=1, learn=True, rounds=4)
 
 
 class Killed(BaseException):
@@ -48,10 +47,12 @@ def numbers(record: Record) -> list[tuple[int, float, float]]:
 
 
 @pytest.fixture(autouse=True)
-def checkpoints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def checkpoints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv(FOLDER, str(tmp_path / "checkpoints"))
     monkeypatch.setattr(learn, "KEEP_EVERY_S", 0.0)  # after every round
-    return tmp_path / "checkpoints"
+    threads = torch.get_num_threads()
+    yield tmp_path / "checkpoints"
+    torch.set_num_threads(threads)
 
 
 def test_a_killed_run_goes_on_to_the_very_same_numbers(checkpoints: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,7 +96,7 @@ def test_lower_may_be_better() -> None:
 
 
 def test_a_divergence_fails_the_run_and_says_where() -> None:
-    record = measure(RunSpec(**{**SPEC.to_json(), "options": {"learning_rate": 1e12}}))
+    record = learned(RunSpec(**{**SPEC.to_json(), "options": {"learning_rate": 1e12}}))
     assert record.outcome == "failed"
     assert record.reason is not None
     assert "the loss is" in record.reason
@@ -125,7 +126,9 @@ def test_the_command_tells_what_it_took_and_goes_on(tmp_path: Path) -> None:
     assert [run["seed"] for run in document] == [0, 1]
     wanted = {"metric", "quality", "target", "reached", "seconds", "items", "energy_j"}
     assert wanted <= document[0].keys()
-    assert "2 runs, seeds 0, 1; the target is a variational bound of -100 nats or higher" in " ".join(first.stderr.split())
+    assert "2 runs, seeds 0, 1; the target is a variational bound of -100 nats or higher" in " ".join(
+        first.stderr.split()
+    )
     again = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)["runs"]
     assert again == document, "what has been learnt is not learnt again"
 

@@ -13,14 +13,14 @@ import torch
 from conftest import real_data
 from torch.optim import SGD
 
-from fathom import learn
+from fathom import learn, registry
 from fathom.datasets import babi
 from fathom.learn import FOLDER, learned
+from fathom.learners.memnet import Ensemble, Facts, MemnetLearner
 from fathom.record import Learning
 from fathom.session import Session
 from fathom.spec import RunSpec
 from fathom.workload import State
-from fathom.workloads._memnet_learner import Ensemble, Facts, MemnetLearner
 from fathom.workloads.memnet import Memnet
 
 TINY = {"task_number": 0, "starts": 2, "dimension": 4, "linear_epochs": 8, "epochs": 40, "batch": 4}
@@ -62,7 +62,7 @@ def tiny(folder: Path, **options: Any) -> RunSpec:
 
 def learner(spec: RunSpec) -> MemnetLearner:
     session = Session(spec).setup()
-    found = session.workload.learner(session, session.workload.held_out(Path(spec.data or ""), session.state.source))
+    found = registry.learner("memnet")(session, session.workload.held_out(Path(spec.data or ""), session.state.source))
     assert isinstance(found, MemnetLearner)
     return found
 

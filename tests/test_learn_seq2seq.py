@@ -15,17 +15,17 @@ import sacrebleu
 import torch
 from conftest import real_data
 
-from fathom import learn
+from fathom import learn, registry
 from fathom.datasets import wmt
 from fathom.datasets._subwords import Subwords
 from fathom.datasets._vocabulary import EOS, PAD
 from fathom.errors import BadOption, DataError, UnknownName
 from fathom.learn import FOLDER, learned
+from fathom.learners.seq2seq import TranslationLearner, batches
 from fathom.record import Record
 from fathom.session import Session
 from fathom.spec import RunSpec
 from fathom.workload import Output
-from fathom.workloads._seq2seq_learner import TranslationLearner, batches
 from fathom.workloads.seq2seq import Seq2Seq, bleu
 
 LEARNING = {"solver": "adam", "learning_rate": 0.004, "warmup": 20, "target_language": "de", "clip_norm": 1.0}
@@ -148,7 +148,7 @@ def test_what_is_judged_is_the_mean_of_the_weights(spread: float) -> None:
     options = {**LEARNING, "averaging": spread, "warmup": 0}
     spec = RunSpec(workload="seq2seq", preset="tiny", device="cpu", learn=True, options=options)
     with Session(spec).setup() as session:
-        learner = session.workload.learner(session, session.workload.synthetic(1))
+        learner = registry.learner("seq2seq")(session, session.workload.synthetic(1))
         assert isinstance(learner, TranslationLearner)
         before = learner.mean.projection.bias.detach().clone()
         learner.steps_done = 90  # the beginning, when the mean moves faster, is over
@@ -166,7 +166,7 @@ def test_replayed_graphs_learn_what_single_launches_do() -> None:
         with Session(
             RunSpec(workload="seq2seq", preset="tiny", device="cuda", learn=True, options=options)
         ).setup() as session:
-            learner = session.workload.learner(session, session.workload.synthetic(1))
+            learner = registry.learner("seq2seq")(session, session.workload.synthetic(1))
             losses.append([float(learner.step()) for _ in range(60)])
     assert losses[1] == pytest.approx(losses[0], rel=0.01)
     assert losses[1][-1] < 0.9 * losses[1][0]

@@ -12,14 +12,15 @@ from conftest import real_data
 from test_learn import Killed, checkpoints, learnt, numbers, ran  # noqa: F401 - checkpoints is a fixture
 from test_timit import corpus
 
+from fathom import registry
 from fathom.dataset import Batch
 from fathom.datasets import timit
 from fathom.datasets._audio import Sizes, Utterance
+from fathom.datasets._spoken import by_length, hurried, interrupted
 from fathom.errors import DataError
 from fathom.learn import FOLDER
 from fathom.session import Session
 from fathom.spec import RunSpec
-from fathom.workloads._speech_learner import by_length, hurried, interrupted
 from fathom.workloads.speech import AN4, TIMIT, DeepSpeech, Speech, compared, mistaken
 
 CPU = torch.device("cpu")
@@ -115,7 +116,7 @@ def test_a_killed_run_goes_on_to_the_very_same_numbers(monkeypatch: pytest.Monke
 
 def test_a_gradient_that_is_not_finite_changes_no_weight(ten_utterances: None) -> None:
     with Session(replace(TEN, options={**SMALL, "adam": False, "momentum": 0.5})).setup() as session:
-        learner = session.workload.learner(session, None)
+        learner = registry.learner("speech")(session, None)
         model, optimizer = session.state.model, session.state.optimizer
         assert optimizer is not None
         before = {name: weight.clone() for name, weight in model.state_dict().items()}

@@ -15,7 +15,7 @@ from sample_records import MACHINES, sections_of
 
 from fathom import cli, repeat, study
 from fathom.errors import BadOption
-from fathom.measure import Progress
+from fathom.progress import Progress
 from fathom.record import Record
 from fathom.repeat import left, order, plan
 from fathom.spec import RunSpec

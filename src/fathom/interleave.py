@@ -16,7 +16,7 @@ from typing import Any
 
 from fathom.errors import BadOption, UnknownName
 from fathom.isolate import Refused, isolated
-from fathom.measure import Progress
+from fathom.progress import Progress
 from fathom.record import Record
 from fathom.spec import RunSpec, read_value
 from fathom.store import Store

@@ -23,7 +23,7 @@ import psutil
 
 from fathom.errors import DataError, FathomError
 from fathom.machine import fingerprint
-from fathom.measure import Hear, Progress
+from fathom.progress import Hear, Progress
 from fathom.record import Record
 from fathom.spec import RunSpec
 

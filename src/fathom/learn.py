@@ -5,17 +5,20 @@ from __future__ import annotations
 import math
 import os
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from fathom import registry
 from fathom.dataset import folder_at
 from fathom.errors import BadOption, DataError
 from fathom.learner import Learner
 from fathom.machine import fingerprint
-from fathom.measure import Hear, Progress, now_and_then
+from fathom.measure import recorded
 from fathom.meter import Meter
+from fathom.progress import Hear, Progress, now_and_then
 from fathom.record import Learning, Point, Record
 from fathom.session import Session
 from fathom.spec import RunSpec
@@ -25,10 +28,15 @@ FOLDER = "FATHOM_CHECKPOINTS"  # the variable that names where checkpoints are k
 KEEP_EVERY_S = 15.0  # between two checkpoints, at least
 
 
-def learned(spec: RunSpec, progress: Progress, hear: Hear) -> Record:
+def learned(spec: RunSpec, progress: Progress = lambda done, total: None, hear: Hear = lambda told: None) -> Record:
+    """Runs the workload's lesson and tells what came of it."""
+    return recorded(spec, partial(_learned, spec, progress, hear))
+
+
+def _learned(spec: RunSpec, progress: Progress, hear: Hear) -> Record:
     """Rounds until the target is reached or the lesson is over; what was done before a kill counts."""
     with Session(spec).setup() as session:
-        learner = session.workload.learner(session, _held_out(session))
+        learner = registry.learner(spec.workload)(session, _held_out(session))
         course = Course(learner, session)
         course.resume()
         course.run(now_and_then(progress), hear)
@@ -157,5 +165,5 @@ def _held_out(session: Session) -> Any:
     """What quality is judged on: the test split, or synthetic data that training has not seen."""
     spec, workload = session.spec, session.workload
     if spec.data is None:
-        return workload.synthetic(spec.seed + 1)
+        return workload.unseen(spec.seed + 1)
     return workload.held_out(folder_at(spec.data, workload.expects), session.state.source)

@@ -6,11 +6,13 @@ import math
 import resource
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from fathom.errors import FathomError
 from fathom.machine import fingerprint
+from fathom.progress import Progress, now_and_then
 from fathom.record import Record, Sections
 from fathom.spec import RunSpec
 from fathom.steady import half_width
@@ -19,22 +21,20 @@ if TYPE_CHECKING:
     from fathom.session import Session
     from fathom.timing import StepClock
 
-Progress = Callable[[int, int], None]  # steps done, steps in all
-Hear = Callable[[Mapping[str, Any]], None]  # of every round of learning: round, rounds, loss, quality
 SHOWN_ANSWERS = 4
 LEAST_STEPS = 5  # before a budget may end a run
-TELL_EVERY_S = 0.1
 PRECISE = 0.01  # half-width of the median's 95 % interval, relative
 
 
-def measure(spec: RunSpec, progress: Progress = lambda done, total: None, hear: Hear = lambda told: None) -> Record:
-    """Runs the workload and tells what happened. What the user can put right is raised; all else is a failed record."""
-    try:
-        if spec.learn:
-            from fathom.learn import learned
+def measure(spec: RunSpec, progress: Progress = lambda done, total: None) -> Record:
+    """Runs the workload and tells what happened."""
+    return recorded(spec, partial(_measured, spec, progress))
 
-            return learned(spec, progress, hear)
-        return _measured(spec, progress)
+
+def recorded(spec: RunSpec, work: Callable[[], Record]) -> Record:
+    """What the user can put right is raised; all else that goes wrong is a failed record."""
+    try:
+        return work()
     except FathomError:
         raise
     except Exception as error:
@@ -118,20 +118,6 @@ def _lived(session: Session, sections: Sections) -> Record:
             sections=sections,
             life=life,
         )
-
-
-def now_and_then(progress: Progress) -> Progress:
-    """Tells at most ten times a second and at the end: a step may take less time than telling of it."""
-    told = 0.0
-
-    def tell(done: int, total: int) -> None:
-        nonlocal told
-        now = time.perf_counter()
-        if now - told >= TELL_EVERY_S or done == total:
-            told = now
-            progress(done, total)
-
-    return tell
 
 
 def _timed_pass(session: Session, clock: StepClock, progress: Progress) -> tuple[list[Any], list[str]]:

@@ -6,14 +6,16 @@ import importlib
 import inspect
 import pkgutil
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from fathom.errors import UnknownName
 
 if TYPE_CHECKING:
+    from fathom.learner import Learner
     from fathom.workload import Workload
 
-_SINGULAR = {"workloads": "workload", "analyses": "question", "commands": "command"}
+_SINGULAR = {"workloads": "workload", "learners": "learner", "analyses": "question", "commands": "command"}
+Plugin = TypeVar("Plugin")
 
 
 def names(folder: str) -> list[str]:
@@ -41,12 +43,22 @@ def workload(name: str) -> type[Workload]:
     """The one workload class that workloads/NAME.py defines."""
     from fathom.workload import Workload
 
-    plugin = module("workloads", name)
-    found = [
-        value
-        for value in vars(plugin).values()
-        if inspect.isclass(value) and issubclass(value, Workload) and value.__module__ == plugin.__name__
+    return _only(module("workloads", name), Workload)  # type: ignore[type-abstract]
+
+
+def learner(name: str) -> type[Learner]:
+    """The one learner class that learners/NAME.py defines, or the one for all where there is no such file."""
+    from fathom.learner import Learner
+
+    return _only(module("learners", name), Learner) if name in names("learners") else Learner
+
+
+def _only(plugin: ModuleType, kind: type[Plugin]) -> type[Plugin]:
+    """The one class of a kind that a plug-in defines."""
+    classes = [
+        value for value in vars(plugin).values() if inspect.isclass(value) and value.__module__ == plugin.__name__
     ]
+    found = [value for value in classes if issubclass(value, kind)]
     if len(found) != 1:
-        raise TypeError(f"{plugin.__name__} must define exactly one Workload, it defines {len(found)}")
+        raise TypeError(f"{plugin.__name__} must define exactly one {kind.__name__}, it defines {len(found)}")
     return found[0]

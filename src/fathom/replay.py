@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -37,7 +39,8 @@ class Replay:
         self._back = torch.arange(STACK - 1, -1, -1, device=device)  # 3, 2, 1, 0 frames back
 
     def start(self, frames: NDArray[np.uint8]) -> None:
-        """The first frames of all: no action led to them."""
+        """The first frames of all: no action led to them, and what was there before is forgotten."""
+        self.written = 0
         never = np.zeros(self.envs, np.bool_)
         self._history[:] = -1
         self.add(frames, np.zeros(self.envs, np.int64), np.zeros(self.envs, np.float32), never, never)
@@ -93,6 +96,24 @@ class Replay:
             "terminal": after[:, _TERMINAL].bool(),
             "next_observation": self._within_episode(frames[:, 1:], after[:, _HISTORY]),
         }
+
+    def state_dict(self) -> dict[str, Any]:
+        filled = min(self.written, self.rows)
+        return {
+            "frames": self.frames[:filled],
+            "facts": self.facts[:filled],
+            "written": self.written,
+            "history": torch.from_numpy(self._history),
+            "random": self._random.get_state(),
+        }
+
+    def load_state_dict(self, kept: dict[str, Any]) -> None:
+        filled = len(kept["frames"])
+        self.frames[:filled].copy_(kept["frames"])
+        self.facts[:filled].copy_(kept["facts"])
+        self.written = int(kept["written"])
+        self._history = kept["history"].numpy()
+        self._random.set_state(kept["random"])
 
     def _oldest(self) -> int:
         """The first row whose transition, and the one before it, still have all their frames in the ring."""

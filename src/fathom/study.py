@@ -10,7 +10,7 @@ from fathom import registry
 from fathom.errors import BadOption, DataError, FathomError
 from fathom.isolate import failed, isolated
 from fathom.machine import usable_cores
-from fathom.measure import Progress
+from fathom.progress import Progress
 from fathom.record import Record
 from fathom.spec import PHASES, RunSpec
 from fathom.store import Store

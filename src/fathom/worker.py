@@ -18,6 +18,8 @@ import psutil
 
 from fathom.errors import BadOption, FathomError
 from fathom.measure import measure
+from fathom.progress import Hear, Progress
+from fathom.record import Record
 from fathom.spec import RunSpec
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # of Linux's prctl
@@ -85,11 +87,19 @@ def work(pipe: int, spec: RunSpec) -> None:
     try:
         if spec.cores:
             _bind(spec.cores)
-        record = measure(spec, lambda done, total: tell(progress=[done, total]), lambda told: tell(learning=dict(told)))
+        record = _done(spec, lambda done, total: tell(progress=[done, total]), lambda told: tell(learning=dict(told)))
     except FathomError as error:
         tell(refused=str(error))
     else:
         tell(record=record.to_json())
+
+
+def _done(spec: RunSpec, progress: Progress, hear: Hear) -> Record:
+    if spec.learn:
+        from fathom.learn import learned  # here, as it loads torch
+
+        return learned(spec, progress, hear)
+    return measure(spec, progress)
 
 
 def _keep_from_children(pipe: int) -> None:

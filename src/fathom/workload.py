@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
@@ -25,10 +25,6 @@ from torch.profiler import record_function
 from fathom.dataset import Batch, Dataset, feed, folder_at
 from fathom.errors import BadOption, UnknownName
 from fathom.lesson import Exhibit, Lesson
-
-if TYPE_CHECKING:
-    from fathom.learner import Learner
-    from fathom.session import Session
 
 Output = dict[str, Tensor]
 
@@ -161,6 +157,10 @@ class Workload(ABC):
         """The data that quality is judged on; source is what it was trained on."""
         return self.real(folder, "test")
 
+    def unseen(self, seed: int) -> Any:
+        """The same where there is no folder: synthetic data of a seed that training has not seen."""
+        return self.synthetic(seed)
+
     def evaluate(self, state: State, held_out: Any) -> float:
         """The quality of the lesson; the network is in evaluation mode and no gradient is kept."""
         raise NotImplementedError(f"{self.name} does not say how it is judged")
@@ -168,12 +168,6 @@ class Workload(ABC):
     def exhibits(self, state: State, held_out: Any) -> list[Exhibit]:
         """Tables and pictures of what was learnt, for the report."""
         return []
-
-    def learner(self, session: Session, held_out: Any) -> Learner:
-        """How it learns: batch by batch, unless a workload says otherwise."""
-        from fathom.learner import Learner  # here, as it is made for sessions, and they for workloads
-
-        return Learner(session, held_out)
 
     def train_step(self, state: State) -> Tensor:
         """One update; gives the loss, still on the device."""

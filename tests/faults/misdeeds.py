@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from fathom.measure import Progress
+from fathom.progress import Progress
 from fathom.record import Record
 from fathom.spec import RunSpec
 

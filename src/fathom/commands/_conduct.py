@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Sequence
 
 from fathom import study
-from fathom.measure import Progress as Told
+from fathom.progress import Progress as Told
 from fathom.record import Record
 from fathom.spec import RunSpec
 from fathom.store import Store

@@ -17,7 +17,7 @@ from fathom import registry
 from fathom.commands._options import Device, Json, Preset
 from fathom.errors import BadOption, DataError
 from fathom.interleave import BUDGET_S, STEPS, Turn, interleave, side, turns
-from fathom.measure import Progress as Told
+from fathom.progress import Progress as Told
 from fathom.record import Record
 from fathom.spec import RunSpec
 from fathom.store import Store

@@ -13,7 +13,7 @@ import typer
 from fathom import registry, study
 from fathom.commands._options import Device, Json, Name, Out, Set, options_of
 from fathom.isolate import isolated
-from fathom.measure import Progress as Told
+from fathom.progress import Progress as Told
 from fathom.record import Record
 from fathom.spec import RunSpec
 from fathom.store import Store

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from fathom.datasets.atari import SIDE, Arrival
@@ -43,6 +46,15 @@ class Catch:
         self.column = np.where(landed, self._random.integers(CELLS, size=self.envs), self.column)
         never = np.zeros(self.envs, np.bool_)
         return Arrival(self._drawn(), reward, life_lost=never, game_over=landed, truncated=never)
+
+    def state_dict(self) -> dict[str, Any]:
+        places = {"row": self.row, "column": self.column, "paddle": self.paddle}
+        kept = {name: torch.from_numpy(place.copy()) for name, place in places.items()}
+        return {**kept, "random": self._random.bit_generator.state}
+
+    def load_state_dict(self, kept: dict[str, Any]) -> None:
+        self.row, self.column, self.paddle = (kept[name].numpy() for name in ("row", "column", "paddle"))
+        self._random.bit_generator.state = kept["random"]
 
     def close(self) -> None:
         """Nothing runs in the background."""

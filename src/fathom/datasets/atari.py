@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
+import io
 import sys
 from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
+from PIL import Image
 
 from fathom.errors import DataError, MissingExtra, UnknownName
 
@@ -53,6 +56,16 @@ class Environment(Protocol):
     def close(self) -> None: ...
 
 
+@runtime_checkable
+class Keepable(Protocol):
+    """Games that can be kept as they stand, and taken up there again. The emulators cannot."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Tensors, numbers and words; asked for only when nothing is under way between send() and recv()."""
+
+    def load_state_dict(self, kept: dict[str, Any]) -> None: ...
+
+
 def play(game: str, envs: int, seed: int, *, frame_skip: int = 4, threads: int = 0) -> Environment:
     """The named game, many times over; threads = 0 leaves their number to the emulator (one a core)."""
     if game == CATCH:
@@ -71,6 +84,14 @@ def games() -> list[str]:
     from ale_py import roms
 
     return sorted({CATCH, *roms.get_all_rom_ids()} - _FOR_TWO)
+
+
+def drawn(frames: NDArray[np.uint8], across: int) -> str:
+    """Frames side by side, and in lines below each other: a PNG in base 64."""
+    lines = frames.reshape(-1, across, SIDE, SIDE).swapaxes(1, 2).reshape(-1, across * SIDE)
+    file = io.BytesIO()
+    Image.fromarray(lines).save(file, "PNG", optimize=True)
+    return base64.b64encode(file.getvalue()).decode()
 
 
 class Emulators:

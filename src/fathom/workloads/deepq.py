@@ -5,6 +5,8 @@ negative value; this is the agent of the paper. Two things differ from it. Many 
 emulators' threads and the learner keep each other busy: there is still one update for four actions, but with n games
 these come as n / 4 updates between two actions. And torch's RMSProp divides by sqrt(E[g^2] - E[g]^2) + 0.01, where the
 authors' code has sqrt(E[g^2] - E[g]^2 + 0.01): their steps are up to ten times smaller where gradients are small.
+
+The lesson is Pong. What it changes of the paper's settings is in its options and said in its protocol.
 """
 
 from __future__ import annotations
@@ -13,21 +15,37 @@ from collections.abc import Iterator
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import islice
 from pathlib import Path
-from typing import ClassVar, Self
+from typing import TYPE_CHECKING, ClassVar, Self
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.optim import Optimizer, RMSprop
+from torch.optim import Adam, Optimizer, RMSprop
 
 from fathom.dataset import Batch
 from fathom.datasets import atari
 from fathom.errors import BadOption, DoesNotFit
+from fathom.lesson import Exhibit, Lesson, Quality
 from fathom.replay import STACK, Replay
 from fathom.workload import Output, State, Workload, phase
+
+if TYPE_CHECKING:
+    pass
+
+JUDGED = 30  # games of one evaluation
+JUDGED_FRAMES = 18_000  # of the emulator, for each of them: five minutes of play
+PROTOCOL = """\
+the mean score of 30 games in the emulator, as the 2015 paper plays them: up to 30 no-ops first, one action in 20 at \
+random, five minutes at most; they are played at once, the first of each emulator counts. The same 30 openings are \
+played after every round of 320,000 actions, or earlier, when the last 30 training games came within a point of the \
+target. Learnt with the paper's algorithm, network and preparation, but with Adam for RMSProp, a batch of 64 every 2 \
+actions for 32 every 4, a target network renewed every 1,000 updates for 10,000, a memory of 200,000 frames for a \
+million, and exploration that falls to 0.05 in 200,000 actions for 0.1 in a million; 64 games are played at once"""
+STABILISER = 0.01  # keeps the optimizer's steps small where gradients are; chosen for sums over a batch
 
 
 class QNetwork(nn.Module):
@@ -59,7 +77,9 @@ class Agent:
     random: np.random.Generator  # on the host, where the actions are needed: the same play on every device
     target: nn.Module | None  # None in inference
     score: NDArray[np.float32]  # points so far in each running game
+    over: NDArray[np.bool_]  # which games the last action ended
     finished: list[float] = field(default_factory=list)  # final scores of the games played to their end
+    judged: list[tuple[float, int]] = field(default_factory=list)  # score and actions of each game last evaluated
     frames: int = 0  # seen since learning began
     updates: int = 0
     _sent: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
@@ -82,9 +102,9 @@ class Agent:
         reward = np.clip(arrival.reward, -1, 1)
         self.memory.add(arrival.frames, self._sent, reward, terminal, arrival.truncated)
         score = self.score + arrival.reward
-        over = arrival.game_over | arrival.truncated
-        self.finished += score[over].tolist()
-        self.score = np.where(over, np.float32(0), score)
+        self.over = arrival.game_over | arrival.truncated
+        self.finished += score[self.over].tolist()
+        self.score = np.where(self.over, np.float32(0), score)
         return score
 
 
@@ -116,6 +136,31 @@ class Deepq(Workload):
         "paper": {"batch": 32, "envs": 32, "capacity": 1_000_000, "learning_starts": 50_000},
     }
 
+    lesson: ClassVar = Lesson(
+        quality=Quality(
+            metric="score in Pong",
+            unit="points",
+            target=18.9,
+            better="higher",
+            protocol=PROTOCOL,
+        ),
+        rounds=20,
+        options={
+            "game": "pong",
+            "envs": 64,
+            "batch": 64,
+            "update_frequency": 2,
+            "adam": True,
+            "learning_rate": 1e-4,
+            "target_every": 1_000,
+            "capacity": 200_000,
+            "learning_starts": 20_000,
+            "final_epsilon": 0.05,
+            "final_exploration_frame": 200_000,
+        },
+        precision="tf32",
+    )
+
     game: str = "breakout"
     envs: int  # games played at once
     emulator_threads: int = 0  # 0: one a core, and no more than games
@@ -135,8 +180,14 @@ class Deepq(Workload):
     final_exploration_frame: int = 1_000_000
     infer_epsilon: float = 0.05
 
+    # of learning alone
+    adam: bool = False  # in place of RMSProp: far fewer games to the same score
+    double: bool = False  # van Hasselt et al., 2016: the network chooses the action that the target network values
+    round_frames: int = 320_000  # actions between two evaluations, at most
+
     def __post_init__(self) -> None:
-        for name in ("frame_skip", "actions", "filters", "hidden", "update_frequency", "target_every"):
+        counts = ("frame_skip", "actions", "filters", "hidden", "update_frequency", "target_every", "round_frames")
+        for name in counts:
             if getattr(self, name) < 1:
                 raise BadOption(f"{name} of deepq must be at least 1, not {getattr(self, name)}")
         if self.envs < 1 or self.envs % self.update_frequency:
@@ -168,6 +219,10 @@ class Deepq(Workload):
     def real(self, folder: Path, split: str = "train") -> atari.Environment:
         raise BadOption("deepq reads no data: it plays the games that ale-py carries, so leave --data out")
 
+    def unseen(self, seed: int) -> atari.Environment:
+        """The games that quality is judged by, with openings of their own."""
+        return atari.play(self.game, JUDGED, seed, frame_skip=self.frame_skip, threads=self.emulator_threads)
+
     def fit(self, source: atari.Environment) -> Self:
         return replace(self, actions=len(source.actions))
 
@@ -194,9 +249,16 @@ class Deepq(Workload):
         values: Tensor = model(batch["observation"])
         return values
 
-    def target_value(self, target: nn.Module, batch: Batch) -> Tensor:
-        """What an action turned out to be worth: its reward, and what the target network expects after it."""
-        expected: Tensor = target(batch["next_observation"]).float().amax(1)
+    def target_value(self, target: nn.Module, batch: Batch, model: nn.Module | None = None) -> Tensor:
+        """What an action turned out to be worth: its reward, and what the target network expects after it.
+
+        That is the best that it sees, or where a model is given the action that the model would take.
+        """
+        values: Tensor = target(batch["next_observation"]).float()
+        if model is None:
+            expected = values.amax(1)
+        else:
+            expected = values.gather(1, model(batch["next_observation"]).argmax(1, keepdim=True)).squeeze(1)
         return batch["reward"] + self.discount * expected * ~batch["terminal"]
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
@@ -205,7 +267,9 @@ class Deepq(Workload):
         return F.huber_loss(chosen, batch["target_value"], reduction="sum")
 
     def optimizer(self, model: nn.Module) -> Optimizer:
-        return RMSprop(model.parameters(), lr=self.learning_rate, alpha=0.95, eps=0.01, centered=True)
+        if self.adam:
+            return Adam(model.parameters(), lr=self.learning_rate, eps=STABILISER, fused=True)
+        return RMSprop(model.parameters(), lr=self.learning_rate, alpha=0.95, eps=STABILISER, centered=True)
 
     def epsilon(self, frames: int) -> float:
         """The chance of a random action, falling in a straight line and then constant."""
@@ -215,40 +279,81 @@ class Deepq(Workload):
     def begin(self, state: State) -> None:
         """Starts the games; in training, plays at random until there is something to learn from."""
         training = state.optimizer is not None
-        state.extra = agent = Agent(
-            environment=state.source,
-            memory=self._memory(state, self.capacity if training else STACK * self.envs),
-            random=np.random.default_rng(state.seed),
-            target=deepcopy(state.model).requires_grad_(False) if training else None,
-            score=np.zeros(self.envs, np.float32),
-        )
-        if agent.target is not None:
-            state.beside["target"] = agent.target
-        agent.memory.start(agent.environment.reset())
+        agent = state.extra = self._agent(state, state.source, self.capacity if training else STACK * self.envs)
         if training:
-            for _ in range(-(-self.learning_starts // self.envs)):
+            agent.target = state.beside["target"] = deepcopy(state.model).requires_grad_(False)
+            for _ in range(self._opening):
                 agent.act(None, 1.0)
                 agent.observe()
 
-    def _memory(self, state: State, capacity: int) -> Replay:
+    def remember_anew(self, state: State) -> None:
+        """Starts the games again, and plays as it has learnt to until there is as much to learn from as at first."""
+        agent: Agent = state.extra
+        agent.memory.start(agent.environment.reset())
+        agent.score = np.zeros_like(agent.score)
+        for _ in range(self._opening):
+            agent.act(self.best(state, agent), self.epsilon(agent.frames))
+            agent.observe()
+
+    @property
+    def _opening(self) -> int:
+        """Actions in every game before the first update."""
+        return -(-self.learning_starts // self.envs)
+
+    def _agent(self, state: State, environment: atari.Environment, capacity: int) -> Agent:
+        """One who begins to play, and has not learnt yet that he is to learn."""
+        agent = Agent(
+            environment=environment,
+            memory=self._memory(state, capacity, environment.envs),
+            random=np.random.default_rng(state.seed),
+            target=None,
+            score=np.zeros(environment.envs, np.float32),
+            over=np.zeros(environment.envs, np.bool_),
+        )
+        agent.memory.start(environment.reset())
+        return agent
+
+    def _memory(self, state: State, capacity: int, envs: int) -> Replay:
         try:
-            return Replay(capacity, self.envs, atari.SIDE, state.device, state.seed)
+            return Replay(capacity, envs, atari.SIDE, state.device, state.seed)
         except (MemoryError, RuntimeError) as error:  # torch's own out-of-memory error is a RuntimeError
             problem = f"deepq's replay memory of {capacity} frames ({capacity * atari.SIDE**2 / 1e9:.1f} GB)"
             raise DoesNotFit(f"{problem} does not fit on {state.device}; try a smaller capacity") from error
 
     def train_step(self, state: State) -> Tensor:
         """All games advance by one action while the network learns; gives the mean loss of the updates."""
+        batch = self.play(state)
+        loss = self.learn(state, batch)
+        self.observe(state)
+        return loss
+
+    def play(self, state: State) -> Batch:
+        """Sets the emulators off and does not wait for them; gives what to learn from meanwhile."""
         agent: Agent = state.extra
-        assert agent.target is not None, "an inference run cannot train"
-        with phase("forward"), torch.no_grad(), state.autocast():
-            best = state.model(agent.memory.latest()).argmax(1)
+        best = self.best(state, agent)
         with phase("data"):
             agent.act(best, self.epsilon(agent.frames))
-            batch = agent.memory.sample(self.batch * self.updates_per_step)
+            return agent.memory.sample(self.batch * self.updates_per_step)
+
+    def best(self, state: State, agent: Agent) -> Tensor:
+        """The action that the network values most, in every game."""
         with phase("forward"), torch.no_grad(), state.autocast():
-            batch["target_value"] = self.target_value(agent.target, batch)  # it stands still: one pass for all updates
-        losses = [self.update(state, partial(self.loss, state.model, part)) for part in self._parts(batch)]
+            values: Tensor = state.model(agent.memory.latest())
+            return values.argmax(1)
+
+    def learn(self, state: State, batch: Batch) -> Tensor:
+        """The updates of one step, each from its part of the batch; gives their mean loss."""
+        target = state.extra.target
+        assert target is not None, "an inference run cannot train"
+        with phase("forward"), torch.no_grad(), state.autocast():  # the target stands still: one pass for all updates
+            value = self.target_value(target, batch, state.model if self.double else None)
+        parts = self._parts({**batch, "target_value": value})
+        return torch.stack([self.update(state, partial(self.loss, state.model, part)) for part in parts]).mean()
+
+    def observe(self, state: State) -> None:
+        """Waits for the emulators, and renews the target network when it is due."""
+        agent: Agent = state.extra
+        assert agent.target is not None, "an inference run cannot train"
         with phase("data"):
             agent.observe()
         agent.frames += self.envs
@@ -256,7 +361,6 @@ class Deepq(Workload):
         agent.updates += self.updates_per_step
         if agent.updates // self.target_every > copies_due:
             agent.target.load_state_dict(state.model.state_dict())
-        return torch.stack(losses).mean()
 
     def _parts(self, batch: Batch) -> list[Batch]:
         columns = zip(*(column.chunk(self.updates_per_step) for column in batch.values()), strict=True)
@@ -284,3 +388,42 @@ class Deepq(Workload):
         if "score" in output:
             return [f"{word}, score {score:g}" for word, score in zip(words, output["score"].tolist(), strict=True)]
         return words
+
+    def evaluate(self, state: State, held_out: atari.Environment) -> float:
+        state.extra.judged = self.first_games(state, held_out)
+        return float(np.mean([score for score, _ in state.extra.judged]))
+
+    def first_games(self, state: State, games: atari.Environment) -> list[tuple[float, int]]:
+        """Score and actions of the first game of each environment.
+
+        The first alone: whoever counts what ends first has counted short games too often.
+        """
+        score = np.full(games.envs, np.nan, np.float32)
+        actions = np.full(games.envs, JUDGED_FRAMES // self.frame_skip)
+        for done, (agent, points) in enumerate(islice(self._played(state, games), int(actions[0])), 1):
+            first = agent.over & np.isnan(score)
+            score[first], actions[first] = points[first], done
+            if not np.isnan(score).any():
+                break
+        score = np.where(np.isnan(score), points, score)  # what was won until time was up
+        return list(zip(score.tolist(), actions.tolist(), strict=True))
+
+    def _played(self, state: State, games: atari.Environment) -> Iterator[tuple[Agent, NDArray[np.float32]]]:
+        """All games from their openings on; gives who plays, and the points of each game after every action."""
+        agent = self._agent(state, games, STACK * games.envs)
+        while True:
+            agent.act(self.best(state, agent), self.infer_epsilon)
+            yield agent, agent.observe()
+
+    def exhibits(self, state: State, held_out: atari.Environment) -> list[Exhibit]:
+        """The score of every game of the last evaluation, and a game's first moments as the network saw them."""
+        judged = state.extra.judged
+        scores = [score for score, _ in judged]
+        title = f"Scores of {len(judged)} games: mean {np.mean(scores):.2f}, standard deviation {np.std(scores):.2f}"
+        rows = [[number, score, actions] for number, (score, actions) in enumerate(judged, 1)]
+        frames = [agent.memory.latest()[0, -1].cpu().numpy() for agent, _ in islice(self._played(state, held_out), 80)]
+        film = atari.drawn(np.stack(frames[3::4]), across=10)
+        return [
+            Exhibit(title=title, columns=["game", "score", "actions"], rows=rows),
+            Exhibit(title="The first of them from its beginning, every fourth action", png=film),
+        ]

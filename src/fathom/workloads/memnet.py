@@ -26,8 +26,7 @@ from fathom.lesson import Lesson, Quality
 from fathom.workload import Output, Workload
 
 if TYPE_CHECKING:
-    from fathom.learner import Learner
-    from fathom.session import Session
+    pass
 
 ENCODINGS = ("paper", "program")  # of positions: as printed, or as in the authors' program
 
@@ -275,11 +274,6 @@ class Memnet(Workload):
         """Even while the start is linear, then halved again and again; over fewer steps all of it goes faster."""
         epoch = steps / (self.linear_epochs + self.epochs)
         return LambdaLR(optimizer, lambda step: 0.5 ** max(0, (step / epoch - self.linear_epochs) // self.halving))
-
-    def learner(self, session: Session, held_out: babi.Stories) -> Learner:
-        from fathom.workloads._memnet_learner import MemnetLearner  # here, as it is made of this file's network
-
-        return MemnetLearner(session, held_out)
 
     def infer(self, model: nn.Module, batch: Batch) -> Output:
         """The likeliest word, its probability, and where each hop looked: [B, K, M], the last sentence first."""

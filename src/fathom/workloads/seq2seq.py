@@ -29,8 +29,7 @@ from fathom.lesson import Exhibit, Lesson, Quality
 from fathom.workload import Output, State, Workload
 
 if TYPE_CHECKING:
-    from fathom.session import Session
-    from fathom.workloads._seq2seq_learner import TranslationLearner
+    pass
 
 EVALUATED = 1000  # sentences at once
 SHOWN = 8  # of the translations, in the report
@@ -381,11 +380,6 @@ class Seq2Seq(Workload):
     def answers(self, output: Output, source: wmt.ParallelText) -> list[str]:
         rows = zip(output["tokens"].tolist(), output["lengths"].tolist(), strict=True)
         return [source.target_vocabulary.sentence(tokens[:length]) for tokens, length in rows]
-
-    def learner(self, session: Session, held_out: Any) -> TranslationLearner:
-        from fathom.workloads._seq2seq_learner import TranslationLearner  # here, as it is made for sessions
-
-        return TranslationLearner(session, held_out)
 
     def translated(self, state: State, text: wmt.ParallelText, beam: int) -> list[str]:
         """Every sentence of a text in the other language."""

@@ -28,15 +28,14 @@ from fathom import ctc
 from fathom.dataset import Batch, once
 from fathom.datasets import an4, timit
 from fathom.datasets._audio import FEATURES, Sizes, Utterances
+from fathom.datasets._spoken import by_length, hurried, interrupted
 from fathom.errors import BadOption, DataError
 from fathom.lesson import Exhibit, Lesson, Quality
 from fathom.workload import Output, State, Workload, phase
-from fathom.workloads._speech_learner import SteadyLearner, by_length, hurried, interrupted
 
 if TYPE_CHECKING:
     from jiwer import WordOutput
 
-    from fathom.session import Session
 
 CLIP = 20.0
 OUTPUTS = 1 + len(timit.PHONES)
@@ -342,9 +341,6 @@ class Speech(Workload):
             return min((step + 1) / rising, falling)
 
         return LambdaLR(optimizer, share)
-
-    def learner(self, session: Session, held_out: Any) -> SteadyLearner:
-        return SteadyLearner(session, held_out)
 
     def held_out(self, folder: Path, source: Any) -> Utterances:
         """Every utterance of AN4's test set or TIMIT's core test set: an error rate of the shorter ones says little."""

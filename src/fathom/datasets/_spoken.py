@@ -1,4 +1,4 @@
-"""How speech learns: batches of about one length, said otherwise each time, and no update that is not finite.
+"""Utterances to learn from: batches of about one length, said otherwise each time.
 
 Shape letters: B utterances, T frames, F features a frame.
 """
@@ -8,18 +8,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from itertools import islice
-from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
-from torch.optim import Optimizer
 
 from fathom.dataset import Batch, Order
 from fathom.datasets._audio import Utterances
-from fathom.learner import Learner
-
-if TYPE_CHECKING:
-    from fathom.session import Session
 
 ABOUT = 0.1  # lengths this far apart, as a share, count as one: the same utterances do not always meet
 
@@ -77,24 +71,3 @@ def interrupted(batch: Batch, gap: int) -> Batch:
     time = torch.arange(features_BTF.shape[1], device=frames_B.device)
     within = (time >= begin_2B[..., None]) & (time < (begin_2B + length_2B)[..., None])
     return batch | {"features": features_BTF.masked_fill(within.any(0)[..., None], 0)}
-
-
-class SteadyLearner(Learner):
-    """Leaves out what an update would do whose gradient is not finite: after it every weight would be lost.
-
-    A gradient can outgrow its type on the way back through hundreds of frames, and then no clipping saves it.
-    """
-
-    def __init__(self, session: Session, held_out: Any) -> None:
-        super().__init__(session, held_out)
-        assert self.state.optimizer is not None
-        self.state.optimizer.register_step_pre_hook(_only_finite)
-
-
-def _only_finite(optimizer: Optimizer, *_: Any) -> None:
-    """Decided on the device, so that the host need not wait."""
-    weights = [weight for group in optimizer.param_groups for weight in group["params"]]
-    gradients = [weight.grad for weight in weights if weight.grad is not None]
-    lost = ~torch.stack(torch._foreach_norm(gradients)).sum().isfinite()
-    for gradient in gradients:
-        gradient.masked_fill_(lost, 0)

@@ -10,7 +10,7 @@ import copy
 import dataclasses
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -21,11 +21,9 @@ from fathom.datasets._vocabulary import PAD
 from fathom.datasets.wmt import ParallelText
 from fathom.learner import Learner
 from fathom.lesson import Exhibit
+from fathom.session import Session
 from fathom.workload import State
 from fathom.workloads.seq2seq import Seq2Seq, Translator
-
-if TYPE_CHECKING:
-    from fathom.session import Session
 
 ROUNDED_TO = 4  # words: a batch is as wide as its longest sentence, rounded up to a multiple of this
 

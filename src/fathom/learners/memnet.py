@@ -13,7 +13,6 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -24,10 +23,8 @@ from fathom.datasets import babi
 from fathom.datasets.babi import NIL, Stories
 from fathom.learner import Learner
 from fathom.lesson import Exhibit
+from fathom.session import Session
 from fathom.workloads.memnet import Memnet, MemoryNetwork, program_encoding
-
-if TYPE_CHECKING:
-    from fathom.session import Session
 
 JUDGED = 64  # questions of each task at once
 SHOWN = (1, 2, 16, 18)  # the tasks whose attention the paper shows in its Fig. 2
