@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Self
+from typing import ClassVar, Self
 
 import numpy as np
 import torch
@@ -32,9 +32,6 @@ from fathom.errors import BadOption, DoesNotFit
 from fathom.lesson import Exhibit, Lesson, Quality
 from fathom.replay import STACK, Replay
 from fathom.workload import Output, State, Workload, phase
-
-if TYPE_CHECKING:
-    pass
 
 JUDGED = 30  # games of one evaluation
 JUDGED_FRAMES = 18_000  # of the emulator, for each of them: five minutes of play

@@ -1,0 +1,250 @@
+"""deepq learns: better than chance on the game without an emulator, the same numbers after a kill, judged by hand."""
+
+from __future__ import annotations
+
+import base64
+import io
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+from test_deepq import QUICK, Constant, Scripted
+
+from fathom import learn, registry
+from fathom.datasets import atari
+from fathom.learn import FOLDER, learned
+from fathom.learners.deepq import DeepqLearner
+from fathom.record import Learning
+from fathom.recorded import Recorded
+from fathom.session import load
+from fathom.spec import RunSpec
+from fathom.workloads.deepq import JUDGED, PROTOCOL, Agent, Deepq
+
+SHORT = {**QUICK, "game": "catch", "capacity": 80, "round_frames": 40, "target_every": 7}
+
+
+class Killed(BaseException):
+    """Ends a run where a signal might."""
+
+
+def ran(options: Mapping[str, Any], rounds: int, die_in: int | None = None, seed: int = 0) -> Learning:
+    def hear(told: Mapping[str, Any]) -> None:
+        if told["round"] == die_in:
+            raise Killed
+
+    spec = RunSpec(
+        workload="deepq", preset="tiny", device="cpu", learn=True, rounds=rounds, seed=seed, options=dict(options)
+    )
+    record = learned(spec, lambda done, total: None, hear)
+    assert record.learning is not None
+    return record.learning
+
+
+def taught(environment: atari.Environment, monkeypatch: pytest.MonkeyPatch, **options: Any) -> DeepqLearner:
+    """One who is about to learn a game that is scripted."""
+    monkeypatch.setattr(Deepq, "synthetic", lambda self, seed: environment)
+    session = load("deepq", preset="tiny", device="cpu", **{**SHORT, **options}).setup()
+    learner = registry.learner("deepq")(session, environment)
+    assert isinstance(learner, DeepqLearner)
+    return learner
+
+
+def test_it_beats_random_play() -> None:
+    """Who moves at random catches one ball in seven, which is -0.7 points a game; who sees the ball misses none."""
+    options = {
+        **{"game": "catch", "envs": 32, "batch": 32, "filters": 4, "hidden": 512, "learning_rate": 2e-3},
+        **{"capacity": 20_000, "learning_starts": 320, "final_exploration_frame": 400, "target_every": 20},
+        **{"update_frequency": 8, "round_frames": 32 * 130},  # 520 updates
+    }
+    quality = ran(options, rounds=1).quality
+    assert quality is not None
+    assert quality > 0
+
+
+@pytest.mark.parametrize("adam", [False, True])
+def test_a_killed_run_goes_on_to_the_very_same_numbers(
+    adam: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The ring has been round before the kill, and the target network is between two renewals."""
+    monkeypatch.setattr(learn, "KEEP_EVERY_S", 0.0)
+    monkeypatch.setenv(FOLDER, str(tmp_path))
+    options = {**SHORT, "adam": adam}
+    with pytest.raises(Killed):
+        ran(options, rounds=4, die_in=4)  # the checkpoint is of round 3
+    resumed = ran(options, rounds=4)
+    monkeypatch.delenv(FOLDER)
+    whole = ran(options, rounds=4)
+    assert resumed.resumed == 1
+    timeless = [[replace(point, seconds=0) for point in each.curve] for each in (resumed, whole)]
+    assert timeless[0] == timeless[1]
+    assert resumed.exhibits == whole.exhibits
+    assert len({point.loss for point in whole.curve}) == 4
+
+
+def test_emulators_begin_anew_and_the_memory_fills_with_what_was_learnt(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Games that cannot be kept leave a checkpoint without their frames."""
+    before = taught(Scripted(rewards=[1], over_at=[12]), monkeypatch)
+    for _ in range(3):
+        before._step()
+    kept = before.state_dict()
+    assert (kept["memory"], kept["games"]) == (None, None)
+    assert kept["finished"] == [12] * 4
+    after = taught(Scripted(rewards=[1]), monkeypatch)
+    chosen: list[int] = []
+    after.state.model.register_forward_hook(lambda *_: chosen.append(1))
+    after.load_state_dict(kept)
+    agent = after.agent
+    assert agent.memory.written == 1 + 10, "the first frames, and 10 actions in 4 games to come to 40"
+    assert len(chosen) == 10, "each chosen by the network"
+    assert (agent.frames, agent.updates, agent.finished) == (12, 3, [12] * 4)
+    assert agent.score.tolist() == [10] * 4
+    assert all(torch.equal(ours, theirs) for ours, theirs in zip(weights(before), weights(after), strict=True))
+
+
+def weights(learner: DeepqLearner) -> list[torch.Tensor]:
+    assert learner.agent.target is not None
+    return [*learner.state.model.parameters(), *learner.agent.target.parameters()]
+
+
+@dataclass
+class Staggered:
+    """Games of 2, 3 and 5 actions that begin again when over; an action brings as many points as the game's number."""
+
+    lengths: NDArray[np.int64] = field(default_factory=lambda: np.array([2, 3, 5]))
+    step: int = 0
+    envs: int = 3
+    actions: tuple[str, ...] = ("NOOP", "FIRE", "RIGHT")
+
+    def reset(self) -> NDArray[np.uint8]:
+        self.step = 0
+        return self._frames()
+
+    def send(self, actions: NDArray[np.int64]) -> None:
+        self.step += 1
+
+    def recv(self) -> atari.Arrival:
+        never = np.zeros(3, np.bool_)
+        points = np.array([1, 2, 3], np.float32)
+        later = np.where(self.step > self.lengths, 100, points)  # a second game would be worth much more
+        return atari.Arrival(self._frames(), later.astype(np.float32), never, self.step % self.lengths == 0, never)
+
+    def close(self) -> None: ...
+
+    def _frames(self) -> NDArray[np.uint8]:
+        return np.full((3, 84, 84), self.step, np.uint8)
+
+
+def judged(monkeypatch: pytest.MonkeyPatch) -> tuple[float, list[tuple[float, int]]]:
+    learner = taught(Scripted(), monkeypatch)
+    learner.held_out = Staggered()
+    return learner.evaluate(), learner.agent.judged
+
+
+def test_the_first_game_of_each_emulator_is_judged(monkeypatch: pytest.MonkeyPatch) -> None:
+    mean, games = judged(monkeypatch)
+    assert games == [(2, 2), (6, 3), (15, 5)]
+    assert mean == pytest.approx(23 / 3)
+
+
+def test_a_game_counts_as_far_as_it_came_when_time_is_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fathom.workloads.deepq.JUDGED_FRAMES", 16)  # four actions of four frames
+    mean, games = judged(monkeypatch)
+    assert games == [(2, 2), (6, 3), (12, 4)]
+    assert mean == pytest.approx(20 / 3)
+
+
+def test_five_minutes_are_4500_actions() -> None:
+    from fathom.workloads import deepq
+
+    assert deepq.JUDGED_FRAMES / 60 == 5 * 60
+    assert deepq.JUDGED_FRAMES // Deepq.configured("paper").frame_skip == 4500
+
+
+def test_judging_leaves_the_training_games_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    learner = taught(Scripted(rewards=[1]), monkeypatch)
+    agent: Agent = learner.agent
+    before = (agent.score.tolist(), agent.memory.written, agent.random.bit_generator.state, agent.frames)
+    learner.held_out = Staggered()
+    assert learner.evaluate() == learner.evaluate(), "the same openings, the same chances"
+    assert (agent.score.tolist(), agent.memory.written, agent.random.bit_generator.state, agent.frames) == before
+
+
+def test_thirty_games_are_judged_with_openings_of_their_own() -> None:
+    workload = Deepq.configured("tiny", game="catch")
+    games, training = workload.unseen(1), workload.synthetic(0)
+    assert (games.envs, training.envs) == (JUDGED, 4) == (30, 4)
+    assert not np.array_equal(games.reset()[:4], training.reset())
+
+
+@pytest.mark.parametrize(("points", "steps"), [(3.59, 40), (3.57, 100)])
+def test_a_round_ends_early_when_training_games_come_close(
+    points: float, steps: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every fifth action ends four games with five times the points: 17.9 is close to 18.9, 17.85 is not."""
+    game = Scripted(rewards=[points], over_at=range(5, 1000, 5))
+    learner = taught(game, monkeypatch, round_frames=400)
+    told: list[int] = []
+    _, items = learner.train(told.append)
+    assert len(told) == steps, "eight times four games are the first to be thirty"
+    assert items == steps * learner.workload.batch
+    _, items = learner.train(told.append)
+    assert len(told) == 2 * steps, "games of the round before do not count again"
+
+
+def test_double_learning_values_what_the_network_would_do() -> None:
+    workload = Deepq.configured("paper", discount=0.5, double=True)
+    batch = {
+        "reward": torch.tensor([1.0, 0.0]),
+        "terminal": torch.tensor([False, True]),
+        "next_observation": torch.zeros(2, 4, 84, 84, dtype=torch.uint8),
+    }
+    target, model = Constant([[2.0, 4.0], [9.0, 8.0]]), Constant([[1.0, 0.0], [0.0, 1.0]])
+    assert workload.target_value(target, batch, model).tolist() == [2.0, 0.0]
+
+
+def test_what_is_shown_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    learner = taught(Scripted(), monkeypatch)
+    learner.held_out = Staggered()
+    learner.evaluate()
+    table, film = learner.exhibits()
+    assert table.title == "Scores of 3 games: mean 7.67, standard deviation 5.44"
+    assert table.rows == [[1, 2, 2], [2, 6, 3], [3, 15, 5]]
+    assert film.png is not None
+    picture = np.asarray(Image.open(io.BytesIO(base64.b64decode(film.png))))
+    assert picture.shape == (2 * 84, 10 * 84)
+    assert picture[::84, ::84].tolist() == [list(range(4, 44, 4)), list(range(44, 84, 4))], "every fourth action"
+
+
+def test_the_lesson_is_the_game_it_speaks_of() -> None:
+    lesson = Deepq.lesson
+    workload = Deepq.configured(lesson.preset, **lesson.options)
+    assert (workload.game, workload.frame_skip, workload.infer_epsilon, workload.filters) == ("pong", 4, 0.05, 32)
+    assert workload.updates_per_step == 32
+    for said in (workload.target_every, workload.capacity, workload.final_exploration_frame, workload.round_frames):
+        assert f"{said:,}" in PROTOCOL
+    assert f"a batch of {workload.batch} every {workload.update_frequency} actions" in PROTOCOL
+
+
+def test_recorded_work_is_done_once_a_call() -> None:
+    count = torch.zeros(())
+    work = Recorded(lambda: count.add_(1), torch.device("cpu"))
+    assert [float(work()) for _ in range(5)] == [1, 2, 3, 4, 5]
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
+@pytest.mark.parametrize("adam", [False, True])
+def test_recorded_updates_are_the_updates(adam: bool) -> None:
+    """Warm-up, recording and playing back: the losses are those of the step that records nothing."""
+    options = {**SHORT, "adam": adam, "double": True}
+    plain = load("deepq", preset="tiny", device="cuda", **options).setup()
+    recorded = load("deepq", preset="tiny", device="cuda", **options).setup()
+    learner = registry.learner("deepq")(recorded, None)
+    assert isinstance(learner, DeepqLearner)
+    expected = plain.run(steps=10)
+    assert [float(learner._step()) for _ in range(10)] == pytest.approx(expected, rel=1e-3)
