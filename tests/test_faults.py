@@ -416,7 +416,7 @@ def test_a_stopped_study_keeps_what_it_has_and_goes_on_later(
     out, remarks = study.communicate()
     assert (study.returncode, out, remarks.splitlines()[-1]) == (code, "", line)
     assert remarks.count("\n") <= 2, "one line, and perhaps another run that was done"
-    assert alive(env["FATHOM_MARK"]) == []
+    assert outlived(alive(env["FATHOM_MARK"])) == []
     kept = {path: path.read_bytes() for path in folder.glob("*.json")}
     assert len(kept) == len(list(Store(folder).records())) >= remarks.count("\n")
     if send is TO_THE_GROUP:

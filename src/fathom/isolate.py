@@ -32,6 +32,7 @@ EXIT_S = 30.0  # from a worker's record to its end
 MERCY_S = 10.0  # for the keeper to end what the worker started
 LONGEST = 1 << 28  # bytes in a line; a record has a few million at most
 TAIL = 4000  # bytes kept of what a worker prints
+HELD = (signal.SIGINT, signal.SIGTERM)  # back while a worker is started; the worker lets them through again
 MARK = "FATHOM_RUN"  # in the environment of a worker and of all it starts
 
 
@@ -53,14 +54,17 @@ def isolated(
     Another interpreter, or variables of its environment, may bring another Fathom or another torch.
     """
     begun = time.perf_counter()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, HELD)  # a signal now would leave a worker that nobody knows
     try:
         worker = _Worker(spec, python, environment or {})
     except OSError as error:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
         return failed(spec, f"no worker could be started: {error.strerror or error}")
     record: Record | None = None
     unread = ""
     deadline = begun + silence_s
     try:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
         while not worker.ended and (left := deadline - time.perf_counter()) > 0:
             for message in worker.messages(left):
                 match message:
@@ -79,7 +83,9 @@ def isolated(
                             unread = f"; {error}"
         wall_s = time.perf_counter() - begun
     finally:
+        signal.pthread_sigmask(signal.SIG_BLOCK, HELD)  # nor would one now leave time to end it
         worker.end()
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
     if record is None:
         return failed(spec, (worker.death() if worker.ended else f"no step in {silence_s:g} s") + unread)
     if not worker.ended:

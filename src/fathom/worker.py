@@ -34,6 +34,7 @@ def keep(parent: int, pipe: int) -> None:
         os._exit(128 + number)
 
     signal.signal(signal.SIGTERM, stop)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGINT, signal.SIGTERM))  # held back while it was started
     _ask_linux(PR_SET_CHILD_SUBREAPER, 1)  # what the worker orphans comes to the keeper, whatever its session
     _die_after(parent, signal.SIGTERM)
     keeper, worker = os.getpid(), os.fork()
