@@ -392,6 +392,11 @@ STUDY = ["study", "autoenc", "residual", "--preset", "tiny", "--device", "cpu", 
 TO_THE_GROUP, TO_THE_STUDY = os.killpg, os.kill
 
 
+def _as_at_a_terminal() -> None:
+    """Tests that are run in the background have Ctrl-C ignored, and so would the study, as it should."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 @pytest.mark.parametrize(
     ("number", "send", "code", "line"),
     [
@@ -407,7 +412,13 @@ def test_a_stopped_study_keeps_what_it_has_and_goes_on_later(
     folder, env = tmp_path / "records", environment(FATHOM_QUICK="0.01")
     command = [sys.executable, "-m", "fathom", *STUDY, "--out", str(folder), "--report", str(tmp_path / "report.html")]
     study = subprocess.Popen(
-        command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+        command,
+        env=env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        preexec_fn=_as_at_a_terminal,  # noqa: PLW1509  no other thread runs here
     )
     assert study.stderr is not None
     assert study.stderr.readline().startswith("  1 of 4  autoenc train on cpu: ")
