@@ -22,7 +22,7 @@ def gpu_time(**changes: Any) -> GpuTime:
     ]
     fields: dict[str, Any] = {
         "span_s": 0.010, "kernel_s": 0.0029, "memcpy_s": 0.0001, "memset_s": 0.0, "busy_s": 0.003,
-        "starved_s": 0.006, "gaps": 90.0, "longest_gap_s": 0.001, "launches": 91.0, "waiting_s": 0.002, "api": api,
+        "starved_s": 0.006, "gaps": 90.0, "longest_gap_s": 0.001, "launches": 91.0, "api": api,
     }  # fmt: skip
     return GpuTime(**{**fields, **changes})
 

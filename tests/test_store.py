@@ -27,7 +27,7 @@ def sample(**changes: object) -> Record:
     kernel = Kernel(name="gemm", kind="kernel", op="aten::mm", type="MatMul", calls=1, device_s=0.1)
     gpu = GpuTime(
         span_s=0.4, kernel_s=0.1, memcpy_s=0, memset_s=0, busy_s=0.1, starved_s=0.2, gaps=2, longest_gap_s=0.2,
-        launches=1, waiting_s=0, api=[ApiCall(name="cudaLaunchKernel", calls=1, cpu_s=0.01)],
+        launches=1, api=[ApiCall(name="cudaLaunchKernel", calls=1, cpu_s=0.01)],
     )  # fmt: skip
     profile = Profile(
         rows=[row], kernels=[kernel], step_s=[0.3, 0.5],

@@ -11,7 +11,6 @@ from fathom.record import ApiCall, GpuTime
 from fathom.trace import GPU_KINDS, LAUNCH_KINDS, Event
 
 Window = tuple[float, float]  # begin and end, in the trace's microseconds
-WAITING = ("Synchronize", "EventQuery", "StreamQuery")  # API calls that wait for the GPU, or ask whether to
 
 
 @dataclass
@@ -57,7 +56,6 @@ def gpu_time(events: Sequence[Event], windows: Sequence[Window]) -> GpuTime | No
         gaps=sum(line.gaps for line in timelines) / len(windows),
         longest_gap_s=max(line.longest for line in timelines) * 1e-6,
         launches=len(inside) / len(windows),
-        waiting_s=sum(call.cpu_s for call in api if any(word in call.name for word in WAITING)),
         api=api,
     )
 

@@ -84,7 +84,6 @@ class GpuTime:
     gaps: float  # how often nothing was running
     longest_gap_s: float
     launches: float
-    waiting_s: float  # the host in calls that wait for the GPU
     api: list[ApiCall]  # longest first
 
     @property

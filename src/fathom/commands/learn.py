@@ -43,7 +43,8 @@ def command(
     aim = f"{quality.metric} of {quality.target:g} {quality.unit} or {quality.better}"
     human.print(f"{name}: {count(runs, 'run')}, seed{'s' if runs > 1 else ''} {seeds}; the target is a {aim}")
     store, keep = Store(out), {FOLDER: str(out / "checkpoints")}
-    records = [_run(each, store, keep) for each in study.Plan(tuple(specs)).left(store)]
+    for each in study.Plan(tuple(specs)).left(store):
+        _run(each, store, keep)
     wanted = {each.id for each in specs}
     records = [record for record in store.records() if record.spec.id in wanted]
     _tell(records, as_json)
@@ -81,7 +82,7 @@ def _spec(
     return spec
 
 
-def _run(spec: RunSpec, store: Store, environment: Mapping[str, str]) -> Record:
+def _run(spec: RunSpec, store: Store, environment: Mapping[str, str]) -> None:
     """One run before somebody's eyes: the bar, and a line for each round."""
     begun = time.perf_counter()
     with progress_bar() as bar:
@@ -99,8 +100,7 @@ def _run(spec: RunSpec, store: Store, environment: Mapping[str, str]) -> Record:
             return told
 
         run = partial(isolated, hear=hear, environment=environment)
-        ((record, _),) = study.conduct([spec], store, watch, run=run)
-    return record
+        list(study.conduct([spec], store, watch, run=run))  # which keeps the record
 
 
 def _tell(records: list[Record], as_json: bool) -> None:
