@@ -7,6 +7,7 @@ What changes while it runs lives in a State, which the session makes and hands t
 from __future__ import annotations
 
 import dataclasses
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -19,7 +20,7 @@ from torch import Tensor, nn
 from torch.autograd import profiler
 from torch.nn.utils import clip_grad_norm_
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LRScheduler
+from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 from torch.profiler import record_function
 
 from fathom.dataset import Batch, Dataset, feed, folder_at
@@ -195,6 +196,15 @@ class Workload(ABC):
             batch = next(state.batches)
         with torch.inference_mode(), phase("forward"), state.autocast():
             return self.infer(state.model, batch)
+
+
+def rise_and_fall(optimizer: Optimizer, steps: int, rising: float) -> LambdaLR:
+    """A learning rate that rises in a line over so many steps, and falls to nothing along half a cosine over all."""
+
+    def share(step: int) -> float:
+        return min((step + 1) / rising, 0.5 + 0.5 * math.cos(math.pi * min(1.0, step / steps)))
+
+    return LambdaLR(optimizer, share)
 
 
 def _check_type(workload: str, name: str, value: Any, declared: str) -> None:

@@ -8,7 +8,6 @@ Three LSTM layers read the reversed source, three write the target, and additive
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -26,7 +25,7 @@ from fathom.datasets import wmt
 from fathom.datasets._vocabulary import EOS, GO, PAD
 from fathom.errors import BadOption, UnknownName
 from fathom.lesson import Exhibit, Lesson, Quality
-from fathom.workload import Output, State, Workload
+from fathom.workload import Output, State, Workload, rise_and_fall
 
 if TYPE_CHECKING:
     pass
@@ -363,12 +362,7 @@ class Seq2Seq(Workload):
         return AdamW(weights, lr=rate, weight_decay=decay, fused=weights[0].is_cuda)
 
     def schedule(self, optimizer: Optimizer, steps: int) -> LambdaLR:
-        """Up in a line, down along half a cosine."""
-
-        def share(step: int) -> float:
-            return min((step + 1) / (self.warmup + 1), 0.5 + 0.5 * math.cos(math.pi * min(1.0, step / steps)))
-
-        return LambdaLR(optimizer, share)
+        return rise_and_fall(optimizer, steps, self.warmup + 1)
 
     def infer(self, model: nn.Module, batch: Batch) -> Output:
         """Translations: their tokens, their lengths in words, and their log probability per token."""

@@ -9,7 +9,6 @@ Shape letters: B utterances, T frames, F features a frame, H units, C phones and
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -31,7 +30,7 @@ from fathom.datasets._audio import FEATURES, Sizes, Utterances
 from fathom.datasets._spoken import by_length, hurried, interrupted
 from fathom.errors import BadOption, DataError
 from fathom.lesson import Exhibit, Lesson, Quality
-from fathom.workload import Output, State, Workload, phase
+from fathom.workload import Output, State, Workload, phase, rise_and_fall
 
 if TYPE_CHECKING:
     from jiwer import WordOutput
@@ -333,14 +332,7 @@ class Speech(Workload):
         return interrupted(batch, self.gap) if self.gap else batch
 
     def schedule(self, optimizer: Optimizer, steps: int) -> LambdaLR:
-        """The learning rate rises for a while, then falls to nothing along a cosine."""
-        rising = max(1.0, WARM_UP * steps)
-
-        def share(step: int) -> float:
-            falling = 0.5 + 0.5 * math.cos(math.pi * min(1.0, step / steps))
-            return min((step + 1) / rising, falling)
-
-        return LambdaLR(optimizer, share)
+        return rise_and_fall(optimizer, steps, max(1.0, WARM_UP * steps))
 
     def held_out(self, folder: Path, source: Any) -> Utterances:
         """Every utterance of AN4's test set or TIMIT's core test set: an error rate of the shorter ones says little."""
