@@ -82,7 +82,7 @@ class VGG(ImageClassifier):
             "dropout": 0.2,
             "learning_rate": 0.005,
         },
-        "small": {"batch": 1},
+        "small": {"batch": 1, "learning_rate": 4e-5},  # the published rate is for 256: smaller in proportion
         "paper": {"batch": 256},
     }
 
