@@ -1,9 +1,10 @@
 """What the harness costs: a training step inside Fathom over the same step in a bare loop, all workloads in one run.
 
 Run from the root of the checkout: PYTHONPATH=src python benchmarks/overhead.py --device cpu --out FILE.json
-Both loops train the same network on the same batches, a few steps in turn, in balanced order. Inside Fathom every
-step passes through its hook, is marked on the clock and told to a parent through a pipe, as in a worker; the bare loop
-is what one would write by hand. For deepq, whose step is more than an update, it calls the workload's step itself.
+Both loops train the same network on the same batches, a few steps in turn, in balanced order; the turns are short, so
+that whatever else the machine does meets both alike. Inside Fathom every step passes through its hook, is marked on the
+clock and told to a parent through a pipe, as in a worker; the bare loop is what one would write by hand. For deepq, whose
+step is more than an update, it calls the workload's step itself. The interval is of the median over rounds.
 """
 
 from __future__ import annotations
@@ -25,9 +26,10 @@ from fathom.machine import fingerprint
 from fathom.progress import now_and_then
 from fathom.session import Session, Step
 from fathom.spec import RunSpec
+from fathom.statistics import median_interval
 from fathom.timing import StepClock, wait
 
-BLOCK_S = 0.3  # of steps in one turn, at least one
+TURN_S = 0.03  # of steps in one turn, at least one
 
 
 def bare(session: Session) -> Callable[[], Any]:
@@ -80,14 +82,17 @@ def compare(name: str, arguments: argparse.Namespace, pipe: int) -> dict[str, An
             wait(session.device)
             return (time.perf_counter() - begun) / steps
 
-        steps = max(1, int(BLOCK_S / min(seconds("fathom", 3), seconds("bare", 3))))
+        steps = max(1, int(TURN_S / min(seconds("fathom", 3), seconds("bare", 3))))
         times: dict[str, list[float]] = {loop: [] for loop in loops}
-        for _ in range(arguments.rounds):
+        stop = time.perf_counter() + arguments.seconds
+        while time.perf_counter() < stop or len(times["bare"]) < 10:
             first, second = random.sample(list(loops), 2)
             for loop in (first, second, second, first):  # a drift meets both alike
                 times[loop].append(seconds(loop, steps))
     pairs = [ours / theirs for ours, theirs in zip(_by_round(times["fathom"]), _by_round(times["bare"]), strict=True)]
-    return {"workload": name, "steps_a_turn": steps, "seconds": times, "ratio": statistics.median(pairs)}
+    found = median_interval([pairs])
+    ratio = {"ratio": found.median, "low": found.low, "high": found.high}
+    return {"workload": name, "steps_a_turn": steps, "rounds": len(pairs), **ratio, "seconds": times}
 
 
 def _by_round(times: list[float]) -> list[float]:
@@ -100,7 +105,7 @@ def main() -> None:
     parser.add_argument("--device", default="auto")
     parser.add_argument("--preset", default="small")
     parser.add_argument("--precision", default="fp32")
-    parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--seconds", type=float, default=20.0, help="for each workload")
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
     random.seed(0)
@@ -109,9 +114,10 @@ def main() -> None:
     for name in arguments.names:
         found.append(compare(name, arguments, nobody))
         bare_s = statistics.median(found[-1]["seconds"]["bare"])
-        print(f"{name:9} {1e3 * bare_s:10.3f} ms bare; inside Fathom {found[-1]['ratio']:.4f} of it", flush=True)
+        told = "{ratio:.4f} ({low:.4f} to {high:.4f}) of it".format_map(found[-1])
+        print(f"{name:9} {1e3 * bare_s:10.3f} ms bare; inside Fathom {told}", flush=True)
     if arguments.out:
-        arguments.out.write_text(json.dumps({"machine": fingerprint(), "results": found}, indent=1))
+        arguments.out.write_text(json.dumps({"machine": fingerprint(), "preset": arguments.preset, "results": found}, indent=1))
 
 
 if __name__ == "__main__":

@@ -37,14 +37,14 @@ def test_the_systems_lists_are_read(text: str, numbers: list[int]) -> None:
     assert cpu_numbers(text) == numbers
 
 
-def test_the_plan_binds_with_matching_and_with_default_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_plan_binds_with_matching_threads_and_with_those_of_the_whole_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scale, "topology", lambda: TWO_NODES)
     specs = scale.plan(RunSpec(workload=""), ["vgg"], [1, 2, 8]).specs
     assert [(spec.cores, spec.threads) for spec in specs] == [
         ((0,), 1),
-        ((0,), None),
+        ((0,), 8),
         ((0, 1), 2),
-        ((0, 1), None),
+        ((0, 1), 8),
         ((0, 4), 2),
         (tuple(range(8)), 8),
     ]
@@ -61,7 +61,7 @@ def bound(count: int, step_s: float, threads: int | None, numbers: list[int] | N
     return record_of("vgg", spec=spec, machine={"cpu": cpu, "gpus": []}, step_s=[step_s] * 20, warmup_s=[])
 
 
-RUNS = [bound(1, 8.0, 1), bound(2, 5.0, 2), bound(2, 10.0, None), bound(4, 4.0, 4), bound(2, 6.4, 2, [0, 4])]
+RUNS = [bound(1, 8.0, 1), bound(2, 5.0, 2), bound(2, 10.0, 4), bound(4, 4.0, 4), bound(2, 6.4, 2, [0, 4])]
 
 
 def test_efficiency_is_speed_up_over_cores() -> None:
@@ -70,23 +70,23 @@ def test_efficiency_is_speed_up_over_cores() -> None:
     assert found == {
         (1, "matching"): (1.0, 1.0),
         (2, "matching"): (1.6, 0.8),
-        (2, "default"): (0.8, 0.4),
+        (2, "all"): (0.8, 0.4),
         (2, "two a core"): (1.25, 0.625),
         (4, "matching"): (2.0, 0.5),
     }
     finding = cores.analyse(RUNS)
     worth = dict(zip(finding.tables[0].columns, finding.tables[0].rows[0], strict=True))
     assert (worth["cores"], worth["speed-up"], worth["efficiency (%)"]) == (4, 2.0, 50.0)
-    assert worth["default/matching"] == 2.0
+    assert worth["all/matching"] == 2.0
     assert "vgg makes good use of the cores" in finding.summary.lower()
     assert not any("hardware threads, so that" in note for note in finding.notes)
 
 
-def test_on_one_core_and_on_all_the_default_is_drawn_with_the_matching_runs() -> None:
+def test_on_one_core_and_on_all_a_pool_for_all_is_drawn_with_the_matching_runs() -> None:
     (curve,) = cores.curves_of(RUNS)
-    assert [(point.count, point.way) for point in curve.along("default")] == [
+    assert [(point.count, point.way) for point in curve.along("all")] == [
         (1, "matching"),
-        (2, "default"),
+        (2, "all"),
         (4, "matching"),
     ]
 

@@ -1,7 +1,8 @@
 """Parallel efficiency by binding: one workload on 1, 2, 4, ... cores, each run in a process bound to them.
 
-The Minsky study bound the program and left its thread pool as it was. Here each number of cores is run both so and
-with as many threads as cores, since threads without a core of their own are a cost of another kind.
+The Minsky study bound the program and left its pool as large as the machine. Here each number of cores is run both so
+and with as many threads as cores, since threads without a core of their own are a cost of another kind. (torch left to
+itself counts the cores it is bound to, so that the large pool must be asked for.)
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from fathom.study import Plan
 
 
 def plan(base: RunSpec, names: Sequence[str], counts: Sequence[int] | None) -> Plan:
-    """Each workload on each number of cores, with matching threads and with the default of all cores.
+    """Each workload on each number of cores, with matching threads and with as many as the whole machine has.
 
     Where cores have several hardware threads, each even number is also run on both threads of half as many cores.
     """
@@ -29,8 +30,8 @@ def plan(base: RunSpec, names: Sequence[str], counts: Sequence[int] | None) -> P
         for count in counts:
             bound = replace(base, workload=name, device="cpu", cores=spread(here, count))
             specs.append(replace(bound, threads=count))
-            if count < len(here):  # on all of them, the default is the matching number
-                specs.append(bound)
+            if count < len(here):
+                specs.append(replace(bound, threads=len(here)))
             if count % 2 == 0 and (both := packed(here, count)):
                 specs.append(replace(bound, cores=both, threads=count))
     return Plan(tuple({spec.id: spec for spec in specs}.values()))

@@ -107,8 +107,11 @@ class Session:
                     on_step(step)
                 results.append(step.run())
                 self._steps_done += 1
-            # losses are read once, at the end: reading one makes the host wait for the device
-            return [float(result) for result in results] if self.spec.phase == "train" else results
+            if self.spec.phase == "infer" or not results:
+                return results
+            # losses are read at the end and all at once: reading makes the host wait for the device
+            losses: list[float] = torch.stack(results).flatten().tolist()
+            return losses
 
     def close(self) -> None:
         """Frees the device and stops background readers and emulators."""

@@ -1,7 +1,7 @@
 """What is a further core worth? Answers Fig. 2 of the Minsky study: parallel efficiency over CPU cores.
 
 Speed-up is the time of a step on one core over that on n; efficiency is speed-up over n. The runs are bound to their
-cores; threads either match them in number or are left at the library's default, as the study left them.
+cores; threads either match them in number or are as many as the machine has, as the study left them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from fathom.record import Record
 from fathom.statistics import Interval, median_interval
 
 TITLE = "What is a further core worth?"
-MATCHING, DEFAULT, SHARED = "matching", "default", "two a core"
+MATCHING, ALL, SHARED = "matching", "all", "two a core"
 SCALES = 0.5  # efficiency on all cores from which a workload is said to scale
 
 
@@ -63,7 +63,7 @@ class Curve:
         own = [point for point in self.points if point.way == way]
         have = {point.count for point in own}
         ends = {1, max(point.count for point in self.points)}
-        shared = [p for p in self.points if way == DEFAULT and p.way == MATCHING and p.count in ends - have]
+        shared = [p for p in self.points if way == ALL and p.way == MATCHING and p.count in ends - have]
         return sorted([*own, *shared], key=lambda point: point.count)
 
 
@@ -77,7 +77,7 @@ def analyse(records: Sequence[Record]) -> Finding:
         title=TITLE,
         summary=_summary(curves),
         tables=[_worth(curves), _points(curves)],
-        charts=[_chart(curves, MATCHING), *([_chart(curves, DEFAULT)] if _has(curves, DEFAULT) else [])],
+        charts=[_chart(curves, MATCHING), *([_chart(curves, ALL)] if _has(curves, ALL) else [])],
         notes=_notes(curves),
     )
 
@@ -103,9 +103,9 @@ def curves_of(records: Sequence[Record]) -> list[Curve]:
 
 def _way(record: Record) -> str:
     assert record.spec.cores is not None
-    if _physical(record) < len(record.spec.cores) and record.spec.threads is not None:
-        return SHARED
-    return DEFAULT if record.spec.threads is None else MATCHING
+    if (record.spec.threads or record.machine["cpu"].get("threads") or 0) > len(record.spec.cores):
+        return ALL
+    return SHARED if _physical(record) < len(record.spec.cores) else MATCHING
 
 
 def _physical(record: Record) -> int:
@@ -148,16 +148,16 @@ def _worth(curves: Sequence[Curve]) -> Table:
         widest = _widest(curve)
         serial = serial_share({point.count: point.step.median for point in curve.along(MATCHING)})
         speedup, efficiency = curve.speedup(widest), in_percent(curve.efficiency(widest))
-        rows.append([curve.name, widest.count, speedup, efficiency, in_percent(serial), _cost_of_default(curve)])
-    columns = ["workload", "cores", "speed-up", "efficiency (%)", "serial (%)", "default/matching"]
+        rows.append([curve.name, widest.count, speedup, efficiency, in_percent(serial), _cost_of_all(curve)])
+    columns = ["workload", "cores", "speed-up", "efficiency (%)", "serial (%)", "all/matching"]
     return Table(title="What all the cores are worth", columns=columns, rows=rows)
 
 
-def _cost_of_default(curve: Curve) -> float | None:
-    """On half of the cores, where the default has two threads a core: its time over that of matching threads."""
+def _cost_of_all(curve: Curve) -> float | None:
+    """On half of the cores, where a pool for all has two threads a core: its time over that of matching threads."""
     half = _widest(curve).count // 2
     at = {point.way: point.step.median for point in curve.points if point.count == half}
-    return at[DEFAULT] / at[MATCHING] if {DEFAULT, MATCHING} <= at.keys() else None
+    return at[ALL] / at[MATCHING] if {ALL, MATCHING} <= at.keys() else None
 
 
 def _points(curves: Sequence[Curve]) -> Table:
@@ -188,7 +188,7 @@ def _chart(curves: Sequence[Curve], way: str) -> Chart:
             text = [f"speed-up {curve.speedup(point):.2f}" for point in points]
             values = [in_percent(curve.efficiency(point)) for point in points]
             series.append(Series(name=curve.name, x=[point.count for point in points], y=values, text=text))
-    threads = "as many threads as cores" if way == MATCHING else "the library's default number of threads"
+    threads = "as many threads as cores" if way == MATCHING else "as many threads as the machine has CPUs"
     return Chart(
         kind="line",
         title=f"Parallel efficiency with {threads}",
@@ -209,8 +209,8 @@ def _notes(curves: Sequence[Curve]) -> list[str]:
         f"Measured on {cpus}. Efficiency is the time of a step on one core, over that on n cores, over n. Each run is "
         "a process of its own, bound to its CPUs (hardware threads) before torch is loaded, one to a core as far as "
         "there are cores, memory node by memory node.",
-        "Threads match the CPUs in number, or are left at the library's default, which is made for the whole machine; "
-        "default/matching is the one step time over the other on half of the CPUs.",
+        "Threads match the CPUs in number, or are as many as the whole machine has CPUs (all), as in a program that does not "
+        "know of its binding; all/matching is the one step time over the other on half of the CPUs.",
         f"{published.MINSKY}, Fig. 2 draws this without printing numbers: it finds AlexNet, Residual and VGG to scale "
         "well up to 20 cores, and Autoenc and Memnet not to.",
     ]
