@@ -29,7 +29,7 @@ from fathom.spec import RunSpec
 from fathom.statistics import median_interval
 from fathom.timing import StepClock, wait
 
-TURN_S = 0.03  # of steps in one turn, at least one
+TURN_S = 0.1  # of steps in one turn, at least one
 
 
 def bare(session: Session) -> Callable[[], Any]:
@@ -53,9 +53,8 @@ def bare(session: Session) -> Callable[[], Any]:
     return step
 
 
-def inside(session: Session, pipe: int) -> Callable[[int], Any]:
+def inside(session: Session, clock: StepClock, pipe: int) -> Callable[[int], Any]:
     """So many steps as a worker runs them."""
-    clock = StepClock(session.device)
     tell = now_and_then(lambda done, total: os.write(pipe, json.dumps({"progress": [done, total]}).encode()) and None)
 
     def timed(step: Step) -> None:
@@ -70,23 +69,24 @@ def compare(name: str, arguments: argparse.Namespace, pipe: int) -> dict[str, An
     spec = RunSpec(workload=name, preset=arguments.preset, device=arguments.device, precision=arguments.precision)
     with Session(spec).setup() as session:
         by_hand = bare(session)
-        loops: dict[str, Callable[[int], Any]] = {
-            "bare": lambda steps: [by_hand() for _ in range(steps)],
-            "fathom": inside(session, pipe),
-        }
 
         def seconds(loop: str, steps: int) -> float:
+            in_fathom = inside(session, StepClock(session.device, marks=steps), pipe)
             wait(session.device)
             begun = time.perf_counter()
-            loops[loop](steps)
+            if loop == "fathom":
+                in_fathom(steps)
+            else:
+                for _ in range(steps):
+                    by_hand()
             wait(session.device)
             return (time.perf_counter() - begun) / steps
 
         steps = max(1, int(TURN_S / min(seconds("fathom", 3), seconds("bare", 3))))
-        times: dict[str, list[float]] = {loop: [] for loop in loops}
+        times: dict[str, list[float]] = {"bare": [], "fathom": []}
         stop = time.perf_counter() + arguments.seconds
         while time.perf_counter() < stop or len(times["bare"]) < 10:
-            first, second = random.sample(list(loops), 2)
+            first, second = random.sample(list(times), 2)
             for loop in (first, second, second, first):  # a drift meets both alike
                 times[loop].append(seconds(loop, steps))
     pairs = [ours / theirs for ours, theirs in zip(_by_round(times["fathom"]), _by_round(times["bare"]), strict=True)]
@@ -117,7 +117,9 @@ def main() -> None:
         told = "{ratio:.4f} ({low:.4f} to {high:.4f}) of it".format_map(found[-1])
         print(f"{name:9} {1e3 * bare_s:10.3f} ms bare; inside Fathom {told}", flush=True)
     if arguments.out:
-        arguments.out.write_text(json.dumps({"machine": fingerprint(), "preset": arguments.preset, "results": found}, indent=1))
+        arguments.out.write_text(
+            json.dumps({"machine": fingerprint(), "preset": arguments.preset, "results": found}, indent=1)
+        )
 
 
 if __name__ == "__main__":

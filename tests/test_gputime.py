@@ -42,6 +42,15 @@ def test_time_is_busy_starved_or_waiting_in_a_queue() -> None:
     assert found.longest_gap_s == pytest.approx(20e-6)
 
 
+def test_a_first_step_that_waits_for_the_profiler_does_not_make_the_longest_gap() -> None:
+    steps = [(100.0 * number, 100.0 * number + 100) for number in range(3)]
+    late = event("late", 70, 10, "kernel", 1)
+    early = [event("early", begin + 5, 90, "kernel", 2) for begin, _ in steps[1:]]
+    found = gpu_time([late, *early], steps)
+    assert found is not None
+    assert found.longest_gap_s == pytest.approx(5e-6)
+
+
 def test_api_calls_are_added_up() -> None:
     found = gpu_time(STEP, [(0, 100)])
     assert found is not None

@@ -37,7 +37,9 @@ def test_the_systems_lists_are_read(text: str, numbers: list[int]) -> None:
     assert cpu_numbers(text) == numbers
 
 
-def test_the_plan_binds_with_matching_threads_and_with_those_of_the_whole_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_plan_binds_with_matching_threads_and_with_those_of_the_whole_machine(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(scale, "topology", lambda: TWO_NODES)
     specs = scale.plan(RunSpec(workload=""), ["vgg"], [1, 2, 8]).specs
     assert [(spec.cores, spec.threads) for spec in specs] == [

@@ -6,6 +6,7 @@ from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from statistics import median
 
 from fathom.record import ApiCall, GpuTime
 from fathom.trace import GPU_KINDS, LAUNCH_KINDS, Event
@@ -54,7 +55,7 @@ def gpu_time(events: Sequence[Event], windows: Sequence[Window]) -> GpuTime | No
         busy_s=sum(line.busy for line in timelines) * share,
         starved_s=sum(line.starved for line in timelines) * share,
         gaps=sum(line.gaps for line in timelines) / len(windows),
-        longest_gap_s=max(line.longest for line in timelines) * 1e-6,
+        longest_gap_s=median(line.longest for line in timelines) * 1e-6,
         launches=len(inside) / len(windows),
         api=api,
     )

@@ -59,7 +59,7 @@ def _measured(spec: RunSpec, progress: Progress) -> Record:
         return _lived(session, Sections(import_s=imported - begun, context_s=awake - constructed))
     session.setup()
     ready = time.perf_counter()
-    clock = StepClock(session.device)
+    clock = StepClock(session.device, marks=1 + spec.warmup + spec.steps)
     results, notes = _timed_pass(session, clock, progress)
     seconds = clock.seconds()  # waits for the device
     finished = time.perf_counter()

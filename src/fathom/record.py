@@ -82,7 +82,7 @@ class GpuTime:
     busy_s: float  # at least one of them running
     starved_s: float  # nothing running, as the next piece had not been launched when the one before ended
     gaps: float  # how often nothing was running
-    longest_gap_s: float
+    longest_gap_s: float  # of a step, in the median: the first profiled one waits for the profiler, too
     launches: float
     api: list[ApiCall]  # longest first
 

@@ -23,14 +23,35 @@ def print_json(document: Any) -> None:
 
 
 def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
-    """Numbers to the right, what is not known as a dash."""
-    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=0, pad_edge=False)
-    for index, column in enumerate(columns):
-        numeric = any(isinstance(row[index], int | float) for row in rows)
-        table.add_column(column, justify="right" if numeric else "left", no_wrap=numeric)
-    for row in rows:
-        table.add_row(*map(text, row))
-    screen.print(table)
+    """Numbers to the right, what is not known as a dash; what is wider than the terminal goes on below."""
+    cells = [[text(value) for value in row] for row in rows]
+    numeric = [any(isinstance(row[index], int | float) for row in rows) for index in range(len(columns))]
+    widths = [max(map(len, column)) for column in zip(columns, *cells, strict=True)]
+    for number, strip in enumerate(_strips(widths, numeric, screen.width if screen.is_terminal else None)):
+        table = Table(title=None if number else title, title_justify="left", box=SIMPLE_HEAD, padding=0, pad_edge=False)
+        for index in strip:
+            table.add_column(columns[index], justify="right" if numeric[index] else "left", no_wrap=numeric[index])
+        for row in cells:
+            table.add_row(*(row[index] for index in strip))
+        natural = max(len(title), sum(widths[index] + 1 for index in strip) + 1)
+        page = screen if screen.is_terminal else Console(markup=False, width=natural)  # a file has room for all of it
+        page.print(table)
+
+
+def _strips(widths: Sequence[int], numeric: Sequence[bool], room: int | None) -> list[list[int]]:
+    """Which columns stand side by side: all where there is room, else the leading words again before each lot."""
+    everything = list(range(len(widths)))
+    keys = everything[: numeric.index(True)] if True in numeric else everything
+    taken = sum(widths[index] + 1 for index in keys) + 1
+    if room is None or sum(widths) + len(widths) + 1 <= room or taken > room / 2:
+        return [everything]
+    strips, used = [list(keys)], taken
+    for index in everything[len(keys) :]:
+        if used + widths[index] + 1 > room and len(strips[-1]) > len(keys):
+            strips, used = [*strips, list(keys)], taken
+        strips[-1].append(index)
+        used += widths[index] + 1
+    return strips
 
 
 def print_facts(title: str, rows: Sequence[tuple[str, str]]) -> None:

@@ -30,18 +30,25 @@ def fastest(work: Callable[[], object], device: torch.device, repeats: int, budg
 class StepClock:
     """Marks the boundaries between steps without making the host wait for the device."""
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, marks: int = 0) -> None:
+        """With what so many marks need made ahead: the driver makes an event when it is first recorded."""
         self.device = device
         self._moments: list[float] = []  # on a CPU
         self._events: list[torch.Event] = []  # on any other device
+        self._ready = [] if device.type == "cpu" else [self._event() for _ in range(marks)]
+        for event in self._ready:
+            event.record()
 
     def mark(self) -> None:
         if self.device.type == "cpu":
             self._moments.append(time.perf_counter())
             return
-        event = torch.Event(self.device, enable_timing=True)
+        event = self._ready.pop() if self._ready else self._event()
         event.record()
         self._events.append(event)
+
+    def _event(self) -> torch.Event:
+        return torch.Event(self.device, enable_timing=True)
 
     def seconds(self) -> list[float]:
         """The time between each mark and the next."""

@@ -45,9 +45,12 @@ class State:
     beside: dict[str, nn.Module] = field(default_factory=dict)  # networks that run beside the model: deepq's target
 
 
+_UNHEARD = nullcontext()
+
+
 def phase(name: str) -> AbstractContextManager[Any]:
     """Marks data, forward, backward or optimizer work for a profiler; a microsecond when none is listening."""
-    return record_function(f"fathom.{name}") if profiler._is_profiler_enabled else nullcontext()
+    return record_function(f"fathom.{name}") if profiler._is_profiler_enabled else _UNHEARD
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -85,7 +85,7 @@ def _facts(records: Sequence[Record]) -> list[tuple[int, str]]:
     """The size of the study in four numbers."""
     found = [
         (len({record.spec.workload for record in records}), "workload"),
-        (len({record.place for record in records}), "place"),
+        (len({record.place for record in runs.unbound(records)}), "place"),
         (len(records), "run"),
         (sum(len(record.step_s) for record in records), "timed step"),
     ]

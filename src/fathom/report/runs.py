@@ -39,8 +39,14 @@ def common_settings(records: Sequence[Record]) -> list[tuple[str, str]]:
     return [(name, str(value)) for name, value in shared.items() if value is not None]
 
 
+def unbound(records: Sequence[Record]) -> list[Record]:
+    """Without those that had some of the machine's cores alone, if there are others: cores have a finding of their own."""
+    return [record for record in records if not record.spec.cores] or list(records)
+
+
 def headline(records: Sequence[Record]) -> Table:
     """One row for each workload, place and phase, and for each setting where they differ; repetitions are pooled."""
+    records = unbound(records)
     differing = _differing(records, COMPARED)
     groups: dict[tuple[Cell, ...], list[Record]] = {}
     for record in records:

@@ -1,0 +1,31 @@
+"""Tables in a terminal: nothing is cut, whatever the width."""
+
+from __future__ import annotations
+
+import pytest
+from rich.console import Console
+
+from fathom import terminal
+
+COLUMNS = ["workload", *(f"a number called {letter}" for letter in "abcdef")]
+ROWS = [["seq2seq", 1, 2, 3, 4, 5, 6], ["memnet", 10, 20, 30, 40, 50, None]]
+
+
+def test_a_file_has_room_for_every_column(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(terminal, "screen", Console(width=40))
+    terminal.print_table("a title", COLUMNS, ROWS)
+    lines = capsys.readouterr().out.splitlines()
+    assert any(all(column in line for column in COLUMNS) for line in lines)
+    assert any(line.split() == ["memnet", "10", "20", "30", "40", "50", "—"] for line in lines)
+
+
+def test_in_a_terminal_a_wide_table_goes_on_below_with_its_first_words_again(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(terminal, "screen", Console(width=70, force_terminal=True, no_color=True))
+    terminal.print_table("a title", COLUMNS, ROWS)
+    shown = capsys.readouterr().out
+    assert "…" not in shown
+    assert shown.count("a title") == 1
+    assert shown.count("memnet") == 3, "two numbers fit beside the name"
+    assert all(column in shown for column in COLUMNS)
