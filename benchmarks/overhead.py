@@ -3,8 +3,8 @@
 Run from the root of the checkout: PYTHONPATH=src python benchmarks/overhead.py --device cpu --out FILE.json
 Both loops train the same network on the same batches, a few steps in turn, in balanced order; the turns are short, so
 that whatever else the machine does meets both alike. Inside Fathom every step passes through its hook, is marked on the
-clock and told to a parent through a pipe, as in a worker; the bare loop is what one would write by hand. For deepq, whose
-step is more than an update, it calls the workload's step itself. The interval is of the median over rounds.
+clock and told to a parent through a pipe, as in a worker; the bare loop is what one would write by hand. For deepq,
+whose step is more than an update, it calls the workload's step itself. The interval is of the median over rounds.
 """
 
 from __future__ import annotations

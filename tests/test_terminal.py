@@ -22,7 +22,7 @@ def test_a_file_has_room_for_every_column(capsys: pytest.CaptureFixture[str], mo
 def test_in_a_terminal_a_wide_table_goes_on_below_with_its_first_words_again(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(terminal, "screen", Console(width=70, force_terminal=True, no_color=True))
+    monkeypatch.setattr(terminal, "screen", Console(width=50, force_terminal=True, no_color=True))
     terminal.print_table("a title", COLUMNS, ROWS)
     shown = capsys.readouterr().out
     assert "…" not in shown

@@ -26,6 +26,7 @@ from fathom.timing import wait
 
 FOLDER = "FATHOM_CHECKPOINTS"  # the variable that names where checkpoints are kept; without it there are none
 KEEP_EVERY_S = 15.0  # between two checkpoints, at least
+KEEPING_SHARE = 0.05  # of the time, at most: a gigabyte takes seconds to write
 
 
 def learned(spec: RunSpec, progress: Progress = lambda done, total: None, hear: Hear = lambda told: None) -> Record:
@@ -63,6 +64,7 @@ class Course:
         self.diverged: str | None = None
         self.meter = Meter(session.device)
         self.begun = self.kept = time.perf_counter()
+        self.keeping_s = 0.0  # what the last checkpoint took
 
     @property
     def finished(self) -> bool:
@@ -74,17 +76,20 @@ class Course:
     def run(self, progress: Progress, hear: Hear) -> None:
         total = self.learner.rounds * self.learner.steps_per_round
         while not self.finished:
+            begun = time.perf_counter()
             loss, items = self.learner.train(lambda done: progress(done, total))
             if not math.isfinite(loss):
                 self.diverged = f"the loss is {loss} in round {len(self.curve) + 1}"
                 return
+            speed = items / (time.perf_counter() - begun)  # the loss was read, so the device is done
             quality = self.learner.evaluate()
             wait(self.session.device)
             before = self.curve[-1].items if self.curve else 0
             point = Point(items=before + items, seconds=self._spent(), loss=loss, quality=quality)
             self.curve.append(point)
-            hear({"round": len(self.curve), "rounds": self.learner.rounds, "loss": loss, "quality": quality})
-            if self.finished or time.perf_counter() - self.kept >= KEEP_EVERY_S:
+            news = {"round": len(self.curve), "rounds": self.learner.rounds, "loss": loss, "quality": quality}
+            hear({**news, "items_per_s": speed})
+            if self.finished or time.perf_counter() - self.kept >= max(KEEP_EVERY_S, self.keeping_s / KEEPING_SHARE):
                 self._keep()
 
     def told(self) -> Learning:
@@ -130,6 +135,7 @@ class Course:
         path = self._path()
         if path is None:
             return
+        begun = time.perf_counter()
         gpu = self.session.device.type == "cuda"
         document = {
             "learner": self.learner.state_dict(),
@@ -151,6 +157,7 @@ class Course:
         except OSError as error:
             raise BadOption(f"cannot keep a checkpoint at {path}: {error.strerror or error}") from None
         self.kept = time.perf_counter()
+        self.keeping_s = self.kept - begun
 
     def _spent(self) -> float:
         return self.seconds + time.perf_counter() - self.begun

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 Progress = Callable[[int, int], None]  # steps done, steps in all
-Hear = Callable[[Mapping[str, Any]], None]  # of every round of learning: round, rounds, loss, quality
+Hear = Callable[[Mapping[str, Any]], None]  # of every round of learning: round, rounds, loss, quality, items_per_s
 TELL_EVERY_S = 0.1
 
 

@@ -209,8 +209,8 @@ def _notes(curves: Sequence[Curve]) -> list[str]:
         f"Measured on {cpus}. Efficiency is the time of a step on one core, over that on n cores, over n. Each run is "
         "a process of its own, bound to its CPUs (hardware threads) before torch is loaded, one to a core as far as "
         "there are cores, memory node by memory node.",
-        "Threads match the CPUs in number, or are as many as the whole machine has CPUs (all), as in a program that does "
-        "not know of its binding; all/matching is the one step time over the other on half of the CPUs.",
+        "Threads match the CPUs in number, or are as many as the whole machine has CPUs (all), as in a program that "
+        "does not know of its binding; all/matching is the one step time over the other on half of the CPUs.",
         f"{published.MINSKY}, Fig. 2 draws this without printing numbers: it finds AlexNet, Residual and VGG to scale "
         "well up to 20 cores, and Autoenc and Memnet not to.",
     ]

@@ -19,6 +19,8 @@ from fathom.spec import RunSpec
 from fathom.store import Store
 from fathom.terminal import count, human, print_json, print_table, progress_bar
 
+SAY_EVERY_S = 15.0  # where there is no bar to look at
+
 
 def command(
     name: Name,
@@ -83,18 +85,26 @@ def _spec(
 
 
 def _run(spec: RunSpec, store: Store, environment: Mapping[str, str]) -> None:
-    """One run before somebody's eyes: the bar, and a line for each round."""
-    begun = time.perf_counter()
+    """One run before somebody's eyes: a line for each round, and the bar; in a log, now and then, how far it is."""
+    item = registry.workload(spec.workload).item
+    begun = said = time.perf_counter()
     with progress_bar() as bar:
         task = bar.add_task(f"{spec.workload}, seed {spec.seed}", total=None)
 
         def told(done: int, total: int) -> None:
+            nonlocal said
             bar.update(task, completed=done, total=total)
+            now = time.perf_counter()
+            if bar.disable and now - said >= SAY_EVERY_S:
+                said = now
+                bar.console.print(f"step {done:,} of at most {total:,}, {now - begun:.0f} s")
 
         def hear(news: Mapping[str, Any]) -> None:
-            spent = time.perf_counter() - begun
+            nonlocal said
+            said = time.perf_counter()
             where = f"round {news['round']} of at most {news['rounds']}"
-            bar.console.print(f"{where}: loss {news['loss']:.4g}, quality {news['quality']:.4g}, {spent:.0f} s")
+            values = f"loss {news['loss']:.4g}, quality {news['quality']:.4g}, {news['items_per_s']:,.0f} {item}s/s"
+            bar.console.print(f"{where}: {values}, {said - begun:.0f} s")
 
         def watch(index: int, spec: RunSpec) -> Told:
             return told

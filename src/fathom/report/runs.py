@@ -40,7 +40,7 @@ def common_settings(records: Sequence[Record]) -> list[tuple[str, str]]:
 
 
 def unbound(records: Sequence[Record]) -> list[Record]:
-    """Without those that had some of the machine's cores alone, if there are others: cores have a finding of their own."""
+    """Without those bound to some of the cores, where there are others: these have a finding of their own."""
     return [record for record in records if not record.spec.cores] or list(records)
 
 
