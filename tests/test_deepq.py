@@ -20,7 +20,8 @@ from fathom.errors import BadOption, DoesNotFit, UnknownName
 from fathom.session import Session, load
 from fathom.spec import RunSpec
 from fathom.workload import State
-from fathom.workloads.deepq import Agent, Deepq, QNetwork
+from fathom.workloads._player import Agent, QNetwork
+from fathom.workloads.deepq import Deepq
 
 QUICK = {"batch": 4, "filters": 1, "hidden": 4, "capacity": 400, "learning_starts": 40}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fathom.gputime import gpu_time
-from fathom.trace import Event
+from fathom.tracefile import Event
 
 
 def event(name: str, begin: float, duration: float, category: str, correlation: int) -> Event:

@@ -24,7 +24,8 @@ from fathom.record import Learning
 from fathom.recorded import Recorded
 from fathom.session import load
 from fathom.spec import RunSpec
-from fathom.workloads.deepq import JUDGED, PROTOCOL, Agent, Deepq
+from fathom.workloads._player import Agent
+from fathom.workloads.deepq import JUDGED, PROTOCOL, Deepq
 
 SHORT = {**QUICK, "game": "catch", "capacity": 80, "round_frames": 40, "target_every": 7}
 

@@ -16,8 +16,8 @@ from torch import Tensor
 from fathom.datasets._vocabulary import EOS, GO, PAD
 from fathom.errors import BadOption
 from fathom.session import load
-from fathom.workloads import seq2seq
-from fathom.workloads.seq2seq import Seq2Seq, Translator, beam_search, greedy
+from fathom.workloads._translator import CHECK_EVERY, Translator, beam_search, greedy
+from fathom.workloads.seq2seq import Seq2Seq
 
 Score = tuple[float, list[int]]  # log probability per token, tokens with EOS
 
@@ -275,7 +275,7 @@ def test_decoding_stops_soon_after_all_have_ended(width: int, monkeypatch: pytes
     monkeypatch.setattr(Translator, "step", counted)
     workload = dataclasses.replace(workload, target_length=50, beam=width)
     output = workload.infer(model, {"source": SOURCES})
-    assert steps == seq2seq.CHECK_EVERY
+    assert steps == CHECK_EVERY
     assert output["tokens"].shape == (4, 50)
     assert output["tokens"].tolist() == [[EOS] + [PAD] * 49] * 4
     assert output["lengths"].tolist() == [0] * 4

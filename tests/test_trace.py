@@ -17,17 +17,18 @@ from fathom import trace
 from fathom.errors import DataError
 from fathom.gradients import split_convolution_backward
 from fathom.ops import layers_marked, roles
+from fathom.tracefile import Event, read
 
 
 def event(
     name: str, ts: float, dur: float, cat: str = "cpu_op", tid: int = 1, sequence: int | None = None, **args: Any
-) -> trace.Event:
+) -> Event:
     if sequence is not None:
         args["Sequence number"] = sequence
-    return trace.Event(ph="X", cat=cat, name=name, pid=1, tid=tid, ts=ts, dur=dur, args=args)
+    return Event(ph="X", cat=cat, name=name, pid=1, tid=tid, ts=ts, dur=dur, args=args)
 
 
-def gpu_step() -> list[trace.Event]:
+def gpu_step() -> list[Event]:
     """One step of 100 µs: a convolution and its backward on another thread, kernels running later than launched."""
     return [
         event("fathom.step", 0, 100, "user_annotation"),
@@ -136,7 +137,7 @@ def traced(path: Path, train: bool) -> trace.Breakdown:
             with torch.inference_mode():
                 network(x)
     recorder.export_chrome_trace(str(path))
-    return trace.breakdown(trace.read(path), roles({"": network}))
+    return trace.breakdown(read(path), roles({"": network}))
 
 
 FIRST = 2 * 4 * 8 * 15 * 15 * 27  # FLOP by hand: 2 x batch x filters x positions x window
@@ -182,7 +183,7 @@ def test_attention_on_a_cpu_is_counted(tmp_path: Path) -> None:
     with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as recorder:
         nn.functional.scaled_dot_product_attention(query, key, value)
     recorder.export_chrome_trace(str(tmp_path / "t.json"))
-    rows = trace.breakdown(trace.read(tmp_path / "t.json")).rows()
+    rows = trace.breakdown(read(tmp_path / "t.json")).rows()
     assert sum(row.flop for row in rows if row.group == "B") == 2 * (2 * 2 * 3 * 10 * 12 * 8)
 
 
@@ -191,7 +192,7 @@ def test_lstm_on_a_cpu_is_counted(tmp_path: Path) -> None:
     with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as recorder, torch.inference_mode():
         lstm(x)
     recorder.export_chrome_trace(str(tmp_path / "t.json"))
-    rows = trace.breakdown(trace.read(tmp_path / "t.json")).rows()
+    rows = trace.breakdown(read(tmp_path / "t.json")).rows()
     per_step = 4 * 5 * (6 + 5) + 4 * 5 * (5 + 5)
     assert sum(row.flop for row in rows if row.group == "B") == 2 * 7 * 3 * per_step
 
@@ -202,10 +203,10 @@ def test_corrupt_traces_are_refused_or_read(tmp_path: Path, pack: bool) -> None:
     text = msgspec.json.encode({"traceEvents": gpu_step()})
     path.write_bytes(gzip.compress(text) if pack else text)
 
-    def read() -> None:
-        trace.breakdown(trace.read(path)).rows()
+    def break_down() -> None:
+        trace.breakdown(read(path)).rows()
 
-    refused, accepted = survive(path, read, count=2000)
+    refused, accepted = survive(path, break_down, count=2000)
     assert refused > 1000
     assert refused + accepted == 2000
 
@@ -214,4 +215,4 @@ def test_a_json_file_that_is_no_trace_is_told(tmp_path: Path) -> None:
     path = tmp_path / "x.json"
     path.write_text("{}")
     with pytest.raises(DataError, match=r"not a torch.profiler trace"):
-        trace.read(path)
+        read(path)

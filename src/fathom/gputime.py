@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from statistics import median
 
 from fathom.record import ApiCall, GpuTime
-from fathom.trace import GPU_KINDS, LAUNCH_KINDS, Event
+from fathom.trace import GPU_KINDS, LAUNCH_KINDS
+from fathom.tracefile import Event
 
 Window = tuple[float, float]  # begin and end, in the trace's microseconds
 

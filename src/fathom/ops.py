@@ -18,7 +18,7 @@ from pathlib import Path
 from torch import nn
 from torch.profiler import ProfilerActivity, profile, record_function
 
-from fathom import trace
+from fathom import trace, tracefile
 from fathom.ceilings import ceilings
 from fathom.gputime import gpu_time
 from fathom.gradients import split_convolution_backward
@@ -170,9 +170,9 @@ def _timed(session: Session, steps: int) -> list[float]:
     return seconds
 
 
-def _events(recorder: profile, trace_out: Path | None) -> list[trace.Event]:
+def _events(recorder: profile, trace_out: Path | None) -> list[tracefile.Event]:
     """Through the trace file itself: what a user opens in Perfetto is what was broken down."""
     with tempfile.TemporaryDirectory() as folder:
         path = trace_out or Path(folder) / "trace.json"
         recorder.export_chrome_trace(str(path))
-        return trace.read(path)
+        return tracefile.read(path)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
 
-from fathom import trace
+from fathom import trace, tracefile
 from fathom.errors import BadOption
 from fathom.gputime import gpu_time
 from fathom.gradients import split_convolution_backward
@@ -141,7 +141,7 @@ def from_target(target: str) -> tuple[Any, ...]:
 
 def from_trace(path: Path) -> Record:
     """A record from a torch.profiler trace that the user already has."""
-    events = trace.read(path)
+    events = tracefile.read(path)
     found = trace.breakdown(events)
     notes = split_convolution_backward(found, device=None)
     steps = [(end - begin) * 1e-6 for begin, end in found.steps]

@@ -14,7 +14,8 @@ from fathom.datasets import atari
 from fathom.learner import Learner
 from fathom.recorded import Recorded
 from fathom.session import Session
-from fathom.workloads.deepq import JUDGED, Agent, Deepq
+from fathom.workloads._player import Agent
+from fathom.workloads.deepq import JUDGED, Deepq
 
 PROMISING = 1.0  # points: training games that come so close to the target are reason to look
 

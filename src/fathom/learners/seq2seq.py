@@ -23,7 +23,8 @@ from fathom.learner import Learner
 from fathom.lesson import Exhibit
 from fathom.session import Session
 from fathom.workload import State
-from fathom.workloads.seq2seq import Seq2Seq, Translator
+from fathom.workloads._translator import Translator
+from fathom.workloads.seq2seq import Seq2Seq
 
 ROUNDED_TO = 4  # words: a batch is as wide as its longest sentence, rounded up to a multiple of this
 

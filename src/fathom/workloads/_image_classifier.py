@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -20,12 +19,22 @@ from fathom.datasets import imagenet
 from fathom.datasets._thumbnails import Thumbnails, Variation, enlarged, varied
 from fathom.errors import BadOption
 from fathom.lesson import Exhibit, Quality
-from fathom.workload import Output, State, Workload
+from fathom.workload import Output, State, Workload, rise_and_fall
 
 _MEAN = (0.485, 0.456, 0.406)  # of ImageNet's red, green and blue, where white is 1
 _DEVIATION = (0.229, 0.224, 0.225)
 _SHRINKS = (1, 2, 4, 8, 16)  # every width of the three networks can be divided by these, AlexNet's groups included
 _EVALUATED = 500  # pictures at a time
+THUMBNAILS = {  # what the three lessons share: ten classes of small pictures, varied so that few of them teach more
+    "batch": 128,
+    "classes": 10,
+    "resident": 64,
+    "zoom": 0.15,
+    "turn": 10.0,
+    "colour": 0.2,
+    "hole": 0.25,
+    "label_smoothing": 0.1,
+}
 
 
 class Normalise(nn.Module):
@@ -146,15 +155,7 @@ class ImageClassifier(Workload):
         )
 
     def schedule(self, optimizer: Optimizer, steps: int) -> LambdaLR:
-        """Up in a straight line, then down to nothing along half a cosine."""
-        rise = max(1, round(self.warm_up * steps))
-
-        def share(step: int) -> float:
-            if step < rise:
-                return (step + 1) / rise
-            return (1 + math.cos(math.pi * (step - rise) / max(1, steps - rise))) / 2
-
-        return LambdaLR(optimizer, share)
+        return rise_and_fall(optimizer, steps, max(1.0, self.warm_up * steps))
 
     def evaluate(self, state: State, held_out: Any) -> float:
         """The share of pictures whose likeliest class is theirs, in percent."""

@@ -16,7 +16,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from fathom.lesson import Lesson
-from fathom.workloads._image_classifier import ImageClassifier, Normalise, dense_layers, top_1
+from fathom.workloads._image_classifier import THUMBNAILS, ImageClassifier, Normalise, dense_layers, top_1
 
 _K, _ALPHA, _BETA = 2.0, 1e-4, 0.75  # the paper's; each channel is divided by (k + alpha * sum of 5 squares) ** beta
 _POSITIVE = ("conv2", "conv4", "conv5", "full1", "full2")
@@ -143,13 +143,7 @@ class AlexNet(ImageClassifier):
         rounds=100,
         precision="bf16",
         options={
-            "classes": 10,
-            "resident": 64,
-            "zoom": 0.15,
-            "turn": 10.0,
-            "colour": 0.2,
-            "hole": 0.25,
-            "label_smoothing": 0.1,
+            **THUMBNAILS,
             # of the published start, ten classes make logits differ by 2e-4 around 0.8: bfloat16 does not see it
             "weight_deviation": None,
         },

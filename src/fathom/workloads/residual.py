@@ -12,7 +12,7 @@ from typing import ClassVar
 from torch import Tensor, nn
 
 from fathom.lesson import Lesson
-from fathom.workloads._image_classifier import ImageClassifier, Normalise, top_1
+from fathom.workloads._image_classifier import THUMBNAILS, ImageClassifier, Normalise, top_1
 
 _STAGES = ((64, 3), (128, 4), (256, 6), (512, 3))  # width and number of blocks
 
@@ -101,14 +101,8 @@ class Residual(ImageClassifier):
         rounds=60,
         precision="bf16",
         options={
-            "classes": 10,
-            "batch": 128,
-            "resident": 64,
-            "zoom": 0.15,
-            "turn": 10.0,
-            "colour": 0.2,
+            **THUMBNAILS,
             "hole": 0.375,
-            "label_smoothing": 0.1,
             "weight_decay": 5e-4,  # for few pictures, more than the paper's
         },
     )

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from fathom.errors import UnknownName
 from fathom.lesson import Lesson
-from fathom.workloads._image_classifier import ImageClassifier, Normalise, dense_layers, top_1
+from fathom.workloads._image_classifier import THUMBNAILS, ImageClassifier, Normalise, dense_layers, top_1
 
 _WIDTHS = (64, 128, 256, 512, 512)
 _DEPTHS = {
@@ -91,14 +91,7 @@ class VGG(ImageClassifier):
         rounds=45,
         precision="bf16",
         options={
-            "classes": 10,
-            "batch": 128,
-            "resident": 64,
-            "zoom": 0.15,
-            "turn": 10.0,
-            "colour": 0.2,
-            "hole": 0.25,
-            "label_smoothing": 0.1,
+            **THUMBNAILS,
             "weight_gain": 2**0.5,  # with 1, what comes out of nineteen layers is too faint to learn from for long
             "learning_rate": 0.03,
             "clip_norm": 2.0,  # nothing else keeps so deep a network in bounds
