@@ -170,6 +170,14 @@ def test_the_start_is_chosen_by_training_loss_and_judged_on_the_test(tmp_path: P
     assert [row[0] for row in looks[1].rows] == ["ada went to the attic", "bob saw the bhouse", "bob saw the bhouse"]
 
 
+def test_options_may_be_chosen_by_questions_that_are_neither_trained_on_nor_the_test(tmp_path: Path) -> None:
+    attic, cellar = (f"1 Ada went to the {room}.\n2 Where is Ada?\t{room}\t1\n" for room in ("attic", "cellar"))
+    for part, text in {"train": attic * 18 + cellar * 2, "test": attic}.items():
+        (tmp_path / f"qa1_{babi.TASKS[0]}_{part}.txt").write_text(text)
+    stories = Memnet.configured("tiny", judged_on="valid").held_out(tmp_path, None)
+    assert [stories.vocabulary[answer] for answer in stories.columns["answer"]] == ["cellar", "cellar"]
+
+
 def test_joint_training_is_one_network_judged_task_by_task(tmp_path: Path) -> None:
     joint = learner(tiny(tmp_path, joint=True))
     assert joint.lesson.quality.target == 12.4

@@ -28,6 +28,7 @@ from fathom.workload import Output, Workload
 if TYPE_CHECKING:
     pass
 
+JUDGED_ON = ("test", "valid")
 ENCODINGS = ("paper", "program")  # of positions: as printed, or as in the authors' program
 
 
@@ -212,6 +213,7 @@ class Memnet(Workload):
     task_number: int = 1  # 0 is all twenty
     subset: str = "en"
     capacity: int = 50  # the most recent sentences that a story keeps
+    judged_on: str = "test"  # or valid, the tenth of the training questions held out to choose options by
     joint: bool = False  # the next five are of learning alone: one network for all tasks instead of one for each
     starts: int = 10  # networks that learn the same from other weights; the one with the least training loss counts
     linear_epochs: int = 20  # without the softmax in the hops; these three are the authors' program's
@@ -226,6 +228,8 @@ class Memnet(Workload):
             raise UnknownName.among("subset of bAbI", self.subset, babi.SUBSETS)
         if self.encoding not in ENCODINGS:
             raise UnknownName.among("encoding of positions", self.encoding, ENCODINGS)
+        if self.judged_on not in JUDGED_ON:
+            raise UnknownName.among("questions to be judged on", self.judged_on, JUDGED_ON)
         if not 0 <= self.task_number <= len(babi.TASKS):
             raise BadOption(f"task_number must be 1 to {len(babi.TASKS)}, or 0 for all, not {self.task_number}")
         if not 0 <= self.noise < 1:
@@ -254,6 +258,9 @@ class Memnet(Workload):
 
     def real(self, folder: Path, split: str = "train") -> babi.Stories:
         return babi.read(folder, split, task=self.task_number, subset=self.subset, capacity=self.capacity)
+
+    def held_out(self, folder: Path, source: Any) -> babi.Stories:
+        return self.real(folder, self.judged_on)
 
     def fit(self, source: babi.Stories) -> Self:
         _, memory, words = source.columns["story"].shape
