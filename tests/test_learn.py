@@ -7,6 +7,7 @@ import math
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -143,3 +144,21 @@ def test_a_finding_shows_every_seed() -> None:
     assert [series.name.split(",")[0] for series in chart.series] == ["seed 0", "seed 1", "target"]
     assert len(finding.pictures) == 4
     assert learning.analyse([]).summary.startswith("Nothing to answer from")
+
+
+def test_runs_of_other_options_are_other_things_and_not_other_seeds() -> None:
+    one = ran()
+    two = replace(one, spec=replace(SPEC, seed=1, options={**SPEC.options, "learning_rate": 0.5}))
+    finding = learning.analyse([one, two])
+    names = [row[0] for row in finding.tables[0].rows]
+    assert names[0] != names[1]
+    assert "learning_rate 0.5" in str(names[1])
+    assert "Over the seeds" not in [table.title for table in finding.tables]
+    assert len(finding.charts) == 2
+
+
+def test_a_lesson_that_failed_is_told() -> None:
+    broken = replace(ran(), outcome="failed", reason="the loss is nan in round 1", learning=None)
+    finding = learning.analyse([broken])
+    assert finding.tables[0].rows[0][6] == "failed: the loss is nan in round 1"
+    assert finding.summary.startswith("No run of learning came as far")

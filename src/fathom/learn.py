@@ -63,6 +63,7 @@ class Course:
         self.resumed = 0
         self.diverged: str | None = None
         self.meter = Meter(session.device)
+        self.metered = self.meter.joules()  # up to the last look at held-out data
         self.begun = self.kept = time.perf_counter()
         self.keeping_s = 0.0  # what the last checkpoint took
 
@@ -84,6 +85,7 @@ class Course:
             speed = items / (time.perf_counter() - begun)  # the loss was read, so the device is done
             quality = self.learner.evaluate()
             wait(self.session.device)
+            self.metered = self.meter.joules()
             before = self.curve[-1].items if self.curve else 0
             point = Point(items=before + items, seconds=self._spent(), loss=loss, quality=quality)
             self.curve.append(point)
@@ -95,7 +97,6 @@ class Course:
     def told(self) -> Learning:
         quality = self.learner.lesson.quality
         last = self.curve[-1] if self.curve else None
-        joules = self.meter.joules()
         return Learning(
             metric=quality.metric,
             unit=quality.unit,
@@ -104,9 +105,9 @@ class Course:
             protocol=quality.protocol,
             quality=last.quality if last else None,
             reached=last is not None and quality.reached(last.quality),
-            seconds=self._spent(),
+            seconds=last.seconds if last else self._spent(),
             items=last.items if last else 0,
-            energy_j=None if joules is None else self.joules + joules,
+            energy_j=None if self.metered is None else self.joules + self.metered,
             metered=self.meter.name,
             curve=self.curve,
             resumed=self.resumed,
@@ -143,7 +144,7 @@ class Course:
             "random_gpu": torch.cuda.get_rng_state(self.session.device) if gpu else None,
             "curve": [vars(point) for point in self.curve],
             "seconds": self._spent(),
-            "joules": self.joules + (self.meter.joules() or 0.0),
+            "joules": self.joules + (self.metered or 0.0),
             "resumed": self.resumed,
         }
         part = path.with_suffix(".part")

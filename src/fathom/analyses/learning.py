@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import statistics
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from fathom.analyses._settings import listed, unanswered, where, workload_order
 from fathom.analysis import Cell, Chart, Finding, Picture, Series, Table
@@ -13,52 +15,79 @@ from fathom.record import Learning, Record
 TITLE = "Do they learn, and what does it take?"
 
 
+@dataclass(frozen=True)
+class Run:
+    """One run of learning, with a name that it shares with the other seeds of the same thing alone."""
+
+    record: Record
+    name: str
+
+    @property
+    def learning(self) -> Learning:
+        assert self.record.learning is not None
+        return self.record.learning
+
+    @property
+    def title(self) -> str:
+        return f"{self.name}, seed {self.record.spec.seed}"
+
+
 def analyse(records: Sequence[Record]) -> Finding:
-    runs = sorted((record for record in records if record.spec.learn), key=_order)
-    good = [(record, record.learning) for record in runs if record.learning and record.learning.curve]
-    if not good:
+    runs = _runs_of(records)
+    if not runs:
         return unanswered("learning", TITLE, "no run of learning; `fathom learn autoenc --data mnist` makes one")
+    good = [run for run in runs if run.record.learning and run.learning.curve]
     return Finding(
         question="learning",
         title=TITLE,
-        summary=_summary(good),
-        tables=[_runs(runs), *_spread(good), *_exhibits(good)],
-        charts=[
-            chart for name in _names(good) for chart in _curves(name, [run for run in good if _name(run[0]) == name])
-        ],
+        summary=_summary(good) if good else "No run of learning came as far as a first look at held-out data.",
+        tables=[_table(runs), *_spread(good), *_exhibits(good)],
+        charts=[_curves([run for run in good if run.name == name]) for name in dict.fromkeys(run.name for run in good)],
         pictures=[
-            Picture(title=f"{record.spec.workload}, seed {record.spec.seed}: {exhibit.title}", png=exhibit.png)
-            for record, learning in good
-            for exhibit in learning.exhibits
+            Picture(title=f"{run.title}: {exhibit.title}", png=exhibit.png)
+            for run in good
+            for exhibit in run.learning.exhibits
             if exhibit.png
         ],
-        notes=_notes(good),
+        notes=_notes(good) if good else [],
     )
 
 
-Run = tuple[Record, Learning]
+def _runs_of(records: Sequence[Record]) -> list[Run]:
+    """Runs in order; where a workload learnt the same data in several ways, the name says what differs."""
+    chosen = sorted((record for record in records if record.spec.learn), key=_order)
+    ways: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    for record in chosen:
+        ways[_thing(record)].append(_way(record))
+    named = []
+    for record in chosen:
+        others, own = ways[_thing(record)], _way(record)
+        differing = [name for name in own if any(other.get(name) != own[name] for other in others)]
+        switches = [name for name, value in own.items() if value is True and name not in differing]
+        said = [name if own[name] is True else f"{name} {own[name]}" for name in [*switches, *differing]]
+        named.append(Run(record, ", ".join([_thing(record), *said])))
+    return named
 
 
 def _order(record: Record) -> tuple[object, ...]:
     return workload_order(record.spec.workload), where(record), record.spec.seed, record.started
 
 
-def _name(record: Record) -> str:
-    """What is learnt: the workload, the data, and the switches that are on (memnet has another target where joint)."""
+def _thing(record: Record) -> str:
+    data = record.spec.data.rstrip("/").rpartition("/")[2] if record.spec.data else "synthetic data"
+    return f"{record.spec.workload} on {data}"
+
+
+def _way(record: Record) -> dict[str, Any]:
+    """Everything but the seed and the place in which two runs of the same thing may differ."""
     spec = record.spec
-    data = spec.data.rstrip("/").rpartition("/")[2] if spec.data else "synthetic data"
-    switches = [name for name, value in spec.options.items() if value is True]
-    return ", ".join([f"{spec.workload} on {data}", *switches])
-
-
-def _names(runs: Iterable[Run]) -> list[str]:
-    return list(dict.fromkeys(_name(record) for record, _ in runs))
+    return {"preset": spec.preset, "precision": spec.precision, "rounds": spec.rounds, **spec.options}
 
 
 def _summary(runs: Sequence[Run]) -> str:
     reached: dict[str, list[bool]] = defaultdict(list)
-    for record, learning in runs:
-        reached[_name(record)].append(learning.reached)
+    for run in runs:
+        reached[run.name].append(run.learning.reached)
     good = [name for name, all_of in reached.items() if all(all_of)]
     short = [f"{name} ({sum(all_of)} of {len(all_of)} runs)" for name, all_of in reached.items() if not all(all_of)]
     told = (
@@ -67,11 +96,11 @@ def _summary(runs: Sequence[Run]) -> str:
     return told + (f" Not in all: {listed(short)}." if short and good else f" {listed(short)}." if short else "")
 
 
-def _runs(records: Sequence[Record]) -> Table:
+def _table(runs: Sequence[Run]) -> Table:
     rows: list[list[Cell]] = []
-    for record in records:
-        learning = record.learning
-        head: list[Cell] = [_name(record), where(record), record.spec.seed]
+    for run in runs:
+        record, learning = run.record, run.record.learning
+        head: list[Cell] = [run.name, where(record), record.spec.seed]
         if learning is None:
             rows.append([*head, None, None, None, f"failed: {record.reason}", None, None, None, None])
             continue
@@ -79,27 +108,16 @@ def _runs(records: Sequence[Record]) -> Table:
         outcome = "reached" if learning.reached else record.reason or "not reached"
         cost: list[Cell] = [learning.seconds, learning.items, learning.energy_j, learning.resumed]
         rows.append([*head, metric, learning.target, learning.quality, outcome, *cost])
-    columns = [
-        "what",
-        "place",
-        "seed",
-        "metric",
-        "target",
-        "quality",
-        "outcome",
-        "time (s)",
-        "items",
-        "energy (J)",
-        "resumed",
-    ]
+    columns = ["what", "place", "seed", "metric", "target", "quality", "outcome"]
+    columns += ["time (s)", "items", "energy (J)", "resumed"]
     return Table(title="Every run of learning", columns=columns, rows=rows)
 
 
 def _spread(runs: Sequence[Run]) -> list[Table]:
     """Over the seeds of one thing on one machine; no table where there is one seed of each."""
     groups: dict[tuple[str, str, str], list[Learning]] = defaultdict(list)
-    for record, learning in runs:
-        groups[_name(record), where(record), learning.metric].append(learning)
+    for run in runs:
+        groups[run.name, where(run.record), run.learning.metric].append(run.learning)
     rows: list[list[Cell]] = []
     for (name, place, metric), all_of in groups.items():
         values = [learning.quality for learning in all_of if learning.quality is not None]
@@ -114,44 +132,38 @@ def _spread(runs: Sequence[Run]) -> list[Table]:
 
 def _exhibits(runs: Sequence[Run]) -> list[Table]:
     return [
-        Table(
-            title=f"{_name(record)}, seed {record.spec.seed}: {exhibit.title}",
-            columns=exhibit.columns,
-            rows=exhibit.rows,
-        )
-        for record, learning in runs
-        for exhibit in learning.exhibits
+        Table(title=f"{run.title}: {exhibit.title}", columns=exhibit.columns, rows=exhibit.rows)
+        for run in runs
+        for exhibit in run.learning.exhibits
         if exhibit.columns
     ]
 
 
-def _curves(name: str, runs: Sequence[Run]) -> list[Chart]:
-    quality = runs[0][1]
+def _curves(runs: Sequence[Run]) -> Chart:
+    quality = runs[0].learning
     series = [
         Series(
-            name=f"seed {record.spec.seed}, {where(record)}",
-            x=[point.seconds for point in learning.curve],
-            y=[point.quality for point in learning.curve],
-            text=[f"{point.items:,} items, loss {point.loss:.4g}" for point in learning.curve],
+            name=f"seed {run.record.spec.seed}, {where(run.record)}",
+            x=[point.seconds for point in run.learning.curve],
+            y=[point.quality for point in run.learning.curve],
+            text=[f"{point.items:,} items, loss {point.loss:.4g}" for point in run.learning.curve],
         )
-        for record, learning in runs
+        for run in runs
     ]
-    longest = max(learning.seconds for _, learning in runs)
+    longest = max(run.learning.seconds for run in runs)
     target = Series(name="target", x=[0.0, longest], y=[quality.target, quality.target])
-    return [
-        Chart(
-            kind="line",
-            title=f"{name}: {quality.metric}",
-            x_title="time (s)",
-            y_title=f"{quality.metric} ({quality.unit})",
-            series=[*series, target],
-        )
-    ]
+    return Chart(
+        kind="line",
+        title=f"{runs[0].name}: {quality.metric}",
+        x_title="time (s)",
+        y_title=f"{quality.metric} ({quality.unit})",
+        series=[*series, target],
+    )
 
 
 def _notes(runs: Sequence[Run]) -> list[str]:
-    protocols = {f"{record.spec.workload}: {learning.protocol}." for record, learning in runs}
-    metered = {learning.metered or "nothing: energy was not metered" for _, learning in runs}
+    protocols = {f"{run.record.spec.workload}: {run.learning.protocol}." for run in runs}
+    metered = {run.learning.metered or "nothing: energy was not metered" for run in runs}
     return [
         *sorted(protocols),
         "Time is from the first step to the last look at held-out data, those looks included. "

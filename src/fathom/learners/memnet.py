@@ -281,12 +281,12 @@ class MemnetLearner(Learner):
         errors, chosen, loss = self._judged()
         found = _picked(errors, self.parts, chosen).tolist()
         variant = "PE_LS_RN_joint" if self.memnet.joint else "PE_LS_RN"
-        printed = published.babi_error_percent()
+        printed = published.babi_error_percent() if not self.memnet.subset.endswith("10k") else {}  # they are of 1k
         rows: list[list[object]] = [
             [
                 part.label,
                 round(error, 1),
-                printed[str(part.number)][variant] if part.number else None,
+                printed[str(part.number)][variant] if part.number and printed else None,
                 int(chosen[part.group]),
                 round(float(loss[part.group]), 4),
                 round(float(starts.median()), 1),
@@ -296,9 +296,10 @@ class MemnetLearner(Learner):
         ]
         if len(rows) > 1:
             mean = [round(float(errors.quantile(0.5, dim=1).mean()), 1), round(float(errors.amin(1).mean()), 1)]
-            rows.append(["mean", round(sum(found) / len(found), 1), printed["mean_1k"][variant], None, None, *mean])
+            theirs = printed["mean_1k"][variant] if printed else None
+            rows.append(["mean", round(sum(found) / len(found), 1), theirs, None, None, *mean])
         columns = ["task", "error (%)", "published (%)", "start", "training loss", "median start (%)", "least (%)"]
-        title = f"Test errors; of {self.starts} starts the one with the least training loss counts"
+        title = f"Errors on the {self.memnet.judged_on} questions; of {self.starts} starts the one with the least training loss counts"
         looks = [self._looked(part, int(chosen[part.group])) for part in self.parts if part.number in (*SHOWN, None)]
         return [Exhibit(title=title, columns=columns, rows=rows), *looks]
 

@@ -11,13 +11,13 @@ The lesson is Pong. What it changes of the paper's settings is in its options an
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
@@ -122,6 +122,12 @@ class Deepq(Workload):
     adam: bool = False  # in place of RMSProp: far fewer games to the same score
     double: bool = False  # van Hasselt et al., 2016: the network chooses the action that the target network values
     round_frames: int = 320_000  # actions between two evaluations, at most
+
+    @classmethod
+    def taught(cls, data: str | None, options: Mapping[str, Any]) -> Lesson:
+        if (game := options.get("game", "pong")) not in ("pong", atari.CATCH):
+            raise BadOption(f"the lesson of deepq is Pong: what a good score in {game} would be is not said")
+        return super().taught(data, options)
 
     def __post_init__(self) -> None:
         counts = ("frame_skip", "actions", "filters", "hidden", "update_frequency", "target_every", "round_frames")
