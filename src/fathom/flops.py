@@ -51,7 +51,7 @@ class Call:
             kind = self.types[index] if index < len(self.types) else ""
             if dims and isinstance(dims[0], list):
                 found += [(inner, 4) for inner in dims]
-            elif kind in WIDTH and kind != "Scalar":
+            elif kind in WIDTH:
                 found.append((dims, WIDTH[kind]))
         return found
 

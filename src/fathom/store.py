@@ -6,12 +6,29 @@ import contextlib
 import fcntl
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from fathom.errors import BadOption, DataError
 from fathom.record import Record
 from fathom.spec import RunSpec
+
+
+def read(paths: Iterable[Path], tell: Callable[[str], None]) -> list[Record]:
+    """The records of these folders and single files; what else a folder holds is told, one line each."""
+    found: list[Record] = []
+    for path in paths:
+        if path.is_file():
+            record, problem = _read(path)
+            if record is None:
+                raise DataError(str(problem))
+            found.append(record)
+            continue
+        store = Store(path)
+        found += store.records()
+        for stranger in store.strangers():
+            tell(stranger)
+    return found
 
 
 class Store:

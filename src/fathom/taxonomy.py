@@ -96,7 +96,7 @@ _GROUP_OF = {kind: group for group, kinds in _TABLE.items() for kind in kinds}
 _GROUP_OF |= {"Conv2DBackFilter": "D", "Conv2DBackInput": "D", "Other": "A"}
 _TYPE_OF = {op: kind for kinds in _TABLE.values() for kind, ops in kinds.items() for op in ops.split()}
 
-_WRAPPERS = {"to", "type_as", "contiguous", "resolve_conj", "resolve_neg", "linear", "matmul", "dropout", "detach_"}
+_WRAPPERS = {"to", "type_as", "resolve_conj", "resolve_neg", "linear", "matmul", "dropout"}
 
 _SPELLING = {"RMSprop": "RMSProp"}  # as the paper's Fig. 3 has it
 

@@ -22,6 +22,11 @@ def print_json(document: Any) -> None:
     print(json.dumps(_finite(document), indent=1, allow_nan=False))
 
 
+def passed_over(problem: str) -> None:
+    """A file among the records that is none."""
+    human.print(f"passed over: {problem}", style="yellow", highlight=False)
+
+
 def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
     """Numbers to the right, what is not known as a dash; what is wider than the terminal goes on below."""
     cells = [[text(value) for value in row] for row in rows]

@@ -17,8 +17,6 @@ DIFFERENT_POINTS = 10.0
 SHOWN_KERNELS, LONGEST_NAME = 5, 60
 OTHER, OUTSIDE = "other ops", "outside ops"
 
-Percent = dict[str, float]  # op type -> percent of the step
-
 
 def analyse(records: Sequence[Record]) -> Finding:
     selection = select(records, profiled=True, phases=("train",))

@@ -30,7 +30,7 @@ CONTEXT, OTHER = "context", "other"
 
 @dataclass(frozen=True)
 class Step:
-    """A steady step of one workload on one GPU: the mean of its runs, without the profiler's slowdown."""
+    """A steady step of one workload on one GPU, of its last run, without the profiler's slowdown."""
 
     workload: str
     phase: str
@@ -63,6 +63,8 @@ class Life:
     """The whole program of one workload on one GPU."""
 
     workload: str
+    phase: str
+    preset: str
     place: str
     gpu: GpuTime
     context_s: float
@@ -110,15 +112,14 @@ def _step(workload: str, phase: str, place: str, runs: Sequence[Record]) -> Step
 
 
 def _lives(records: Sequence[Record]) -> list[Life]:
-    """The newest life of each workload on each GPU."""
-    found: dict[tuple[str, str], Life] = {}
-    for record in records:
+    """The newest life of each program on each GPU."""
+    found: dict[tuple[str, ...], Life] = {}
+    for record in sorted(records, key=lambda record: record.started):
         if record.life and record.outcome == "ok":
             spec = record.spec
-            context_s = record.sections.context_s or 0.0
-            life = Life(spec.workload, where(record), record.life, context_s, spec.warmup + spec.steps)
-            found[spec.workload, life.place] = life
-    return sorted(found.values(), key=lambda life: (life.place, workload_order(life.workload)))
+            program = (spec.workload, spec.phase, spec.preset, where(record))
+            found[program] = Life(*program, record.life, record.sections.context_s or 0.0, spec.warmup + spec.steps)
+    return sorted(found.values(), key=lambda life: (life.place, workload_order(life.workload), life.phase, life.preset))
 
 
 def _summary(steps: Sequence[Step], lives: Sequence[Life]) -> str:
@@ -182,9 +183,7 @@ def _table_1(lives: Sequence[Life]) -> Table:
         busy = life.gpu.kernel_s + life.gpu.memcpy_s + life.gpu.memset_s
         rows.append(
             [
-                life.workload,
-                life.place,
-                life.steps,
+                *(life.workload, life.phase, life.preset, life.place, life.steps),
                 life.gpu.kernel_s / life.api_s,
                 theirs.kernel_over_api_time if theirs else None,
                 in_percent(life.gpu.memcpy_s / busy) if busy else None,
@@ -193,9 +192,7 @@ def _table_1(lives: Sequence[Life]) -> Table:
             ]
         )
     columns = [
-        "workload",
-        "GPU",
-        "steps",
+        *("workload", "phase", "preset", "GPU", "steps"),
         "kernels/API",
         "published",
         "copies (% of kernel time)",
@@ -235,8 +232,9 @@ def _step_chart(steps: Sequence[Step]) -> Chart:
 
 
 def _life_chart(lives: Sequence[Life]) -> Chart:
-    several = len({life.place for life in lives}) > 1
-    names = [f"{life.workload}, {life.place}" if several else life.workload for life in lives]
+    names = [life.workload for life in lives]
+    if len(set(names)) < len(names):
+        names = [f"{life.workload} {life.phase}, {life.preset}, {life.place}" for life in lives]
     shares: dict[str, list[float]] = defaultdict(list)
     for life in lives:
         for kind, seconds in life.kinds().items():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
@@ -11,10 +10,10 @@ import typer
 from fathom import registry
 from fathom.analysis import Finding, analyse
 from fathom.commands._options import Json
-from fathom.errors import BadOption, DataError
+from fathom.errors import BadOption
 from fathom.record import Record
-from fathom.store import Store
-from fathom.terminal import human, print_json, print_table
+from fathom.store import read
+from fathom.terminal import human, passed_over, print_json, print_table
 
 
 def command(
@@ -25,7 +24,7 @@ def command(
 ) -> None:
     """Answers one question from records."""
     registry.check("analyses", question)
-    finding = _published(question) if published else analyse(question, _read(records or []))
+    finding = _published(question) if published else analyse(question, _records(records or []))
     if as_json:
         print_json(finding.to_json())
         return
@@ -44,16 +43,7 @@ def _published(question: str) -> Finding:
     return finding
 
 
-def _read(paths: list[Path]) -> list[Record]:
+def _records(paths: list[Path]) -> list[Record]:
     if not paths:
         raise BadOption("name at least one folder of records (or --published)")
-    found: list[Record] = []
-    for path in paths:
-        if path.is_file():
-            try:
-                found.append(Record.from_json(json.loads(path.read_text()), str(path)))
-            except ValueError as error:
-                raise DataError.at(path, f"not JSON: {error}") from None
-        else:
-            found += list(Store(path).records())
-    return found
+    return read(paths, passed_over)

@@ -20,8 +20,8 @@ from fathom.interleave import BUDGET_S, STEPS, Turn, interleave, side, turns
 from fathom.progress import Progress as Told
 from fathom.record import Record
 from fathom.spec import RunSpec
-from fathom.store import Store
-from fathom.terminal import count, human, print_json, print_table, progress_bar, screen, seconds
+from fathom.store import Store, read
+from fathom.terminal import count, human, passed_over, print_json, print_table, progress_bar, screen, seconds
 
 if TYPE_CHECKING:  # what it computes with takes a second to load, which `fathom --help` need not wait for
     from fathom.compare import Change, Comparison
@@ -91,10 +91,7 @@ def _fraction(text: str) -> float:
 
 
 def _read(folder: Path, names: Sequence[str] | None) -> list[Record]:
-    store = Store(folder)
-    found = [record for record in store.records() if not names or record.spec.workload in names]
-    for problem in store.strangers():
-        human.print(f"passed over: {problem}", style="yellow", highlight=False)
+    found = [record for record in read([folder], passed_over) if not names or record.spec.workload in names]
     if not found:
         of = f" of {', '.join(names)}" if names else ""
         raise DataError.at(folder, f"no records{of}; fathom study makes some, --interleave measures both sides now")

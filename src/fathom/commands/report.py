@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from fathom.errors import DataError, UnknownName
-from fathom.store import Store
-from fathom.terminal import human
+from fathom.store import read
+from fathom.terminal import human, passed_over
 
 FORMATS = {"html": "report.html", "md": "report.md"}
 
@@ -24,12 +24,7 @@ def command(
 
     if format_ not in FORMATS:
         raise UnknownName.among("format", format_, FORMATS)
-    records = []
-    for folder in folders:
-        store = Store(folder)
-        records += list(store.records())
-        for problem in store.strangers():
-            human.print(f"passed over: {problem}", style="yellow", highlight=False)
+    records = read(folders, passed_over)
     if not records:
         raise DataError(f"no records in {', '.join(map(str, folders))}; fathom study makes some")
     human.print(f"report: {write(records, out or Path(FORMATS[format_]))}")

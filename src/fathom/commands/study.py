@@ -14,8 +14,8 @@ from fathom.commands._options import Json, Out, Preset
 from fathom.errors import DataError
 from fathom.record import Record
 from fathom.spec import RunSpec
-from fathom.store import Store
-from fathom.terminal import human, print_json, print_table
+from fathom.store import Store, read
+from fathom.terminal import human, passed_over, print_json, print_table
 
 
 def command(
@@ -41,9 +41,7 @@ def command(
         human.print(f"{done} of {len(planned.specs)} runs are in {out} already; --fresh measures them again")
     conduct(left, store, "study")
     records = _latest(planned.specs, store)
-    for problem in store.strangers():
-        human.print(f"passed over: {problem}", style="yellow", highlight=False)
-    path = write(list(store.records()), report)
+    path = write(read([out], passed_over), report)
     if as_json:
         print_json({"records": str(out), "report": str(path), "runs": [_row(record) for record in records]})
     else:

@@ -299,7 +299,8 @@ class MemnetLearner(Learner):
             theirs = printed["mean_1k"][variant] if printed else None
             rows.append(["mean", round(sum(found) / len(found), 1), theirs, None, None, *mean])
         columns = ["task", "error (%)", "published (%)", "start", "training loss", "median start (%)", "least (%)"]
-        title = f"Errors on the {self.memnet.judged_on} questions; of {self.starts} starts the one with the least training loss counts"
+        asked, chosen_by = f"the {self.memnet.judged_on} questions", "the one with the least training loss counts"
+        title = f"Errors on {asked}; of {self.starts} starts {chosen_by}"
         looks = [self._looked(part, int(chosen[part.group])) for part in self.parts if part.number in (*SHOWN, None)]
         return [Exhibit(title=title, columns=columns, rows=rows), *looks]
 

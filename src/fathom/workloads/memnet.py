@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
@@ -24,9 +24,6 @@ from fathom.datasets.babi import NIL
 from fathom.errors import BadOption, UnknownName
 from fathom.lesson import Lesson, Quality
 from fathom.workload import Output, Workload
-
-if TYPE_CHECKING:
-    pass
 
 JUDGED_ON = ("test", "valid")
 ENCODINGS = ("paper", "program")  # of positions: as printed, or as in the authors' program
@@ -186,8 +183,8 @@ class Memnet(Workload):
                     unit="%",
                     target=12.4,
                     better="lower",
-                    protocol="the share of wrong answers to the test questions, a mean over the tasks, of one network that learns all; of "
-                    "several starts the one with the least training loss at the time counts",
+                    protocol="the share of wrong answers to the test questions, a mean over the tasks, of one network "
+                    "that learns all; of several starts the one with the least training loss at the time counts",
                 ),
                 rounds=18,  # of five epochs
                 options={
