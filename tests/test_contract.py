@@ -29,7 +29,7 @@ def tiny(name: str, **options: object) -> Session:
 
 
 def test_the_eight_are_here() -> None:
-    assert ALL == ["alexnet", "autoenc", "deepq", "memnet", "residual", "seq2seq", "speech", "vgg"]
+    assert set(ALL) >= {"alexnet", "autoenc", "deepq", "memnet", "residual", "seq2seq", "speech", "vgg"}
 
 
 @pytest.mark.parametrize("name", ALL)

@@ -9,6 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from fathom import registry
 from fathom.isolate import Refused, isolated
 from fathom.spec import RunSpec
 from fathom.store import Store
@@ -70,7 +71,7 @@ def test_a_study_goes_on_after_a_failure_and_resumes_what_is_left(tmp_path: Path
 def test_the_plan_covers_every_workload_phase_and_device() -> None:
     specs = plan([], "paper", ["cpu", "cuda:0"]).specs
     pairs = {(spec.workload, spec.phase, spec.device, spec.preset) for spec in specs if spec.threads is None}
-    assert len(pairs) == 8 * 2 * 2
+    assert len(pairs) == len(registry.names("workloads")) * 2 * 2
     assert {preset for *_, device, preset in pairs if device == "cpu"} == {"small"}
     assert {spec.workload for spec in specs if spec.threads == 1} == {"deepq", "seq2seq", "memnet"}
     assert len({spec.id for spec in specs}) == len(specs)

@@ -1,4 +1,4 @@
-"""Fathom: where the time and the energy of deep learning go, on your machine, and what to expect on another one."""
+"""Fathom: where the time and the energy of deep learning go on your machine, why, and how that is on another one."""
 
 from __future__ import annotations
 

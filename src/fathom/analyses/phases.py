@@ -140,7 +140,8 @@ def _summary(timings: Timings, base: str) -> str:
         if speedups:
             parts.append(f"{place} trains {_span(speedups)} times as fast as {base}")
     if not parts:
-        return f"Times of {len(timings)} settings, with nothing to compare: one phase at one place."
+        many = "1 setting" if len(timings) == 1 else f"{len(timings)} settings"
+        return f"Times of {many}, with nothing to compare: one phase at one place."
     return f"Per item, {'; '.join(parts)}."
 
 

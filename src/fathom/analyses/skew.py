@@ -61,7 +61,8 @@ def _summary(selection: Selection) -> str:
     for place in selection.places:
         counts = [_count(setting) for setting in selection.at(place)]
         span = f"{min(counts)}" if min(counts) == max(counts) else f"{min(counts)} to {max(counts)}"
-        sentences.append(f"On {place}, {span} op types take 90 % of the op time of a workload.")
+        take = "op type takes" if max(counts) == 1 else "op types take"
+        sentences.append(f"On {place}, {span} {take} 90 % of the op time of a workload.")
     low, high = published.HEAVY_TYPES
     return " ".join(sentences)[:-1] + f"; the 2016 paper: usually {low} to {high}."
 
