@@ -1,11 +1,12 @@
 """How far the op shares of two studies of the same machine lie apart: the cells above 5 %, in points.
 
-Run from the root of the checkout: PYTHONPATH=src python benchmarks/repeatability.py ONE OTHER
+Run from the root of the checkout: PYTHONPATH=src python benchmarks/repeatability.py ONE OTHER --out FILE.json
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 from pathlib import Path
 
 from fathom.analyses._settings import op_type, select
@@ -30,6 +31,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("one", type=Path)
     parser.add_argument("other", type=Path)
+    parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
     one, other = shares(arguments.one), shares(arguments.other)
     large = [cell for cell in one.keys() | other.keys() if max(one.get(cell, 0), other.get(cell, 0)) > LARGE]
@@ -37,6 +39,9 @@ def main() -> None:
     for points, cell in apart[:10]:
         print(f"{points:5.2f} points: {' '.join(cell)}: {one.get(cell, 0):.1f} and {other.get(cell, 0):.1f} %")
     print(f"{len(large)} cells above {LARGE:g} %, at most {apart[0][0]:.2f} points apart")
+    if arguments.out:
+        cells = [{"cell": cell, "one": one.get(cell, 0), "other": other.get(cell, 0)} for _, cell in apart]
+        arguments.out.write_text(json.dumps({"most_points_apart": apart[0][0], "percent_of_step": cells}, indent=1))
 
 
 if __name__ == "__main__":
