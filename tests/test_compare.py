@@ -23,6 +23,7 @@ from fathom import cli, interleave
 from fathom.compare import OUTSIDE, Comparison, compare, geometric_mean
 from fathom.errors import BadOption, UnknownName
 from fathom.interleave import Side, Turn, side, turns
+from fathom.isolate import Refused
 from fathom.ratio import FEW, FLOOR, Ratio, launches_needed, ratio
 from fathom.record import Record
 from fathom.spec import RunSpec
@@ -202,6 +203,56 @@ def test_what_fails_in_b_is_a_regression_whatever_the_limit() -> None:
     assert (fixed.remark, fixed.regressed(0.0)) == ("failed in A: out of memory", False)
 
 
+def test_launches_that_fail_beside_good_ones_are_counted_and_are_a_regression_in_b() -> None:
+    good, failed = [record_of() for _ in range(3)], [failed_record("autoenc", "out of memory") for _ in range(7)]
+    each = only(compare([record_of() for _ in range(10)], good + failed))
+    assert (each.launches_a, each.failed_a, each.launches_b, each.failed_b) == (10, 0, 3, 7)
+    assert (each.verdict, each.regressed(9.0)) == ("no change", True)
+    assert "failed in B, 7 of 10 launches: out of memory" in each.remark
+    before = only(compare(good + failed, good))
+    assert (before.failed_a, before.failed_b, before.regressed(9.0)) == (7, 0, False)
+    assert "failed in A, 7 of 10 launches: out of memory" in before.remark
+    assert not only(compare(good + failed, good + failed)).regressed(9.0), "it fails in A too"
+    assert only(compare(good + failed, failed)).regressed(9.0), "it never runs in B"
+
+
+def test_a_failure_counts_against_its_own_configuration_and_device_alone() -> None:
+    """One thread has failed in B; four threads were not tried there, nor was the GPU."""
+    a = [record_of(spec={"threads": 4}), record_of(spec={"threads": 1}, place=GPU)]
+    b = replace(failed_record("autoenc", "out of memory"), spec=RunSpec(workload="autoenc", threads=1))
+    found = compare(a, [b])
+    assert {(each.device, each.setting): each.remark for each in found} == {
+        ("cpu", "threads 4"): "only in A",
+        ("cuda:0", "threads 1"): "only in A",
+        ("cpu", "threads 1"): "failed in B: out of memory; not in A",
+    }
+    assert not any(each.broke for each in found)
+    assert only(compare([record_of(spec={"threads": 1})], [b])).broke
+    together = only(compare([record_of(spec={"threads": 4})], [b], one_setting=True))
+    assert (together.broke, together.setting) == (True, "threads 4 → 1")
+
+
+def test_what_failed_before_it_had_a_device_counts_where_its_configuration_ran() -> None:
+    early = replace(failed_record("autoenc", "out of memory"), device="auto")
+    beside = only(compare([record_of()], [record_of(), early]))
+    assert (beside.device, beside.launches_b, beside.failed_b) == ("cpu", 1, 1)
+    on_gpu, on_cpu = compare([record_of(), record_of(place=GPU)], [early])[::-1]
+    assert (on_gpu.device, on_gpu.broke) == ("cuda:0", True), "auto takes an accelerator where there is one"
+    assert (on_cpu.device, on_cpu.remark) == ("cpu", "only in A")
+    nowhere = only(compare([early], [early]))
+    assert (nowhere.device, nowhere.broke) == ("auto", False)
+    assert nowhere.remark == "failed in A: out of memory; failed in B: out of memory"
+
+
+def test_the_same_records_on_both_sides_are_told_and_are_not_in_turns() -> None:
+    runs = launched(steps_of(10, 1))
+    each = only(compare(runs, runs))
+    assert (each.verdict, each.paired) == ("no change", False)
+    assert each.remark == "the same records on both sides: nothing can differ"
+    some = only(compare(runs, runs[:6]))
+    assert some.remark == "6 records are on both sides"
+
+
 def test_warm_up_steps_have_no_part_in_the_ratio() -> None:
     slow_start = [4.0] * 5 + [1.0] * 20
     assert only(compare([record_of(step_s=slow_start)], [record_of(step_s=[1.0] * 25)])).ratio == pytest.approx(1.0)
@@ -277,6 +328,15 @@ def test_only_a_regression_beyond_the_limit_is_exit_code_1(
     assert fathom(monkeypatch, "compare", folders[0], folders[0], *arguments) == 0
 
 
+def test_a_folder_against_itself_is_told(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], folders: tuple[Path, Path]
+) -> None:
+    assert fathom(monkeypatch, "compare", folders[0], folders[0]) == 0
+    printed = capsys.readouterr()
+    assert "all: the same records on both sides: nothing can differ" in printed.err
+    assert "in turns" not in printed.out
+
+
 def test_a_table_fits_eighty_columns(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], folders: tuple[Path, Path]
 ) -> None:
@@ -295,6 +355,15 @@ def test_a_table_fits_eighty_columns(
         (["{a}", "{empty}"], "no records; fathom study makes some"),
         (["{a}", "{b}", "vgg"], "no records of vgg"),
         (["{a}", "{other}"], "nothing in common: "),
+        (
+            ["{a}", "{infer}"],
+            "has autoenc, memnet (train, small, cpu); {infer} has autoenc (infer, small, cpu, threads 2)",
+        ),
+        (["{a}", "{b}", "--fail-over", "5%junk"], "not '5%junk'"),
+        (["{a}", "{b}", "--fail-over", "5%%"], "not '5%%'"),
+        (["{a}", "{b}", "--launches", "10"], "--launches goes with --interleave"),
+        (["{a}", "{b}", "--out", "{empty}"], "--out goes with --interleave"),
+        (["{a}", "{b}", "--phase", "train"], "--phase goes with --interleave"),
         (["{a}", "{b}", "--fail-over", "five"], "--fail-over takes a percentage such as 5% or 0.05, not 'five'"),
         (["{a}", "{b}", "--fail-over", "5"], "not '5'"),
         (["{a}", "{b}", "--fail-over", "-5%"], "not '-5%'"),
@@ -316,11 +385,12 @@ def test_a_mistake_is_one_line_and_exit_code_2(
     a, b = folders
     (a.parent / "empty").mkdir()
     Store(a.parent / "other").add(record_of("vgg"))
-    places = {"a": a, "b": b, "empty": a.parent / "empty", "other": a.parent / "other", "parent": a.parent}
+    Store(a.parent / "infer").add(record_of(spec={"phase": "infer", "threads": 2}))
+    places = {"a": a, "b": b, "parent": a.parent} | {name: a.parent / name for name in ("empty", "other", "infer")}
     assert fathom(monkeypatch, "compare", *(argument.format(**places) for argument in arguments)) == 2
     printed = capsys.readouterr()
     assert printed.out == ""
-    assert expected in printed.err
+    assert expected.format(**places) in printed.err
     assert printed.err.count("\n") == 1
 
 
@@ -386,11 +456,122 @@ def test_what_fails_at_first_is_not_launched_again_and_the_rest_goes_on(
     done = [
         record.spec.workload for _, record in interleave.interleave(order, (Side("A"), Side("B")), stores(tmp_path))
     ]
-    assert Counter(done) == {"vgg": 1, "autoenc": 6}
+    assert Counter(done) == {"vgg": 2, "autoenc": 6}, "each side has tried it once"
 
 
-def test_what_a_worker_refuses_is_told_with_its_side(tmp_path: Path) -> None:
+def test_what_a_worker_would_refuse_is_told_with_its_side(tmp_path: Path) -> None:
     spec = RunSpec(workload="autoenc", preset="tiny", device="cpu")
     sides = Side("A"), side("B", "set.nonsense=1")
     with pytest.raises(BadOption, match="B: no option of autoenc 'nonsense'"):
-        list(interleave.interleave([Turn(spec, 1)], sides, stores(tmp_path)))
+        list(interleave.interleave([Turn(spec, 0), Turn(spec, 1)], sides, stores(tmp_path)))
+    assert not (tmp_path / "a").exists(), "nothing was measured"
+
+
+def launching(monkeypatch: pytest.MonkeyPatch, *failing: tuple[str, int]) -> list[tuple[str, int | None]]:
+    """Launches that take no time: of a workload at so many threads as here, the worker refuses; keeps what was run."""
+    ran: list[tuple[str, int | None]] = []
+
+    def run(spec: RunSpec, *_: object, **__: object) -> Record:
+        ran.append((spec.workload, spec.threads))
+        if ran[-1] in failing:
+            raise Refused(f"batch 8 of {spec.workload} does not fit")
+        return replace(record_of(spec.workload), spec=spec)
+
+    monkeypatch.setattr(interleave, "isolated", run)
+    return ran
+
+
+INTERLEAVED = ("compare", "threads=1", "threads=2", "--interleave", "--preset", "tiny", "--json")
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("names", [["autoenc", "memnet"], ["memnet"]])
+def test_what_fails_in_b_alone_is_told_whichever_side_begins(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    seed: int,
+    names: list[str],
+) -> None:
+    ran = launching(monkeypatch, ("memnet", 2))
+    monkeypatch.setattr("fathom.commands.compare.turns", lambda specs, rounds: turns(specs, rounds, seed))
+    assert fathom(monkeypatch, *INTERLEAVED, *names, "--launches", 1, "--out", tmp_path / "out") == 1
+    assert Counter(ran) == {(name, threads): 1 for name in names for threads in (1, 2)}
+    found = {each["workload"]: each for each in json.loads(capsys.readouterr().out)["workloads"]}
+    assert list(found) == [name for name in ("memnet", "autoenc") if name in names]
+    broken = found["memnet"]
+    assert (broken["remark"], broken["broke"]) == ("failed in B: batch 8 of memnet does not fit", True)
+    assert (broken["launches_a"], broken["failed_a"], broken["launches_b"], broken["failed_b"]) == (1, 0, 0, 1)
+    assert broken["setting"] == "threads 1 → 2"
+
+
+def test_one_refused_launch_is_a_failed_record_and_the_rest_goes_on(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """Each kind of failure is told, in the table too; what could not be measured in A is exit code 1 as well."""
+    ran = launching(monkeypatch, ("memnet", 1), ("vgg", 1), ("vgg", 2))
+    arguments = [each for each in INTERLEAVED if each != "--json"]
+    names = ("memnet", "vgg", "autoenc")
+    assert fathom(monkeypatch, *arguments, *names, "--launches", 3, "--out", tmp_path / "out") == 1
+    assert Counter(name for name, _ in ran) == {"autoenc": 6, "memnet": 2, "vgg": 2}
+    printed = capsys.readouterr()
+    rows = {
+        line.split()[0]: line for line in printed.out.splitlines() if line.startswith(tuple(f" {n}" for n in names))
+    }
+    assert rows["memnet"].rstrip().endswith("failed in A")
+    assert rows["vgg"].rstrip().endswith("failed in A and B")
+    assert rows["autoenc"].rstrip().endswith("no change")
+    assert "failed in A: memnet train, vgg train; failed in B: vgg train" in " ".join(printed.err.split())
+    failed = [record for store in stores(tmp_path / "out") for record in store.records() if record.outcome != "ok"]
+    assert {record.reason for record in failed} == {f"batch 8 of {name} does not fit" for name in ("memnet", "vgg")}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["threads=1", "set.nonsense=1"], "B: no option of autoenc 'nonsense'"),
+        (["threads=1", "threads=0"], "B: threads must be at least 1, not 0"),
+        (["device=nosuch", "threads=1"], "A: no device 'nosuch'"),
+        (["threads=1", "threads=2", "--preset", "tine"], "no preset 'tine'; did you mean tiny?"),
+        (["threads=1", "threads=2", "--out", "{file}"], "cannot write {file}/a: "),
+        (["threads=1", "threads=2", "--out", "{half}"], "{half} has records already, in {half}/a: give a new --out"),
+        (["threads=1", "threads=2", "--out", "{full}"], "or compare those: fathom compare {full}/a {full}/b"),
+    ],
+)
+def test_what_can_be_refused_is_before_the_first_launch(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    arguments: list[str],
+    expected: str,
+) -> None:
+    ran = launching(monkeypatch)
+    places = {name: tmp_path / name for name in ("file", "half", "full")}
+    places["file"].touch()
+    for folder in ("half/a", "full/a", "full/b"):
+        Store(tmp_path / folder).add(record_of())
+    options = [argument.format(**places) for argument in arguments]
+    if "--out" not in options:
+        options += ["--out", str(tmp_path / "out")]
+    assert fathom(monkeypatch, "compare", *options, "--interleave", "autoenc") == 2
+    printed = capsys.readouterr().err
+    assert expected.format(**places) in printed
+    assert printed.count("\n") == 1
+    assert "half/b" not in printed, "there is no such folder to compare"
+    assert (ran, (tmp_path / "out").exists()) == ([], False)
+
+
+def test_a_folder_without_records_may_be_given_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """As a run leaves it that was interrupted in its first launch."""
+    launching(monkeypatch)
+    (tmp_path / "out/a").mkdir(parents=True)
+    assert fathom(monkeypatch, *INTERLEAVED, "autoenc", "--launches", 1, "--out", tmp_path / "out") == 0
+
+
+def test_a_workload_that_is_broken_here_is_left_to_its_launches(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    ran = launching(monkeypatch)
+    monkeypatch.setattr("fathom.registry.workload", lambda name: 1 / 0)
+    assert fathom(monkeypatch, *INTERLEAVED, "autoenc", "--launches", 1, "--out", tmp_path / "out") == 0
+    assert len(ran) == 2

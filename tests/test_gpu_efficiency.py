@@ -27,9 +27,15 @@ def gpu_time(**changes: Any) -> GpuTime:
     return GpuTime(**{**fields, **changes})
 
 
-def on_gpu(workload: str = "autoenc") -> Record:
-    profile = profile_of([op_row("MatMul", 0.003, place=GPU)], gpu=gpu_time(), plain_step_s=[0.006] * 6)
+def on_gpu(workload: str = "autoenc", **changes: Any) -> Record:
+    rows, gpu = [op_row("MatMul", 0.003, place=GPU)], gpu_time(**changes)
+    profile = profile_of(rows, gpu=gpu, step_s=[0.0096] * 6, plain_step_s=[0.006] * 6)
     return record_of(workload, place=GPU, profile=profile)
+
+
+def step_row(record: Record) -> dict[str, Any]:
+    table = gpu_efficiency.analyse([record]).tables[0]
+    return dict(zip(table.columns, table.rows[0], strict=True))
 
 
 def life(workload: str = "autoenc") -> Record:
@@ -44,14 +50,24 @@ def life(workload: str = "autoenc") -> Record:
 
 
 def test_a_steps_idle_time_is_that_of_the_plain_step() -> None:
-    finding = gpu_efficiency.analyse([on_gpu()])
-    row = dict(zip(finding.tables[0].columns, finding.tables[0].rows[0], strict=True))
+    row = step_row(on_gpu())
     assert row["busy (%)"] == pytest.approx(50)  # 3 of the 6 ms it takes without the profiler
     assert row["starved (%)"] == pytest.approx(50 * 6 / 7)  # of what is idle, as in the profiled step
-    assert (row["launches"], row["gaps"], row["verdict"]) == (91, 90, "GPU-bound")
+    assert (row["kernels and copies"], row["gaps"], row["verdict"]) == (91, 90, "GPU-bound")
     assert row["kernels/API"] == pytest.approx(0.0029 / 0.005)
-    (chart,) = finding.charts
+    (chart,) = gpu_efficiency.analyse([on_gpu()]).charts
     assert sum(series.y[0] for series in chart.series) == pytest.approx(100)
+
+
+def test_the_profilers_slowdown_and_the_share_of_launch_calls_stand_beside_a_step() -> None:
+    row = step_row(on_gpu())
+    assert row["profiler's slowdown"] == pytest.approx(1.6)
+    assert row["launching (%)"] == pytest.approx(18)  # 1.8 of the profiled 10 ms, and not of the plain 6
+
+
+def test_a_gap_longer_than_the_step_is_the_profilers_and_not_shown() -> None:
+    assert step_row(on_gpu())["longest gap (ms)"] == pytest.approx(1)
+    assert step_row(on_gpu(longest_gap_s=0.007))["longest gap (ms)"] is None
 
 
 def test_a_life_counts_its_context_as_api_time_and_stands_beside_table_1() -> None:
@@ -60,7 +76,7 @@ def test_a_life_counts_its_context_as_api_time_and_stands_beside_table_1() -> No
     row = dict(zip(table.columns, table.rows[0], strict=True))
     assert row["kernels/API"] == pytest.approx(0.0029 / 0.055)
     assert row["published"] == published.gpu_efficiency()["autoenc"].kernel_over_api_time == 0.0010
-    assert row["copies (% of kernel time)"] == pytest.approx(100 * 0.0001 / 0.003)
+    assert row["copies (% of kernels and copies)"] == pytest.approx(100 * 0.0001 / 0.003)
     assert row["steps"] == 10  # two of them warm-up
     assert calls.rows[0][2:4] == ["making the context", "context"]
     (chart,) = finding.charts

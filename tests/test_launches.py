@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from dataclasses import replace
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from sample_records import GPU, MACHINES, failed_record, launch, op_row, record_of, sections_of
+from scipy import stats
 
 from fathom import published
 from fathom.analyses import sections, variance
@@ -130,18 +132,60 @@ def test_a_cpu_alone_has_no_rows_with_a_gpu() -> None:
 
 
 def test_what_a_gpu_is_worth_beside_the_published() -> None:
-    records = [*launches("residual", 20.0), *launches("residual", 1.0, gpu=True)]
-    records += [*launches("autoenc", 4.0), *launches("autoenc", 5.0, gpu=True)]
+    records = [*launches("residual", 19.9, 20.0, 20.1), *launches("residual", 0.99, 1.0, 1.01, gpu=True)]
+    records += [*launches("autoenc", 3.98, 4.0, 4.02), *launches("autoenc", 4.9, 5.0, 5.1, gpu=True)]
     finding = sections.analyse(records)
     residual = cells(table(finding, "CPU+GPU against"), workload="residual")
     assert (residual["WALL over CPU's"], residual["speed-up"]) == pytest.approx((0.05, 20.0))
     assert (residual["published"], residual["published speed-up"]) == pytest.approx((0.0809, 12.36), abs=0.005)
     assert "with a GPU a program takes 0.05 (residual) to 1.25 (autoenc) of it" in finding.summary
-    assert "No faster with a GPU: autoenc (1.25). Published: 0.08 (residual) to 1.16 (autoenc)." in finding.summary
+    assert "Faster with a GPU: residual (0.05). No faster with a GPU: autoenc (1.25). Published: " in finding.summary
+    assert finding.summary.endswith("Published: 0.08 (residual) to 1.16 (autoenc).")
     bars = {series.name: dict(zip(series.x, series.y, strict=True)) for series in finding.charts[2].series}
     assert bars["CPU alone"] == {"autoenc": 1.0, "residual": 1.0}
-    assert bars["CPU+GPU, ours"] == {"autoenc": 1.25, "residual": 0.05}
+    assert bars["CPU+GPU, ours"] == pytest.approx({"autoenc": 1.25, "residual": 0.05})
     assert bars["CPU+GPU, published"] == {"autoenc": 1.1558, "residual": 0.0809}
+
+
+def test_the_interval_of_wall_over_the_cpus_is_welchs() -> None:
+    cpu, gpu = [3.8, 4.0, 4.2], [4.5, 5.0, 5.5]
+    found = sections.ratio_of_means(gpu, cpu)
+    assert found is not None
+    error = math.hypot(0.2 / 4, 0.5 / 5) / math.sqrt(3)  # of the logarithm: relative deviations over the root of 3
+    free = (0.05**2 + 0.1**2) ** 2 / ((0.05**4 + 0.1**4) / 2)
+    wide = stats.t.ppf(0.975, free) * error
+    assert (found.median, found.low, found.high) == pytest.approx((1.25, 1.25 / math.exp(wide), 1.25 * math.exp(wide)))
+    row = cells(
+        table(sections.analyse([*launches("vgg", *cpu), *launches("vgg", *gpu, gpu=True)]), "CPU+GPU"), workload="vgg"
+    )
+    assert (row["95 % from"], row["to"]) == pytest.approx((found.low, found.high))
+
+
+def test_a_difference_within_what_launches_differ_by_is_named_as_such() -> None:
+    records = [*launches("vgg", 3.0, 4.0, 5.0), *launches("vgg", 3.5, 4.5, 5.5, gpu=True)]
+    records += [*launches("autoenc", 4.0), *launches("autoenc", 5.0, gpu=True)]
+    finding = sections.analyse(records)
+    assert "Not told apart by these launches: autoenc (1.25) and vgg (1.12)." in finding.summary
+    assert "o faster with a GPU" not in finding.summary
+    alone = cells(table(finding, "CPU+GPU against"), workload="autoenc")
+    assert (alone["95 % from"], alone["to"]) == (None, None), "one launch does not tell"
+
+
+def test_only_what_is_not_shown_is_said_to_be_left_out() -> None:
+    """A study at the published sizes beside launches of the small preset: the launches are shown, the study is not."""
+    study = replace(profiled("vgg"), machine=MACHINES[GPU], device="cuda:0")
+    paper = replace(study, spec=replace(study.spec, preset="paper"))
+    finding = sections.analyse([paper, *launches("vgg", 10.0, 20.0), *launches("vgg", 1.0, 2.0, gpu=True)])
+    rows = table(finding, "Sections in seconds").rows
+    assert [row[:4] for row in rows] == [["vgg", "train", "CPU", "small"], ["vgg", "train", "CPU+GPU", "small"]]
+    (note,) = [note for note in finding.notes if note.startswith("Left out")]
+    assert note.endswith(f"where launches of a fixed number of steps are: vgg train on {H200} (paper).")
+
+
+def test_the_notes_say_that_the_studys_main_leaves_start_up_out() -> None:
+    notes = " ".join(sections.analyse(launches("autoenc", 4.0)).notes)
+    assert "Our INIT and MAIN include importing torch." in notes
+    assert "start-up lies outside MAIN, which is 0.40 of WALL for autoenc" in notes
 
 
 def test_stacks_add_up_to_the_wall_time() -> None:

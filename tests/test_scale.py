@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 import json
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 from sample_records import MACHINES, record_of
+from test_cli import document
+from test_cli import fathom as run_fathom
 
 from fathom import scale
 from fathom.analyses import cores
+from fathom.analyses.cores import quotient
 from fathom.errors import BadOption
 from fathom.machine import Cpu, cpu_numbers
 from fathom.record import Record
 from fathom.spec import RunSpec
+from fathom.statistics import Interval
+from fathom.store import Store
 
 TWO_NODES = [Cpu(number, core=number % 4, node=(number % 4) // 2) for number in range(8)]  # 4 cores of 2 threads
 
@@ -28,6 +38,13 @@ def test_shared_cores_are_full_ones() -> None:
     assert scale.packed(TWO_NODES, 2) == (0, 4)
     assert scale.packed(TWO_NODES, 4) == (0, 1, 4, 5)
     assert scale.packed([Cpu(0, 0, 0), Cpu(1, 1, 0)], 2) == ()
+
+
+def test_shared_cores_are_of_one_node_where_cores_are_numbered_across_nodes() -> None:
+    across = [Cpu(number, core=number % 4, node=number % 2) for number in range(8)]
+    assert scale.spread(across, 2) == (0, 2)
+    assert scale.packed(across, 2) == (0, 4)
+    assert scale.packed(across, 4) == (0, 2, 4, 6)
 
 
 @pytest.mark.parametrize(
@@ -56,11 +73,19 @@ def test_the_plan_binds_with_matching_threads_and_with_those_of_the_whole_machin
         scale.plan(RunSpec(workload=""), ["vgg"], [9])
 
 
-def bound(count: int, step_s: float, threads: int | None, numbers: list[int] | None = None) -> Record:
+def bound(
+    count: int, step_s: float | list[float], threads: int | None, numbers: list[int] | None = None, **changes: Any
+) -> Record:
     numbers = numbers or list(range(count))
+    steps = step_s if isinstance(step_s, list) else [step_s] * 20
     cpu = {**MACHINES["laptop"]["cpu"], "affinity": numbers, "cores": sorted({n % 4 for n in numbers}), "nodes": [0]}
     spec = {"cores": tuple(numbers), "threads": threads, "device": "cpu"}
-    return record_of("vgg", spec=spec, machine={"cpu": cpu, "gpus": []}, step_s=[step_s] * 20, warmup_s=[])
+    fields: dict[str, Any] = {"machine": {"cpu": cpu, "gpus": []}, "step_s": steps, "warmup_s": [], **changes}
+    return record_of("vgg", spec=spec, **fields)
+
+
+def failed_on(count: int) -> Record:
+    return bound(count, [], count, outcome="failed", reason="out of memory")
 
 
 RUNS = [bound(1, 8.0, 1), bound(2, 5.0, 2), bound(2, 10.0, 4), bound(4, 4.0, 4), bound(2, 6.4, 2, [0, 4])]
@@ -68,7 +93,12 @@ RUNS = [bound(1, 8.0, 1), bound(2, 5.0, 2), bound(2, 10.0, 4), bound(4, 4.0, 4),
 
 def test_efficiency_is_speed_up_over_cores() -> None:
     (curve,) = cores.curves_of(RUNS)
-    found = {(point.count, point.way): (curve.speedup(point), curve.efficiency(point)) for point in curve.points}
+    found = {}
+    for point in curve.points:
+        speedup, efficiency = curve.speedup(point), curve.efficiency(point)
+        assert speedup is not None
+        assert efficiency is not None
+        found[point.count, point.way] = (speedup.median, efficiency.median)
     assert found == {
         (1, "matching"): (1.0, 1.0),
         (2, "matching"): (1.6, 0.8),
@@ -84,13 +114,72 @@ def test_efficiency_is_speed_up_over_cores() -> None:
     assert not any("hardware threads, so that" in note for note in finding.notes)
 
 
-def test_on_one_core_and_on_all_a_pool_for_all_is_drawn_with_the_matching_runs() -> None:
+def test_a_pool_for_all_is_drawn_where_it_was_measured_and_on_all_cores() -> None:
+    """Many threads on one core are not one thread; on all the cores of the machine the two ways are one."""
     (curve,) = cores.curves_of(RUNS)
-    assert [(point.count, point.way) for point in curve.along("all")] == [
-        (1, "matching"),
-        (2, "all"),
-        (4, "matching"),
-    ]
+    assert [(point.count, point.way) for point in curve.along("all")] == [(2, "all"), (4, "matching")]
+    (curve,) = cores.curves_of([*RUNS, bound(1, 16.0, 4)])
+    assert [(point.count, point.way) for point in curve.along("all")] == [(1, "all"), (2, "all"), (4, "matching")]
+    few = [run for run in RUNS if run.spec.cores and len(run.spec.cores) < 4]
+    (curve,) = cores.curves_of(few)
+    assert [(point.count, point.way) for point in curve.along("all")] == [(2, "all")], "2 are not all the cores"
+
+
+def noisy(middle: float, part: float) -> list[float]:
+    """Half of the steps lie so far below the middle, half above; no order in them."""
+    return [middle * (1 + part * sign) for sign in (1, -1, -1, 1, 1, -1, 1, -1, -1, 1) * 2]
+
+
+def test_the_interval_of_a_speed_up_is_of_both_medians() -> None:
+    found = quotient(Interval(8.0, 7.2, 8.8), Interval(4.0, 3.8, 4.2))
+    assert found.median == 2.0
+    assert found.low == pytest.approx(2 * math.exp(-math.hypot(math.log(8 / 7.2), math.log(4.2 / 4))))
+    assert found.high == pytest.approx(2 * math.exp(math.hypot(math.log(8.8 / 8), math.log(4 / 3.8))))
+    finding = cores.analyse([bound(1, noisy(8.0, 0.02), 1), bound(4, noisy(4.0, 0.1), 4)])
+    rows: list[dict[str, Any]] = [dict(zip(table.columns, table.rows[-1], strict=True)) for table in finding.tables]
+    for row in rows:
+        assert row["speed-up from"] < 1.95 < row["speed-up"] < 2.05 < row["speed-up to"]
+        assert row["efficiency to (%)"] == pytest.approx(25 * row["speed-up to"])
+    one = dict(zip(finding.tables[1].columns, finding.tables[1].rows[0], strict=True))
+    assert (one["speed-up from"], one["speed-up to"]) == (1, 1), "one core over itself"
+
+
+def test_what_is_known_badly_is_no_number_in_the_summary() -> None:
+    finding = cores.analyse([bound(1, 8.0, 1), bound(4, noisy(4.0, 0.5), 4)])
+    assert "The efficiency of vgg on 4 cores is known badly" in finding.summary
+    assert "Whether vgg gets half of the cores cannot be told." in finding.summary
+    assert "%" not in finding.summary
+
+
+def test_the_summary_says_on_how_many_cores_runs_are_that_tell_nothing() -> None:
+    assert cores.analyse([bound(1, 8.0, 1)]).summary.startswith("Runs on one core alone do not tell")
+    assert cores.analyse([bound(2, 8.0, 2)]).summary == (
+        "Runs on 2 cores do not tell what a further core is worth without one on one core."
+    )
+
+
+def test_failed_runs_are_told() -> None:
+    note = "Left out, failed: vgg train on 4 cores with 4 threads: out of memory x 2."
+    assert note in cores.analyse([*RUNS[:2], failed_on(4), failed_on(4)]).notes
+    nothing = cores.analyse([failed_on(4), failed_on(4)])
+    assert nothing.summary == "Nothing to answer from: every run bound to cores failed."
+    assert nothing.notes == [note]
+
+
+@pytest.mark.parametrize("fails", [True, False])
+def test_scale_ends_with_1_where_a_run_failed(
+    fails: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def conducted(specs: Sequence[RunSpec], store: Store, job: str) -> None:
+        for spec in specs:
+            record = failed_on(1) if fails else bound(1, 8.0, 1)
+            store.add(replace(record, spec=spec))
+
+    monkeypatch.setattr("fathom.commands.scale.conduct", conducted)
+    arguments = ["scale", "vgg", "--cores", "1", "--out", str(tmp_path), "--json"]
+    assert run_fathom(monkeypatch, *arguments) == (1 if fails else 0)
+    told = document(capsys)
+    assert any(note.startswith("Left out, failed: vgg train on one core") for note in told["notes"]) is fails
 
 
 def test_bound_runs_answer_no_other_question() -> None:

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
+from itertools import count
+
 import pytest
 import torch
+from torch import Tensor, nn
 
 import fathom
+from fathom.dataset import Batch
 from fathom.errors import BadOption, DoesNotFit
+from fathom.measure import measure
 from fathom.memory import least_bytes
 from fathom.registry import workload
+from fathom.spec import RunSpec
+from fathom.workload import Output
+from fathom.workloads.autoenc import Autoenc
 
 
 def tiny(**options: object) -> fathom.Session:
@@ -92,3 +102,61 @@ def test_an_allocator_that_refuses_is_told_with_the_batch(monkeypatch: pytest.Mo
         monkeypatch.setattr(type(session.workload), "loss", refuse)
         with pytest.raises(DoesNotFit, match="batch 32 of autoenc does not fit in the memory of cpu"):
             session.run(1)
+
+
+# what a measurement makes of it
+
+TINY = RunSpec(workload="autoenc", preset="tiny", device="cpu", steps=2)
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        (math.nan, "the output latent holds nan"),
+        (math.inf, "the output latent holds inf"),
+        (-math.inf, None),  # a logarithm of nothing
+        (0.0, None),
+    ],
+)
+def test_inference_that_gives_no_number_is_a_failed_run(
+    value: float, reason: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    infer = Autoenc.infer
+
+    def spoilt(self: Autoenc, model: nn.Module, batch: Batch) -> Output:
+        output = infer(self, model, batch)
+        output["latent"][-1, -1] = value
+        return {**output, "count": torch.ones(2, dtype=torch.int64)}
+
+    monkeypatch.setattr(Autoenc, "infer", spoilt)
+    record = measure(replace(TINY, phase="infer"))
+    assert (record.outcome, record.reason) == ("failed" if reason else "ok", reason)
+    assert (len(record.step_s), bool(record.answers)) == (2, reason is None)
+
+
+def test_a_life_whose_loss_is_no_number_is_a_failed_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = replace(TINY, life=True)
+    assert measure(spec).outcome == "ok"
+    loss, calls = Autoenc.loss, count()
+
+    def spoilt(self: Autoenc, model: nn.Module, batch: Batch) -> Tensor:
+        return loss(self, model, batch) * (math.nan if next(calls) == 1 else 1.0)
+
+    monkeypatch.setattr(Autoenc, "loss", spoilt)
+    record = measure(spec)
+    assert (record.outcome, record.reason) == ("failed", "the loss is nan at step 1")
+
+
+def test_a_measurement_that_fails_closes_its_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    closed: list[fathom.Session] = []
+
+    def refuse(*_: object) -> None:
+        raise RuntimeError("no more")
+
+    def close(session: fathom.Session) -> None:
+        closed.append(session)
+
+    monkeypatch.setattr(Autoenc, "loss", refuse)
+    monkeypatch.setattr(fathom.Session, "close", close)
+    assert measure(TINY).reason == "RuntimeError: no more"
+    assert len(closed) == 1

@@ -8,7 +8,7 @@ from __future__ import annotations
 import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise
 from typing import Any, Literal
 
@@ -19,11 +19,12 @@ from fathom.record import Record
 from fathom.spec import RunSpec
 
 Verdict = Literal["faster", "slower", "no change", "not comparable"]
-Key = tuple[str, str]
+Key = tuple[str, str]  # a configuration's id, and a kind of device
 OUTSIDE = "outside ops"
 CHOICES = ("preset", "precision", "batch", "threads", "cores", "data")  # of a spec, on how the work is done
 TOLD = 5  # op types that an explanation names at most, beside those that only one side has
 LEAST = 0.01  # of the largest difference: a smaller one explains nothing
+AUTO = "auto"  # the device of a run that failed before it had one
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,8 +48,10 @@ class Comparison:
     phase: str
     device: str
     setting: str  # what is not as by default, or differs between the sides; "" where nothing is
-    launches_a: int
+    launches_a: int  # that ran
     launches_b: int
+    failed_a: int  # launches beside those
+    failed_b: int
     verdict: Verdict
     step_a_s: float | None = None
     step_b_s: float | None = None
@@ -58,7 +61,7 @@ class Comparison:
     detectable: float | None = None  # the smallest change that would have been called
     launches_needed: int | None = None  # of each side, to call a change of the size asked for; None where these do
     paired: bool = False  # launched in turns, so that a drift of the machine cancels
-    broke: bool = False  # it ran in A and fails in B
+    broke: bool = False  # it fails in B, where it did not in A
     remark: str = ""  # why it is not comparable, or what to know of the comparison
     explanation: list[Change] = field(default_factory=list)
     slowdowns: tuple[float | None, float | None] = (None, None)  # of a profiled step in A and in B, a factor
@@ -79,16 +82,39 @@ class Comparison:
         return asdict(self)
 
 
-def compare(a: Sequence[Record], b: Sequence[Record], change: float = 0.05) -> list[Comparison]:
+@dataclass(frozen=True)
+class Runs:
+    """The launches of one configuration on one kind of device, of one side; oldest first."""
+
+    good: list[Record] = field(default_factory=list)
+    failed: list[Record] = field(default_factory=list)
+
+    @property
+    def all(self) -> list[Record]:
+        return self.good + self.failed
+
+    def failure(self, side: str) -> Iterator[str]:
+        """How many of the launches failed, and why the last one did."""
+        if self.failed:
+            many = "" if len(self.all) == 1 else f", {len(self.failed)} of {len(self.all)} launches"
+            yield f"failed in {side}{many}: {self.failed[-1].reason or 'no reason given'}"
+
+
+def compare(
+    a: Sequence[Record], b: Sequence[Record], change: float = 0.05, *, one_setting: bool = False
+) -> list[Comparison]:
     """Each configuration of either lot; `change` is what one would like to see, for the launches that it takes.
 
     The same configuration is compared wherever it ran. What is left of a workload is compared too if it is one
-    configuration on each side: two settings of the same work.
+    configuration on each side: two settings of the same work. A failure counts against the same configuration alone,
+    unless it is known that either lot is of one setting: then it counts against the other one's.
     """
-    failures = _failures(a), _failures(b)
+    ours, theirs = _groups(a), _groups(b)
+    _place(ours, theirs)
+    _place(theirs, ours)
     found = [
-        _compared(one, other, change) if one and other else _alone(one, other, failures)
-        for one, other in _matched(_groups(a), _groups(b))
+        _compared(one, other, change) if one.good and other.good else _not_compared(one, other)
+        for one, other in _matched(ours, theirs, one_setting)
     ]
     return sorted(found, key=lambda each: (workload_order(each.workload), each.phase != "train", each.device))
 
@@ -103,94 +129,132 @@ def in_common(comparisons: Iterable[Comparison]) -> bool:
     return any(each.broke or (each.launches_a and each.launches_b) for each in comparisons)
 
 
-def _groups(records: Iterable[Record]) -> dict[Key, list[Record]]:
-    """Runs with steps, oldest first, by configuration and kind of device."""
-    groups: dict[Key, list[Record]] = defaultdict(list)
+def described(record: Record) -> str:
+    """All that must agree for two records of one workload to be compared."""
+    changed = _setting(replace(record, spec=replace(record.spec, preset=RunSpec(workload="").preset)))
+    return ", ".join(filter(None, (record.spec.phase, record.spec.preset, record.device, changed)))
+
+
+def _groups(records: Iterable[Record]) -> dict[Key, Runs]:
+    """Runs with steps and runs that failed, by configuration and kind of device."""
+    groups: dict[Key, Runs] = defaultdict(Runs)
     for record in sorted(records, key=lambda record: record.started):
+        key = configuration(record).id, _kind(record)
         if record.outcome == "ok" and record.step_s:
-            groups[configuration(record).id, _kind(record)].append(record)
+            groups[key].good.append(record)
+        elif record.outcome != "ok" and not (record.spec.learn or record.spec.life):  # those have no steps to compare
+            groups[key].failed.append(record)
     return groups
+
+
+def _place(groups: dict[Key, Runs], others: dict[Key, Runs]) -> None:
+    """What failed before it had a device is put where the same configuration ran: on this side, or else the other."""
+    for configured, _ in [key for key in groups if key[1] == AUTO]:
+        kinds = [[kind for known, kind in lot if known == configured and kind != AUTO] for lot in (groups, others)]
+        if where := kinds[0] or kinds[1]:
+            kind = min(where, key=lambda kind: kind == "cpu")  # auto takes an accelerator where there is one
+            failed = groups.pop((configured, AUTO)).failed
+            groups[configured, kind].failed.extend(failed)
+            groups[configured, kind].failed.sort(key=lambda record: record.started)
 
 
 def _kind(record: Record) -> str:
     return record.device.partition(":")[0]
 
 
-def _failures(records: Iterable[Record]) -> dict[tuple[object, ...], str]:
-    return {_work(record): record.reason or "no reason given" for record in records if record.outcome != "ok"}
-
-
-def _work(record: Record) -> tuple[object, ...]:
-    spec = record.spec
+def _work(runs: Runs) -> tuple[object, ...]:
+    spec = runs.all[0].spec
     return spec.workload, spec.phase, spec.preset, spec.data
 
 
-def _matched(a: dict[Key, list[Record]], b: dict[Key, list[Record]]) -> Iterator[tuple[list[Record], list[Record]]]:
+def _matched(a: dict[Key, Runs], b: dict[Key, Runs], one_setting: bool) -> Iterator[tuple[Runs, Runs]]:
     """Groups of the same key; then, of the same work, the only ones left on either side; the rest alone."""
     yield from ((a[key], b[key]) for key in a if key in b)
-    left: dict[tuple[object, ...], tuple[list[list[Record]], list[list[Record]]]] = defaultdict(lambda: ([], []))
+    left: dict[tuple[object, ...], tuple[list[Runs], list[Runs]]] = defaultdict(lambda: ([], []))
     for side, (ours, theirs) in enumerate(((a, b), (b, a))):
         for key, runs in ours.items():
             if key not in theirs:
-                left[_work(runs[0])][side].append(runs)
+                work = _work(runs) if runs.good or one_setting else key  # a failure at 1 thread is none at 4
+                left[work][side].append(runs)
     for ones, others in left.values():
         if len(ones) == len(others) == 1:
             yield ones[0], others[0]
         else:
-            yield from ((runs, []) for runs in ones)
-            yield from (([], runs) for runs in others)
+            yield from ((runs, Runs()) for runs in ones)
+            yield from ((Runs(), runs) for runs in others)
 
 
-def _alone(a: list[Record], b: list[Record], failures: tuple[dict[Any, str], dict[Any, str]]) -> Comparison:
-    here, there = ("A", "B") if a else ("B", "A")
-    runs = a or b
-    why = failures[1 if a else 0].get(_work(runs[0]))
+def _not_compared(a: Runs, b: Runs) -> Comparison:
+    remarks = [*a.failure("A"), *b.failure("B")]
+    if not (a.all and b.all):
+        here, there = ("A", "B") if a.all else ("B", "A")
+        remarks.append(f"not in {there}" if remarks else f"only in {here}")
     return Comparison(
-        workload=runs[0].spec.workload,
-        phase=runs[0].spec.phase,
-        device=runs[0].device,
-        setting=_setting(runs[0]),
-        launches_a=len(a),
-        launches_b=len(b),
         verdict="not comparable",
-        broke=bool(a and why),
-        remark=f"failed in {there}: {why}" if why else f"only in {here}",
+        step_a_s=_middle(_steps(a.good)),
+        step_b_s=_middle(_steps(b.good)),
+        remark="; ".join(remarks),
+        **_facts(a, b),
     )
 
 
-def _compared(a: list[Record], b: list[Record], change: float) -> Comparison:
-    one, other = a[0], b[0]
-    facts: dict[str, Any] = {
-        "workload": one.spec.workload,
-        "phase": one.spec.phase,
-        "device": one.device if _kind(one) == _kind(other) else _either(one.device, other.device),
-        "setting": _setting(one) if configuration(one) == configuration(other) else _differing(one, other),
-        "launches_a": len(a),
-        "launches_b": len(b),
-    }
-    items_a, items_b = one.items_per_step, other.items_per_step
+def _compared(one: Runs, other: Runs, change: float) -> Comparison:
+    a, b, facts = one.good, other.good, _facts(one, other)
+    items_a, items_b = a[0].items_per_step, b[0].items_per_step
     same = items_a == items_b
     if not same and not (items_a and items_b):
-        return Comparison(verdict="not comparable", remark="how many items a step has is not known", **facts)
-    steps_a, steps_b = ([settled_steps(run) for run in side] for side in (a, b))
+        unknown = ["how many items a step has is not known", *one.failure("A"), *other.failure("B")]
+        return Comparison(verdict="not comparable", remark="; ".join(unknown), **facts)
+    steps_a, steps_b = _steps(a), _steps(b)
     paired = _in_turns(a, b)
     found = ratio(_per(items_a, steps_a), _per(items_b, steps_b), paired=paired)
     verdict: Verdict = "no change" if not found.called else "slower" if found.value > 1 else "faster"
     return Comparison(
         verdict=verdict,
-        step_a_s=statistics.median(map(statistics.median, steps_a)),
-        step_b_s=statistics.median(map(statistics.median, steps_b)),
+        step_a_s=_middle(steps_a),
+        step_b_s=_middle(steps_b),
         ratio=found.value,
         low=found.low,
         high=found.high,
         detectable=found.detectable,
         launches_needed=launches_needed(found, min(len(a), len(b)), change),
         paired=paired,
-        remark="; ".join(_remarks(a, b)),
+        remark="; ".join([*one.failure("A"), *other.failure("B"), *_remarks(a, b)]),
         explanation=_explanation(a, b, found.value) if same else [],
         slowdowns=(_slowdown(a), _slowdown(b)),
         **facts,
     )
+
+
+def _facts(a: Runs, b: Runs) -> dict[str, Any]:
+    """What is said of a comparison whether or not there is a ratio; a side may have no runs."""
+    one, other = (a.all or b.all)[0], (b.all or a.all)[0]
+    return {
+        "workload": one.spec.workload,
+        "phase": one.spec.phase,
+        "device": _device(one, other),
+        "setting": _setting(one) if configuration(one) == configuration(other) else _differing(one, other),
+        "launches_a": len(a.good),
+        "launches_b": len(b.good),
+        "failed_a": len(a.failed),
+        "failed_b": len(b.failed),
+        "broke": bool(a.good and b.failed and not (a.failed and b.good)),
+    }
+
+
+def _device(a: Record, b: Record) -> str:
+    if _kind(a) == _kind(b) or _kind(b) == AUTO:
+        return a.device
+    return b.device if _kind(a) == AUTO else _either(a.device, b.device)
+
+
+def _steps(runs: Sequence[Record]) -> list[list[float]]:
+    return [settled_steps(run) for run in runs]
+
+
+def _middle(launches: list[list[float]]) -> float | None:
+    """Of a step: the median of the launches' medians."""
+    return statistics.median(map(statistics.median, launches)) if launches else None
 
 
 def _per(items: int | None, launches: list[list[float]]) -> list[list[float]]:
@@ -200,13 +264,20 @@ def _per(items: int | None, launches: list[list[float]]) -> list[list[float]]:
 
 def _in_turns(a: Sequence[Record], b: Sequence[Record]) -> bool:
     """One of each before the next of either."""
-    if len(a) != len(b) or len(a) < 2:
+    if len(a) != len(b) or len(a) < 2 or _shared(a, b):
         return False
     rounds = [(one.started, other.started) for one, other in zip(a, b, strict=True)]
     return all(max(now) < min(then) for now, then in pairwise(rounds))
 
 
+def _shared(a: Sequence[Record], b: Sequence[Record]) -> int:
+    return len({run.id for run in a} & {run.id for run in b})
+
+
 def _remarks(a: Sequence[Record], b: Sequence[Record]) -> Iterator[str]:
+    if shared := _shared(a, b):
+        whole = shared == len(a) == len(b)
+        yield "the same records on both sides: nothing can differ" if whole else f"{shared} records are on both sides"
     if min(len(a), len(b)) < FEW:
         yield f"fewer than {FEW} launches on a side: how far launches lie apart is assumed, not measured"
     if a[0].items_per_step != b[0].items_per_step:

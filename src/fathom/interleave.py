@@ -9,13 +9,15 @@ from __future__ import annotations
 import os
 import random
 import sys
+import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from fathom.errors import BadOption, UnknownName
-from fathom.isolate import Refused, isolated
+from fathom import registry
+from fathom.errors import BadOption, FathomError, UnknownName
+from fathom.isolate import failed, isolated
 from fathom.progress import Progress
 from fathom.record import Record
 from fathom.spec import RunSpec, read_value
@@ -39,11 +41,24 @@ class Side:
     def spec(self, base: RunSpec) -> RunSpec:
         return replace(base, **self.changes, options={**base.options, **self.options})
 
-    def run(self, base: RunSpec, progress: Progress) -> Record:
+    def check(self, base: RunSpec) -> None:
+        """Raises what every launch would be refused for; of a side with a Fathom of its own, nothing is known here."""
+        if self.environment:
+            return
+        from fathom.session import Session  # torch, which `fathom --help` need not wait for
+
         try:
-            return isolated(self.spec(base), progress, python=self.python, environment=self.environment)
-        except Refused as error:
+            Session(self.spec(base))
+        except FathomError as error:
             raise BadOption(f"{self.name}: {error}") from None
+
+    def run(self, base: RunSpec, progress: Progress) -> Record:
+        """What is refused here and now, for want of memory say, is a failed launch: others may go on."""
+        spec = self.spec(base)
+        try:
+            return isolated(spec, progress, python=self.python, environment=self.environment)
+        except FathomError as error:
+            return failed(spec, str(error))
 
 
 @dataclass(frozen=True)
@@ -89,19 +104,55 @@ def interleave(
     stores: tuple[Store, Store],
     watch: Callable[[int, Turn], Progress] = lambda index, turn: lambda done, total: None,
 ) -> Iterator[tuple[Turn, Record]]:
-    """Launches in this order, keeping each record at once. What fails at its first launch is not launched again."""
-    sound, broken = set(), set()
+    """Launches in this order, keeping each record at once; what can be refused beforehand is, at the call."""
+    for spec in {turn.spec.workload: turn.spec for turn in order}.values():
+        _check(spec, sides)
+    for store in stores:
+        _make_ready(store.folder)
+    return _launched(order, sides, stores, watch)
+
+
+def _launched(
+    order: Sequence[Turn],
+    sides: tuple[Side, Side],
+    stores: tuple[Store, Store],
+    watch: Callable[[int, Turn], Progress],
+) -> Iterator[tuple[Turn, Record]]:
+    """What fails at a side's first launch is not launched again, but for the other side's first."""
+    tried, sound, broken = set(), set(), set()
     for index, turn in enumerate(order):
         work = turn.spec.workload, turn.spec.phase
-        if work in broken:
+        if work in broken and (turn.side, work) in tried:
             continue
         record = sides[turn.side].run(turn.spec, watch(index, turn))
+        tried.add((turn.side, work))
         if record.outcome == "ok":
             sound.add((turn.side, work))
         elif (turn.side, work) not in sound:
             broken.add(work)
         stores[turn.side].add(record)
         yield turn, record
+
+
+def _check(spec: RunSpec, sides: tuple[Side, Side]) -> None:
+    """Raises what the user can put right before anything is measured."""
+    try:
+        registry.workload(spec.workload).configured(spec.preset)
+        for each in sides:
+            each.check(spec)
+    except FathomError:
+        raise
+    except Exception:
+        return  # a workload that is broken here: its launches tell, as records
+
+
+def _make_ready(folder: Path) -> None:
+    """Found out now and not after the first launch: whether records can be kept there."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError as error:
+        raise BadOption(f"cannot write {folder}: {error.strerror or error}") from None
 
 
 def _importing(path: str) -> dict[str, str]:

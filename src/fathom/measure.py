@@ -6,7 +6,8 @@ import math
 import resource
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,7 @@ from fathom.spec import RunSpec
 from fathom.steady import half_width
 
 if TYPE_CHECKING:
-    from fathom.session import Session
+    from fathom.session import Session, Step
     from fathom.timing import StepClock
 
 SHOWN_ANSWERS = 4
@@ -42,6 +43,32 @@ def recorded(spec: RunSpec, work: Callable[[], Record]) -> Record:
         return Record(spec=spec, machine=fingerprint(), device=spec.device, outcome="failed", reason=why)
 
 
+@dataclass(frozen=True)
+class _Moments:
+    """When the parts of a program ended, by one clock."""
+
+    begun: float
+    imported: float
+    constructed: float
+    awake: float
+    ready: float | None = None
+    finished: float | None = None
+
+    def sections(self, session: Session, first_step_s: float | None = None) -> Sections:
+        context_s = None if session.device.type == "cpu" else self.awake - self.constructed
+        if self.ready is None or self.finished is None:
+            return Sections(import_s=self.imported - self.begun, context_s=context_s)
+        return Sections(
+            import_s=self.imported - self.begun,
+            init_s=self.constructed - self.begun,
+            context_s=context_s,
+            setup_s=self.ready - self.constructed,
+            first_step_s=first_step_s,
+            run_s=self.finished - self.ready,
+            main_s=self.finished - self.begun,
+        )
+
+
 def _measured(spec: RunSpec, progress: Progress) -> Record:
     begun = time.perf_counter()
     from fathom.devices import wake  # here, because importing torch is a part of init that has its own name
@@ -51,48 +78,45 @@ def _measured(spec: RunSpec, progress: Progress) -> Record:
     if spec.phase == "train":
         import torch._dynamo  # noqa: F401  any optimizer loads it, for seconds: an import, and named as one
     imported = time.perf_counter()
-    session = Session(spec)
-    constructed = time.perf_counter()
-    wake(session.device)
-    awake = time.perf_counter()
-    if spec.life:
-        return _lived(session, Sections(import_s=imported - begun, context_s=awake - constructed))
-    session.setup()
-    ready = time.perf_counter()
-    clock = StepClock(session.device, marks=1 + spec.warmup + spec.steps)
-    results, notes = _timed_pass(session, clock, progress)
-    seconds = clock.seconds()  # waits for the device
-    finished = time.perf_counter()
-    peak_device_bytes = _peak_device_bytes(session.device.type)
+    with Session(spec) as session:
+        constructed = time.perf_counter()
+        wake(session.device)
+        moments = _Moments(begun, imported, constructed, awake=time.perf_counter())
+        if spec.life:
+            return _lived(session, moments)
+        session.setup()
+        ready = time.perf_counter()
+        clock = StepClock(session.device, marks=1 + spec.warmup + spec.steps)
+        results, notes = _timed_pass(session, clock, progress)
+        seconds = clock.seconds()  # waits for the device
+        moments = replace(moments, ready=ready, finished=time.perf_counter())
+        return _judged(session, moments, seconds, results, notes)
 
-    training = spec.phase == "train"
-    losses = [float(loss) for loss in results] if training else []
-    answers = [] if training else session.workload.answers(results[-1], session.state.source)[:SHOWN_ANSWERS]
-    wrong = next((index for index, loss in enumerate(losses) if not math.isfinite(loss)), None)
+
+def _judged(
+    session: Session, moments: _Moments, seconds: list[float], results: Sequence[Any], notes: list[str]
+) -> Record:
+    """The record of a timed pass; a result that is no number makes it a failed one, which is not profiled."""
+    spec, training = session.spec, session.spec.phase == "train"
+    peak_device_bytes = _peak_device_bytes(session.device.type)  # before anything else takes memory
+    wrong = _wrong(spec.phase, results)
+    answers = [] if training or wrong else session.workload.answers(results[-1], session.state.source)
     profile = None
-    if spec.profile and wrong is None:
+    if spec.profile and not wrong:
         from fathom.ops import profiled
 
         profile = profiled(session, seconds[spec.warmup :])
-    record = Record(
+    return Record(
         spec=spec,
         machine=fingerprint(session.device),
         device=str(session.device),
-        outcome="ok" if wrong is None else "failed",
-        reason=None if wrong is None else f"the loss is {losses[wrong]} at step {wrong}",
-        sections=Sections(
-            import_s=imported - begun,
-            init_s=constructed - begun,
-            context_s=None if session.device.type == "cpu" else awake - constructed,
-            setup_s=ready - constructed,
-            first_step_s=seconds[0],
-            run_s=finished - ready,
-            main_s=finished - begun,
-        ),
+        outcome="failed" if wrong else "ok",
+        reason=wrong,
+        sections=moments.sections(session, first_step_s=seconds[0]),
         warmup_s=seconds[: spec.warmup],
         step_s=seconds[spec.warmup :],
-        losses=losses,
-        answers=answers,
+        losses=[float(loss) for loss in results] if training else [],
+        answers=answers[:SHOWN_ANSWERS],
         items_per_step=session.items_per_step,
         parameters=sum(parameter.numel() for parameter in session.state.model.parameters()),
         peak_host_bytes=_peak_host_bytes(),
@@ -100,24 +124,52 @@ def _measured(spec: RunSpec, progress: Progress) -> Record:
         profile=profile,
         notes=notes,
     )
-    session.close()
-    return record
 
 
-def _lived(session: Session, sections: Sections) -> Record:
+def _lived(session: Session, moments: _Moments) -> Record:
     """All of a program under the profiler, as the Minsky study's nvprof saw it; its steps are not timed."""
     from fathom.ops import lived
 
-    with session:
-        life = lived(session)
-        return Record(
-            spec=session.spec,
-            machine=fingerprint(session.device),
-            device=str(session.device),
-            outcome="ok",
-            sections=sections,
-            life=life,
-        )
+    results = _overheard(session)
+    life = lived(session)
+    wrong = _wrong(session.spec.phase, results)
+    return Record(
+        spec=session.spec,
+        machine=fingerprint(session.device),
+        device=str(session.device),
+        outcome="failed" if wrong else "ok",
+        reason=wrong,
+        sections=moments.sections(session),
+        life=life,
+    )
+
+
+def _overheard(session: Session) -> list[Any]:
+    """A list that will hold what the session's steps give, also where somebody else runs them, as for a trace."""
+    results: list[Any] = []
+    run = session.run
+
+    def heard(steps: int, on_step: Callable[[Step], Any] | None = None) -> list[Any]:
+        given = run(steps, on_step)
+        results.extend(given)
+        return given
+
+    session.run = heard  # type: ignore[method-assign]  # of this session alone
+    return results
+
+
+def _wrong(phase: str, results: Sequence[Any]) -> str | None:
+    """Why the results cannot be believed: a loss, or the last output of inference, that is no number."""
+    if phase == "train":
+        wrong = next((index for index, loss in enumerate(results) if not math.isfinite(loss)), None)
+        return None if wrong is None else f"the loss is {float(results[wrong])} at step {wrong}"
+    for name, values in results[-1].items():
+        if values.is_floating_point():
+            if bool(values.isnan().any()):
+                return f"the output {name} holds nan"
+            if bool(values.isposinf().any()):  # -inf is the logarithm of a probability of nothing, and may stand
+                return f"the output {name} holds inf"
+    return None
 
 
 def _timed_pass(session: Session, clock: StepClock, progress: Progress) -> tuple[list[Any], list[str]]:

@@ -53,9 +53,9 @@ def spread(here: Sequence[Cpu], count: int) -> tuple[int, ...]:
 
 
 def packed(here: Sequence[Cpu], count: int) -> tuple[int, ...]:
-    """So many hardware threads on half as many cores, two on each; none where cores have one each."""
-    shared: dict[int, list[int]] = {}
+    """So many hardware threads on half as many cores, two on each, node by node; none where cores have one each."""
+    shared: dict[tuple[int, int], list[int]] = {}
     for cpu in here:
-        shared.setdefault(cpu.core, []).append(cpu.number)
+        shared.setdefault((cpu.node, cpu.core), []).append(cpu.number)
     pairs = [numbers[:2] for _, numbers in sorted(shared.items()) if len(numbers) >= 2]
     return tuple(sorted(number for pair in pairs[: count // 2] for number in pair)) if len(pairs) >= count // 2 else ()

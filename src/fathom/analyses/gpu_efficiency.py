@@ -25,7 +25,7 @@ KINDS = {  # of API calls, by words in their names; the first that fits
     "memory": ("Malloc", "Free", "HostAlloc", "HostRegister", "MemPool"),
     "code loading": ("Module", "Library", "FuncGet", "FuncSet", "Occupancy", "KernelGet"),
 }
-CONTEXT, OTHER = "context", "other"
+CONTEXT, LAUNCHES, OTHER = "context", "launches", "other"
 
 
 @dataclass(frozen=True)
@@ -37,6 +37,7 @@ class Step:
     place: str
     gpu: GpuTime
     step_s: float  # unprofiled
+    slowdown: float | None  # by the profiler; None where only a trace was read
 
     @property
     def name(self) -> str:
@@ -51,6 +52,17 @@ class Step:
         """The profiler slows the host and not the GPU: of the plain step's idle time, the part that starved then."""
         idle = self.gpu.span_s - self.gpu.busy_s
         return (1 - self.busy) * (self.gpu.starved_s / idle if idle > 0 else 0.0)
+
+    @property
+    def launching(self) -> float:
+        """The share of a step that the host is inside launch calls: of the profiled one, which slows calls and all."""
+        launching_s = sum(call.cpu_s for call in self.gpu.api if kind_of(call.name) == LAUNCHES)
+        return launching_s / self.gpu.span_s
+
+    @property
+    def longest_gap_s(self) -> float | None:
+        """None where it is longer than the plain step: the wait of the first profiled step for the profiler."""
+        return self.gpu.longest_gap_s if self.gpu.longest_gap_s <= self.step_s else None
 
     @property
     def verdict(self) -> str:
@@ -108,7 +120,8 @@ def _step(workload: str, phase: str, place: str, runs: Sequence[Record]) -> Step
     assert run.profile is not None
     assert run.profile.gpu is not None
     gpu = run.profile.gpu
-    return Step(workload, phase, place, gpu, statistics.median(run.profile.plain_step_s or [gpu.span_s]))
+    plain_s = statistics.median(run.profile.plain_step_s or [gpu.span_s])
+    return Step(workload, phase, place, gpu, plain_s, run.profile.slowdown)
 
 
 def _lives(records: Sequence[Record]) -> list[Life]:
@@ -141,38 +154,28 @@ def _summary(steps: Sequence[Step], lives: Sequence[Life]) -> str:
 
 
 def _step_table(steps: Sequence[Step]) -> Table:
-    rows: list[list[Cell]] = [
-        [
-            step.workload,
-            step.phase,
-            step.place,
-            step.step_s * 1e3,
-            in_percent(step.busy),
-            in_percent(step.starved),
-            step.gpu.launches,
-            step.gpu.gaps,
-            step.gpu.longest_gap_s * 1e3,
-            in_percent(step.gpu.memcpy_s / step.gpu.busy_s) if step.gpu.busy_s else None,
-            step.gpu.kernel_s / step.gpu.api_s if step.gpu.api_s else None,
-            step.verdict,
-        ]
-        for step in steps
-    ]
-    columns = [
-        "workload",
-        "phase",
-        "GPU",
-        "step (ms)",
-        "busy (%)",
-        "starved (%)",
-        "launches",
-        "gaps",
-        "longest gap (ms)",
-        "copies (% of busy)",
-        "kernels/API",
-        "verdict",
-    ]
-    return Table(title="A steady step", columns=columns, rows=rows)
+    rows = [list(_step_cells(step).values()) for step in steps]
+    return Table(title="A steady step", columns=list(_step_cells(steps[0])), rows=rows)
+
+
+def _step_cells(step: Step) -> dict[str, Cell]:
+    gpu = step.gpu
+    return {
+        "workload": step.workload,
+        "phase": step.phase,
+        "GPU": step.place,
+        "step (ms)": step.step_s * 1e3,
+        "profiler's slowdown": step.slowdown,
+        "busy (%)": in_percent(step.busy),
+        "starved (%)": in_percent(step.starved),
+        "launching (%)": in_percent(step.launching),
+        "kernels and copies": gpu.launches,
+        "gaps": gpu.gaps,
+        "longest gap (ms)": None if step.longest_gap_s is None else step.longest_gap_s * 1e3,
+        "copies (% of busy)": in_percent(gpu.memcpy_s / gpu.busy_s) if gpu.busy_s else None,
+        "kernels/API": gpu.kernel_s / gpu.api_s if gpu.api_s else None,
+        "verdict": step.verdict,
+    }
 
 
 def _table_1(lives: Sequence[Life]) -> Table:
@@ -180,7 +183,7 @@ def _table_1(lives: Sequence[Life]) -> Table:
     rows: list[list[Cell]] = []
     for life in lives:
         theirs = printed.get(life.workload)
-        busy = life.gpu.kernel_s + life.gpu.memcpy_s + life.gpu.memset_s
+        busy = life.gpu.kernel_s + life.gpu.memcpy_s + life.gpu.memset_s  # what nvprof's percentages are of
         rows.append(
             [
                 *(life.workload, life.phase, life.preset, life.place, life.steps),
@@ -195,7 +198,7 @@ def _table_1(lives: Sequence[Life]) -> Table:
         *("workload", "phase", "preset", "GPU", "steps"),
         "kernels/API",
         "published",
-        "copies (% of kernel time)",
+        "copies (% of kernels and copies)",
         "published (%)",
         "context (% of API)",
     ]
@@ -256,10 +259,18 @@ def _notes(steps: Sequence[Step], lives: Sequence[Life]) -> list[str]:
             "launched yet when the GPU ran dry; the profiler slows the host, so idle time is that of the plain step, "
             "parted as in the profiled one. A profiled step ends with a wait for the GPU, which counts as API time."
         )
+        notes.append(
+            "The profiler's slowdown is the profiled step over the plain one, medians. Launching is the host's time "
+            "inside launch calls over the profiled step: the profiler makes each call longer and the rest of the "
+            "host's work too, so that the share is fairer than the seconds. Kernels and copies count memsets as well. "
+            "A longest gap that is longer than the plain step is the profiler's own and is not shown."
+        )
     if lives:
         notes.append(
             f"{published.MINSKY}, Table 1 was read from nvprof on a Tesla P100 under TensorFlow 1.0; it has no row for "
-            "speech. API time here is every call of the CUDA runtime and driver that the profiler saw from setup to "
+            "speech. nvprof lists copies among the kernels and gives each a share of them all, memsets included: so is "
+            "the column of copies. Kernels/API is of kernels alone here; whether the study's has copies in it, it does "
+            "not say. API time here is every call of the CUDA runtime and driver that the profiler saw from setup to "
             "the last step, and the making of the context before it."
         )
     return notes

@@ -6,8 +6,11 @@ number of steps without a profile, as `fathom repeat` makes them; other runs giv
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+
+import numpy as np
+from scipy import stats
 
 from fathom import published
 from fathom.analyses._launches import (
@@ -21,18 +24,32 @@ from fathom.analyses._launches import (
     drawn_phase,
     head,
     launched,
+    machine_of,
     measured_on,
     named,
     same_work,
     whose,
 )
-from fathom.analyses._settings import least_and_most, listed, select, unanswered, workload_order
+from fathom.analyses._settings import (
+    counted,
+    least_and_most,
+    listed,
+    on_cpu,
+    select,
+    unanswered,
+    usable,
+    where,
+    workload_order,
+)
 from fathom.analysis import Cell, Chart, Finding, Series, Table
 from fathom.record import Record
+from fathom.spec import PHASES
+from fathom.statistics import LEAST_LAUNCHES, Interval
 
 TITLE = "What does a program spend around its steps, and what is a GPU worth to it?"
 OURS, PUBLISHED = "ours", "published"
 STACKED = ("INIT", "SETUP", "RUN")
+FASTER, NO_FASTER, UNTOLD = "Faster with a GPU", "No faster with a GPU", "Not told apart by these launches"
 STARTING = ("imports", "construction", "GPU context", "data and weights", "first step")
 
 
@@ -45,6 +62,7 @@ class Row:
     mode: str
     source: str  # "ours", the place where there are several machines, or "published"
     over_wall: dict[str, float]  # section -> its time over the CPU's wall time
+    interval: Interval | None = None  # of WALL over the CPU's, 95 %; None for too few launches and for published rows
 
     @property
     def ours(self) -> bool:
@@ -60,10 +78,12 @@ class Row:
 def analyse(records: Sequence[Record]) -> Finding:
     known = [record for record in records if record.sections.wall_s is not None or record.outcome != "ok"]
     works, notes = same_work(known)
-    selection = select(known, profiled=False)
+    others, passed_over = _beside(known, works)
+    selection = select(others, profiled=False)
     shown = _shown(works, launched(run for setting in selection.settings for run in setting.runs))
+    notes = list(dict.fromkeys([*notes, *passed_over, *selection.notes]))
     if not shown:
-        return unanswered("sections", TITLE, "no run whose parent process saw its wall time", selection.notes)
+        return unanswered("sections", TITLE, "no run whose parent process saw its wall time", notes)
     rows = table_2(works)
     return Finding(
         question="sections",
@@ -71,15 +91,33 @@ def analyse(records: Sequence[Record]) -> Finding:
         summary=_summary(rows, shown),
         tables=[*_relative_tables(rows), _seconds_table(shown), _parts_table(shown)],
         charts=[*_charts(rows), _starting_chart(shown)],
-        notes=[measured_on(shown), *_notes(), *_bounded_note(shown), *dict.fromkeys([*notes, *selection.notes])],
+        notes=[measured_on(shown), *_notes(), *_bounded_note(shown), *notes],
     )
 
 
 def _shown(works: Sequence[Work], others: Sequence[Launches]) -> list[Launches]:
     """At each place the launches that can be compared, or else whatever ran there."""
-    comparable = [launches for work in works for launches in work.modes]
-    places = {(each.workload, each.phase, each.machine, each.place): each for each in [*others, *comparable]}
-    return sorted(places.values(), key=_launches_order)
+    return sorted([*others, *(launches for work in works for launches in work.modes)], key=_launches_order)
+
+
+def _beside(records: Sequence[Record], works: Sequence[Work]) -> tuple[list[Record], list[str]]:
+    """The runs at places without launches to compare, and a note on the others that same_work() does not tell of."""
+    compared = [launches for work in works for launches in work.modes]
+    places = {(each.workload, each.phase, each.machine, each.place) for each in compared}
+    modes = {(each.workload, each.phase, each.machine, each.mode) for each in compared}
+    beside, passed_over = [], []
+    for run in usable(records, False, PHASES)[0]:
+        what = (run.spec.workload, run.spec.phase, machine_of(run))
+        whole = not run.spec.profile and run.spec.budget_s is None
+        if (*what, where(run)) in places:
+            passed_over += [] if whole else [run]
+        elif not (whole and (*what, CPU if on_cpu(run) else GPU) in modes):  # those same_work() has told of
+            beside.append(run)
+    if not passed_over:
+        return beside, []
+    told = counted(f"{run.spec.workload} {run.spec.phase} on {where(run)} ({run.spec.preset})" for run in passed_over)
+    why = "profiled or with a time budget, where launches of a fixed number of steps are"
+    return beside, [f"Left out, {why}: {told}."]
 
 
 def table_2(works: Sequence[Work]) -> list[Row]:
@@ -92,10 +130,29 @@ def table_2(works: Sequence[Work]) -> list[Row]:
             means = {name: launches.mean(section) for name, section in SECTIONS.items()}
             over_wall = {name: mean / base for name, mean in means.items() if mean is not None and base}
             source = launches.place if several else OURS
-            rows.append(Row(work.workload, work.phase, launches.mode, source, over_wall))
+            rows.append(Row(work.workload, work.phase, launches.mode, source, over_wall, _over(launches, work.cpu)))
     beside = {(row.workload, row.mode) for row in rows if row.phase == "train"}
     rows += [row for row in published_rows() if (row.workload, row.mode) in beside]
     return sorted(rows, key=_order)
+
+
+def _over(launches: Launches, cpu: Launches | None) -> Interval | None:
+    if cpu is None or cpu is launches:
+        return None
+    return ratio_of_means(launches.seconds("wall_s"), cpu.seconds("wall_s"))
+
+
+def ratio_of_means(above: Sequence[float], below: Sequence[float]) -> Interval | None:
+    """With its 95 % interval: Welch's, of relative errors, on a scale of logarithms. None for too few values."""
+    if min(len(above), len(below)) < LEAST_LAUNCHES:
+        return None
+    ratio = float(np.mean(above) / np.mean(below))
+    parts = [float(np.var(side, ddof=1) / len(side) / np.mean(side) ** 2) for side in (above, below)]
+    if not sum(parts):
+        return Interval(ratio, ratio, ratio)
+    free = sum(parts) ** 2 / sum(part**2 / (len(side) - 1) for part, side in zip(parts, (above, below), strict=True))
+    error = float(stats.t.ppf(0.975, free) * np.sqrt(sum(parts)))
+    return Interval(ratio, ratio * float(np.exp(-error)), ratio * float(np.exp(error)))
 
 
 def published_rows() -> list[Row]:
@@ -132,10 +189,12 @@ def _fig_3_table(rows: Sequence[Row]) -> Table:
     cells: list[list[Cell]] = []
     for row in rows:
         theirs = printed.get((row.workload, GPU)) if row.phase == "train" else None
-        ours: list[Cell] = [row.over_wall["WALL"], 1 / row.over_wall["WALL"]]
+        bounds: list[Cell] = [row.interval.low, row.interval.high] if row.interval else [None, None]
+        ours: list[Cell] = [row.over_wall["WALL"], *bounds, 1 / row.over_wall["WALL"]]
         beside: list[Cell] = [theirs.wall, 1 / theirs.wall] if theirs else [None, None]
         cells.append([row.workload, row.phase, row.source, *ours, *beside])
-    columns = ["workload", "phase", "source", "WALL over CPU's", "speed-up", "published", "published speed-up"]
+    columns = ["workload", "phase", "source", "WALL over CPU's", "95 % from", "to", "speed-up"]
+    columns += ["published", "published speed-up"]
     return Table(title="CPU+GPU against CPU, as in Fig. 3 of the Minsky study", columns=columns, rows=cells)
 
 
@@ -248,11 +307,26 @@ def _summary(rows: Sequence[Row], shown: Sequence[Launches]) -> str:
     with_gpu = {names[id(row)]: row.over_wall["WALL"] for row in ours if row.mode == GPU}
     if not with_gpu:
         return f"{told}."
-    slower = [f"{name} ({ratio:.2f})" for name, ratio in with_gpu.items() if ratio >= 1]
     told += f"; with a GPU a program takes {least_and_most(with_gpu, '.2f')} of it. "
-    told += f"No faster with a GPU: {listed(slower)}." if slower else "All are faster with a GPU."
+    told += _contest({names[id(row)]: row for row in ours if row.mode == GPU})
     theirs = {row.workload: row.over_wall["WALL"] for row in rows if row.mode == GPU and not row.ours}
     return f"{told} Published: {least_and_most(theirs, '.2f')}." if theirs else told
+
+
+def _contest(rows: Mapping[str, Row]) -> str:
+    """Who is faster with a GPU and who is not, as far as launches tell."""
+    if all(_answer(row.interval) == FASTER for row in rows.values()):
+        return "All are faster with a GPU."
+    answers: dict[str, list[str]] = {FASTER: [], NO_FASTER: [], UNTOLD: []}
+    for name, row in rows.items():
+        answers[_answer(row.interval)].append(f"{name} ({row.over_wall['WALL']:.2f})")
+    return " ".join(f"{answer}: {listed(names)}." for answer, names in answers.items() if names)
+
+
+def _answer(over_cpu: Interval | None) -> str:
+    if over_cpu is None or over_cpu.low <= 1 <= over_cpu.high:
+        return UNTOLD
+    return NO_FASTER if over_cpu.low > 1 else FASTER
 
 
 def _starting_summary(shown: Sequence[Launches]) -> str:
@@ -267,14 +341,19 @@ def _starting_summary(shown: Sequence[Launches]) -> str:
 
 
 def _notes() -> list[str]:
+    theirs = published.sections()["autoenc", CPU].main
     return [
         "INIT is imports and construction; SETUP is data, weights and the device; RUN is every step, warm-up included; "
         "MAIN is all three; WALL is seen by the parent process, from the start of the program to its end.",
         "Values are means over launches, each a process of its own, as the Minsky study's are: sections then add up. "
         "Medians with intervals are in the finding on variance.",
+        "The interval of WALL over the CPU's is Welch's, from how the launches of either mode differ; it wants "
+        f"{LEAST_LAUNCHES} launches of each. A program is called faster or no faster where it excludes 1.",
         f"Published: {published.SOURCES['minsky_table2_sections']}; {published.MINSKY_MACHINE}, the default numbers of "
         "steps. It has no row for speech. Its programs and ours ran different numbers of steps, so that what is paid "
         "once weighs differently.",
+        "Our INIT and MAIN include importing torch. In the study start-up lies outside MAIN, which is "
+        f"{theirs:.2f} of WALL for autoenc on the CPU: these rows differ by definition.",
     ]
 
 

@@ -27,10 +27,12 @@ if TYPE_CHECKING:  # what it computes with takes a second to load, which `fathom
     from fathom.compare import Change, Comparison
 
 MANY = 500  # launches that nobody would wait for
+MEASURING = ("launches", "phase", "preset", "device", "out")  # options that say how, where something is measured
 EXPLAINED = 3  # changes told op by op, the largest; --json tells all
 
 
 def command(
+    context: typer.Context,
     a: Annotated[str, typer.Argument(metavar="A", help="What was: a folder of records.")],
     b: Annotated[str, typer.Argument(metavar="B", help="What is: another one.")],
     names: Annotated[list[str] | None, typer.Argument(help="Only these workloads; all where none is named.")] = None,
@@ -56,36 +58,47 @@ def command(
 ) -> None:
     """Compares B with A: step times, what is noise, and which ops made the difference.
 
-    Exit code 1 if B is slower by more than --fail-over, or fails where A ran.
+    Exit code 1 if B is slower by more than --fail-over, or fails where A did not; with --interleave, also if a workload
+    could not be measured on both sides.
     """
     beyond = _fraction(fail_over)
     if now:
         base = RunSpec(workload="", phase=phase, preset=preset, device=device, steps=STEPS, budget_s=BUDGET_S)
         folders = _measure(a, b, names or registry.names("workloads"), base, launches, out)
     else:
+        _refuse_measuring(context)
         folders = Path(a), Path(b)
     lots = _read(folders[0], names), _read(folders[1], names)
     from fathom.compare import compare, geometric_mean, in_common
 
-    found = compare(*lots, change=beyond)
-    if not in_common(found):
+    found = compare(*lots, change=beyond, one_setting=now)
+    if not now and not in_common(found):
         raise DataError(f"nothing in common: {'; '.join(map(_contents, folders, lots))}")
     if as_json:
         document = {"a": str(folders[0]), "b": str(folders[1]), "geometric_mean": geometric_mean(found)}
         print_json({**document, "fail_over": beyond, "workloads": [each.to_json() for each in found]})
     else:
         _print(found, folders, lots, beyond)
-    if any(each.regressed(beyond) for each in found):
+    missed = now and not all(each.launches_a and each.launches_b for each in found)
+    if missed or any(each.regressed(beyond) for each in found):
         raise typer.Exit(1)
 
 
+def _refuse_measuring(context: typer.Context) -> None:
+    """Without --interleave nothing is measured, and who says how it shall be expects something else."""
+    for name in MEASURING:
+        source = context.get_parameter_source(name)
+        if source is not None and source.name == "COMMANDLINE":
+            raise BadOption(f"--{name} goes with --interleave, which measures; without it two folders are read")
+
+
 def _fraction(text: str) -> float:
-    number, percent, _ = text.partition("%")
+    number, percent, rest = text.partition("%")
     try:
         value = float(number) / (100 if percent else 1)
     except ValueError:
         value = math.nan
-    if not 0 <= value < (math.inf if percent else 1):
+    if rest or not 0 <= value < (math.inf if percent else 1):
         raise BadOption(f"--fail-over takes a percentage such as 5% or 0.05, not {text!r}")
     return value
 
@@ -100,10 +113,12 @@ def _read(folder: Path, names: Sequence[str] | None) -> list[Record]:
 
 def _contents(folder: Path, records: Sequence[Record]) -> str:
     """What ran there, or why nothing did."""
+    from fathom.compare import described
+
     lots: dict[str, dict[str, None]] = defaultdict(dict)
     for record in records:
         if record.outcome == "ok":
-            lots[f"{record.spec.preset}, {record.device}"][record.spec.workload] = None
+            lots[described(record)][record.spec.workload] = None
     if not lots:
         return f"{folder} has failed runs alone ({records[-1].reason})"
     return f"{folder} has " + " and ".join(f"{', '.join(names)} ({how})" for how, names in lots.items())
@@ -116,10 +131,7 @@ def _measure(a: str, b: str, names: Sequence[str], base: RunSpec, launches: int,
         registry.check("workloads", name)
     order = turns([replace(base, workload=name) for name in dict.fromkeys(names)], launches)
     root = out or Path(f"compared-{datetime.now():%Y%m%d-%H%M%S}")
-    folders = root / "a", root / "b"
-    if any(folder.exists() for folder in folders):
-        raise BadOption(f"{root} has records already: give a new --out, or compare {folders[0]} {folders[1]}")
-    human.print(f"{len(order)} launches in turns; their records go to {root}", highlight=False)
+    folders = _without_records(root)
     with progress_bar() as bar:
         whole = bar.add_task("compare", total=len(order))
         current = bar.add_task("")
@@ -130,9 +142,21 @@ def _measure(a: str, b: str, names: Sequence[str], base: RunSpec, launches: int,
             return lambda done, total: bar.update(current, completed=done, total=total)
 
         stores = Store(folders[0]), Store(folders[1])
-        for number, (turn, record) in enumerate(interleave(order, sides, stores, watch), start=1):
+        launched = interleave(order, sides, stores, watch)
+        human.print(f"{len(order)} launches in turns; their records go to {root}", highlight=False)
+        for number, (turn, record) in enumerate(launched, start=1):
             what = f"{record.spec.workload} {record.spec.phase} {sides[turn.side].name}"
             bar.console.print(f"{number:3} of {len(order)}  {what}: {_step(record)}", highlight=False)
+    return folders
+
+
+def _without_records(root: Path) -> tuple[Path, Path]:
+    """Where those of A and of B go: nothing is added to what was measured another day."""
+    folders = root / "a", root / "b"
+    full = [folder for folder in folders if any(folder.glob("*.json"))]
+    if full:
+        those = f", or compare those: fathom compare {folders[0]} {folders[1]}" if len(full) == len(folders) else ""
+        raise BadOption(f"{root} has records already, in {' and '.join(map(str, full))}: give a new --out{those}")
     return folders
 
 
@@ -147,9 +171,9 @@ def _print(
 ) -> None:
     for name, folder, records in zip("AB", folders, lots, strict=True):
         screen.print(f"{name}: {folder}, {_lot(records)}", highlight=False, soft_wrap=True)
-    compared = [each for each in found if each.ratio is not None]
-    if compared:
-        _print_ratios(compared)
+    shown = [each for each in found if each.ratio is not None or _failed_in(each)]
+    if shown:
+        _print_ratios(shown)
     if len({each.setting for each in found}) == 1:
         found = [replace(each, setting="") for each in found]  # told already, above all
     changed = [each for each in found if each.verdict in ("slower", "faster") and each.explanation]
@@ -160,20 +184,20 @@ def _print(
         human.print(note, highlight=False)
 
 
-def _print_ratios(compared: Sequence[Comparison]) -> None:
+def _print_ratios(shown: Sequence[Comparison]) -> None:
     """What would be the same in every line is told once, above them, or not at all where it goes without saying."""
     columns: dict[str, list[Any]] = {
-        "workload": [each.workload for each in compared],
-        "phase": [each.phase for each in compared],
-        "setting": [each.setting for each in compared],
-        "device": [each.device for each in compared],
-        "launches": [_launches(each) for each in compared],
-        "A (ms)": [1e3 * (each.step_a_s or 0) for each in compared],
-        "B (ms)": [1e3 * (each.step_b_s or 0) for each in compared],
-        "B/A": [f"{each.ratio:.3f}" for each in compared],
-        "95 %": [f"{each.low:.3f}-{each.high:.3f}" for each in compared],
-        "detectable": [_detectable(each) for each in compared],
-        "verdict": [each.verdict for each in compared],
+        "workload": [each.workload for each in shown],
+        "phase": [each.phase for each in shown],
+        "setting": [each.setting for each in shown],
+        "device": [each.device for each in shown],
+        "launches": [_launches(each) for each in shown],
+        "A (ms)": [each.step_a_s and 1e3 * each.step_a_s for each in shown],
+        "B (ms)": [each.step_b_s and 1e3 * each.step_b_s for each in shown],
+        "B/A": [each.ratio and f"{each.ratio:.3f}" for each in shown],
+        "95 %": [each.ratio and f"{each.low:.3f}-{each.high:.3f}" for each in shown],
+        "detectable": [_detectable(each) for each in shown],
+        "verdict": [_verdict(each) for each in shown],
     }
     title = "A step of B over a step of A"
     for name, told in (("device", "on {}"), ("launches", "{}"), ("setting", "{}")):
@@ -183,9 +207,20 @@ def _print_ratios(compared: Sequence[Comparison]) -> None:
     print_table(title, list(columns), list(zip(*columns.values(), strict=True)))
 
 
-def _detectable(each: Comparison) -> str:
-    least = each.detectable or 0.0
-    return f"{100 * least:.1f} %" if least < 1 else "over 100 %"
+def _verdict(each: Comparison) -> str:
+    one_sided = not (each.launches_a and each.launches_b)
+    return f"failed in {' and '.join(_failed_in(each))}" if one_sided else each.verdict
+
+
+def _failed_in(each: Comparison) -> list[str]:
+    """Where a launch failed: A, B or both."""
+    return [name for name, failed in (("A", each.failed_a), ("B", each.failed_b)) if failed]
+
+
+def _detectable(each: Comparison) -> str | None:
+    if each.detectable is None:
+        return None
+    return f"{100 * each.detectable:.1f} %" if each.detectable < 1 else "over 100 %"
 
 
 def _launches(each: Comparison) -> str:
@@ -232,9 +267,9 @@ def _notes(found: Sequence[Comparison], beyond: float) -> Iterator[str]:
             remarks[each.remark].append(each.name)
         if each.verdict in ("slower", "faster") and each.unexplained:
             remarks["the profiled steps do not show the difference"].append(each.name)
-    compared = [each.name for each in found if each.ratio is not None]
+    shown = [each.name for each in found if each.ratio is not None or _failed_in(each)]
     for remark, names in remarks.items():
-        yield f"· {'all' if names == compared else ', '.join(names)}: {remark}"
+        yield f"· {'all' if names == shown else ', '.join(names)}: {remark}"
     if needed := max((each.launches_needed or 0 for each in found), default=0):
         way = f"{needed} launches a side, best with --interleave" if needed <= MANY else "a quieter machine"
         yield f"· to see {100 * beyond:g} % in each, it takes {way}"
@@ -251,6 +286,9 @@ def _summary(found: Sequence[Comparison], beyond: float) -> str:
         for verdict in ("no change", "not comparable")
         if (number := sum(each.verdict == verdict for each in found))
     ]
+    for side_name in "AB":
+        if failed := [each.name for each in found if side_name in _failed_in(each)]:
+            parts.append(f"failed in {side_name}: {', '.join(failed)}")
     from fathom.compare import geometric_mean
 
     if mean := geometric_mean(found):

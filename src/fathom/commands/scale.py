@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from fathom import registry, scale
-from fathom.analysis import analyse
+from fathom.analysis import Finding, analyse
 from fathom.commands._conduct import conduct
 from fathom.commands._options import Json, Out, Preset
 from fathom.errors import BadOption
@@ -39,7 +39,13 @@ def command(
     finding = analyse("cores", [record for record in store.records() if record.spec.id in wanted])
     if as_json:
         print_json({"records": str(out), **finding.to_json()})
-        return
+    else:
+        _tell(finding)
+    if planned.left(store):
+        raise typer.Exit(1)
+
+
+def _tell(finding: Finding) -> None:
     for table in finding.tables:
         print_table(table.title, table.columns, table.rows)
     human.print(finding.summary)
