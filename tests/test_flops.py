@@ -1,0 +1,298 @@
+"""FLOP and bytes of single ops in real traces against counts by hand; and the ceilings they are held against."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+import psutil
+import pytest
+import torch
+from torch import nn
+from torch.optim import SGD, Adagrad, Adam, AdamW, Optimizer
+from torch.profiler import ProfilerActivity, profile
+
+from fathom import ceilings, trace
+from fathom.flops import Call, bytes_moved, flop
+from fathom.gradients import split_convolution_backward
+from fathom.record import OpRow
+from fathom.tracefile import read
+
+Rows = Callable[[Callable[[], object]], list[OpRow]]
+
+
+@pytest.fixture
+def rows(tmp_path: Path) -> Rows:
+    """Runs a piece of work under the profiler and gives its op rows, convolution's backward in two."""
+
+    def run(work: Callable[[], object]) -> list[OpRow]:
+        with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as recorder:
+            work()
+        recorder.export_chrome_trace(str(tmp_path / "t.json"))
+        found = trace.breakdown(read(tmp_path / "t.json"))
+        split_convolution_backward(found, device=None)
+        return found.rows()
+
+    return run
+
+
+def flop_by_type(found: list[OpRow], group: str) -> dict[str, float]:
+    return {row.type: row.flop for row in found if row.group == group}
+
+
+def bytes_of(found: list[OpRow], op: str) -> float:
+    (row,) = (row for row in found if row.op == f"aten::{op}")
+    return row.bytes
+
+
+# FLOP of the forward: 2 x outputs x window x channels per group, of transposed ones 2 x inputs x the same
+CONVOLUTIONS: dict[str, tuple[nn.Module, list[int], int]] = {
+    "1d": (nn.Conv1d(4, 6, 3), [2, 4, 8], 2 * (2 * 6 * 6) * (4 * 3)),
+    "1d without a batch": (nn.Conv1d(4, 6, 3), [4, 8], 2 * (6 * 6) * (4 * 3)),
+    "1d strided": (nn.Conv1d(4, 6, 3, stride=2, padding=1, dilation=2), [2, 4, 9], 2 * (2 * 6 * 4) * (4 * 3)),
+    "2d grouped": (nn.Conv2d(4, 6, 3, groups=2), [2, 4, 8, 8], 2 * (2 * 6 * 6 * 6) * (2 * 9)),
+    "2d same": (nn.Conv2d(4, 6, 3, padding="same"), [2, 4, 8, 8], 2 * (2 * 6 * 8 * 8) * (4 * 9)),
+    "2d same, dilated": (nn.Conv2d(4, 6, 3, padding="same", dilation=2), [2, 4, 8, 7], 2 * (2 * 6 * 8 * 7) * (4 * 9)),
+    "2d valid, strided": (nn.Conv2d(4, 6, 3, 2, padding="valid"), [2, 4, 9, 9], 2 * (2 * 6 * 4 * 4) * (4 * 9)),
+    "3d": (nn.Conv3d(4, 6, 3), [2, 4, 5, 6, 7], 2 * (2 * 6 * 3 * 4 * 5) * (4 * 27)),
+    "3d grouped": (nn.Conv3d(4, 6, 3, groups=2), [2, 4, 5, 6, 7], 2 * (2 * 6 * 3 * 4 * 5) * (2 * 27)),
+    "transposed 1d": (nn.ConvTranspose1d(4, 6, 3, stride=2), [2, 4, 8], 2 * (2 * 4 * 8) * (6 * 3)),
+    "transposed 2d": (nn.ConvTranspose2d(4, 6, 4, 2, 1), [2, 4, 8, 8], 2 * (2 * 4 * 8 * 8) * (6 * 16)),
+    "transposed 2d grouped": (
+        nn.ConvTranspose2d(4, 6, 3, 2, 1, output_padding=1, groups=2),
+        [2, 4, 8, 8],
+        2 * (2 * 4 * 8 * 8) * (3 * 9),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CONVOLUTIONS)
+def test_a_convolution_and_each_half_of_its_backward_count_the_same(rows: Rows, name: str) -> None:
+    layer, sizes, by_hand = CONVOLUTIONS[name]
+    x = torch.randn(sizes, requires_grad=True)
+    found = rows(lambda: layer(x).sum().backward())
+    assert flop_by_type(found, "D") == {
+        "Conv2D": by_hand,
+        "Conv2DBackFilter": by_hand,
+        "Conv2DBackInput": by_hand,
+    }
+
+
+@pytest.mark.parametrize(
+    ("layer", "sizes", "weights", "outputs"),
+    [
+        (nn.Conv1d(4, 6, 3, bias=False), [2, 4, 8], 6 * 4 * 3, 2 * 6 * 6),
+        (nn.Conv3d(4, 6, 3, bias=False), [2, 4, 5, 6, 7], 6 * 4 * 27, 2 * 6 * 3 * 4 * 5),
+        (nn.Conv2d(4, 6, 3, padding="same", bias=False), [2, 4, 8, 8], 6 * 4 * 9, 2 * 6 * 8 * 8),
+        # (8 - 1) x 2 - 2 x 1 + 2 + 1 + 1 = 16 each way
+        (
+            nn.ConvTranspose2d(4, 6, 3, 2, 1, output_padding=1, groups=2, bias=False),
+            [2, 4, 8, 8],
+            4 * 3 * 9,
+            2 * 6 * 16 * 16,
+        ),
+    ],
+)
+def test_a_convolution_moves_its_input_weights_and_output(
+    rows: Rows, layer: nn.Module, sizes: list[int], weights: int, outputs: int
+) -> None:
+    x = torch.randn(sizes)
+    assert layer(x).numel() == outputs
+    (row,) = (row for row in rows(lambda: layer(x)) if row.type == "Conv2D")
+    assert row.bytes == 4 * (x.numel() + weights + outputs)
+
+
+def weights_with_gradients() -> list[nn.Parameter]:
+    """Thirty elements in two tensors."""
+    weights = [nn.Parameter(torch.randn(10)), nn.Parameter(torch.randn(4, 5))]
+    for weight in weights:
+        weight.grad = torch.randn_like(weight)
+    return weights
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "each", "read", "written"),
+    [
+        # FLOP per element by hand; lists of weights read and written per element
+        (SGD, {}, 2, 2, 1),  # w -= rate * g
+        (SGD, {"weight_decay": 0.1}, 4, 2, 1),  # g += decay * w
+        (SGD, {"momentum": 0.9}, 5, 3, 2),  # m = 0.9 * m + (1 - dampening) * g
+        (SGD, {"momentum": 0.9, "weight_decay": 0.1, "nesterov": True}, 9, 3, 2),  # g += 0.9 * m
+        (Adam, {}, 13, 4, 3),  # mean 3, square 4, root 3, step 3
+        (Adam, {"weight_decay": 0.1}, 15, 4, 3),
+        (Adam, {"amsgrad": True}, 14, 5, 4),
+        (AdamW, {"weight_decay": 0.1}, 14, 4, 3),
+        (AdamW, {"weight_decay": 0.0}, 13, 4, 3),
+        (Adagrad, {}, 7, 3, 2),  # square, add; root, add, divide, multiply, subtract
+        (Adagrad, {"weight_decay": 0.1}, 9, 3, 2),
+    ],
+)
+def test_a_fused_optimizers_arithmetic_is_counted_per_element(
+    rows: Rows, kind: Callable[..., Optimizer], options: dict[str, float], each: int, read: int, written: int
+) -> None:
+    optimizer = kind(weights_with_gradients(), lr=0.1, fused=True, **options)
+    optimizer.step()  # the first step makes the buffers
+    (row,) = (row for row in rows(optimizer.step) if "_fused_" in row.op)
+    step_numbers = 0 if kind is SGD else 2 * 4
+    assert row.flop == 30 * each
+    assert row.bytes == 4 * 30 * (read + written) + step_numbers
+    assert row.group == "F"
+
+
+def test_the_first_step_with_momentum_takes_the_gradient_as_it_is(rows: Rows) -> None:
+    optimizer = SGD(weights_with_gradients(), lr=0.1, momentum=0.9, fused=True)
+    (row,) = (row for row in rows(optimizer.step) if "_fused_" in row.op)
+    assert row.flop == 30 * 2
+
+
+def test_all_tensors_of_a_list_are_counted(rows: Rows) -> None:
+    a, b = ([torch.ones(10), torch.ones(4, 5), torch.ones(30)] for _ in range(2))
+    found = rows(lambda: (torch._foreach_add_(a, b), torch._foreach_sqrt(a), torch._foreach_mul(a, 2.0)))
+    assert {row.op: (row.flop, row.bytes) for row in found if "_foreach_" in row.op} == {
+        "aten::_foreach_add_": (60, 4 * (60 + 60 + 60)),
+        "aten::_foreach_sqrt": (60, 4 * (60 + 60)),
+        "aten::_foreach_mul": (60, 4 * (60 + 60)),
+    }
+
+
+def test_an_optimizer_that_goes_over_lists_counts_every_weight(rows: Rows) -> None:
+    optimizer = SGD(weights_with_gradients(), lr=0.1, momentum=0.9, foreach=True)
+    optimizer.step()
+    found = rows(optimizer.step)
+    # momentum x buffer; plus gradient; weight minus rate x buffer: three ops of one per element
+    assert sum(row.flop for row in found if row.group == "F") == 3 * 30
+
+
+TABLE, WIDE = 1000, 16  # rows, and elements of each
+ROW = 4 * WIDE  # bytes
+
+
+def test_a_look_up_moves_the_rows_it_touches(rows: Rows) -> None:
+    table, index = torch.randn(TABLE, WIDE), torch.randint(0, WIDE, (3, 5))
+    found = rows(
+        lambda: (
+            nn.functional.embedding(index, table),
+            torch.index_select(table, 0, index[0]),
+            torch.gather(table, 1, index),
+            torch.take(table, index),
+        )
+    )
+    assert bytes_of(found, "embedding") == 15 * 8 + 2 * 15 * ROW
+    assert bytes_of(found, "index_select") == 5 * 8 + 2 * 5 * ROW
+    assert bytes_of(found, "gather") == 15 * 8 + 2 * 15 * 4
+    assert bytes_of(found, "take") == 15 * 8 + 2 * 15 * 4
+
+
+def test_columns_looked_up_are_counted_along_all_rows(rows: Rows) -> None:
+    table, index = torch.randn(TABLE, WIDE), torch.tensor([1, 2, 3])
+    assert bytes_of(rows(lambda: table.index_select(-1, index)), "index_select") == 3 * 8 + 2 * TABLE * 3 * 4
+
+
+def test_the_gradient_of_a_look_up_is_written_whole_and_reads_no_table(rows: Rows) -> None:
+    table, index = torch.randn(TABLE, WIDE, requires_grad=True), torch.randint(0, WIDE, (3, 5))
+
+    def backward_of(look_up: Callable[[], torch.Tensor]) -> list[OpRow]:
+        return rows(lambda: look_up().sum().backward())  # type: ignore[no-untyped-call]
+
+    found = backward_of(lambda: nn.functional.embedding(index, table))
+    assert bytes_of(found, "embedding_backward") == 15 * ROW + 15 * 8 + TABLE * ROW
+    found = backward_of(lambda: torch.index_select(table, 0, index[0]))
+    assert bytes_of(found, "index_select_backward") == 5 * ROW + 5 * 8 + TABLE * ROW
+    found = backward_of(lambda: torch.gather(table, 1, index))
+    assert bytes_of(found, "gather_backward") == 15 * 4 + 15 * 8 + TABLE * ROW
+
+
+def test_a_sparse_gradient_of_an_embedding_has_a_row_for_each_index(rows: Rows) -> None:
+    layer, index = nn.Embedding(TABLE, WIDE, sparse=True), torch.randint(0, TABLE, (3, 5))
+    found = rows(lambda: layer(index).sum().backward())
+    assert bytes_of(found, "embedding_backward") == 2 * 15 * ROW + 15 * 8
+
+
+def test_an_index_whose_size_the_trace_does_not_tell_counts_the_table(rows: Rows) -> None:
+    table, index = torch.randn(TABLE, WIDE), torch.tensor([1, 2, 3])
+    assert bytes_of(rows(lambda: table[index]), "index") == 2 * TABLE * ROW
+
+
+BYTE, FLOAT, HALF = torch.ones(4, 8, dtype=torch.uint8), torch.ones(4, 8), torch.ones(4, 8, dtype=torch.bfloat16)
+
+
+@pytest.mark.parametrize(
+    ("op", "work", "by_hand"),
+    [
+        ("div", lambda: BYTE / torch.tensor(2.0), 32 + 4 + 32 * 4),
+        ("div", lambda: BYTE / 255.0, 32 + 8 + 32 * 4),  # the trace gives a Python number as a double
+        ("div", lambda: BYTE / 2, 32 + 8 + 32 * 4),  # whole numbers divide into floats
+        ("mul", lambda: BYTE * 2, 32 + 8 + 32),
+        ("mul", lambda: BYTE * FLOAT, 32 + 32 * 4 + 32 * 4),
+        ("add", lambda: HALF + FLOAT, 32 * 2 + 32 * 4 + 32 * 4),
+        ("add", lambda: HALF + torch.tensor(1.0), 32 * 2 + 4 + 32 * 2),  # a lone number does not widen
+        ("add_", lambda: HALF.clone().add_(FLOAT), 32 * 2 + 32 * 4 + 32 * 2),
+        ("gt", lambda: FLOAT.gt(0), 32 * 4 + 32),
+        ("where", lambda: torch.where(FLOAT.bool(), FLOAT, FLOAT), 32 + 2 * 32 * 4 + 32 * 4),
+        ("_to_copy", BYTE.float, 32 + 32 * 4),
+        ("_to_copy", FLOAT.bfloat16, 32 * 4 + 32 * 2),
+        ("softmax", lambda: HALF.softmax(1, dtype=torch.float32), 32 * 2 + 32 * 4),
+        ("copy_", lambda: FLOAT.copy_(BYTE), 32 + 32 * 4),
+        ("cat", lambda: torch.cat([torch.ones(2, 8), FLOAT, FLOAT]), 2 * (16 + 32 + 32) * 4),
+        ("stack", lambda: torch.stack([FLOAT, FLOAT, FLOAT]), 2 * 3 * 32 * 4),
+        ("transpose", lambda: FLOAT.transpose(0, 1), 0),
+        ("view", lambda: FLOAT.view(-1), 0),
+        ("empty", lambda: torch.empty(100), 0),
+    ],
+)
+def test_the_output_is_counted_in_its_own_type(rows: Rows, op: str, work: Callable[[], object], by_hand: int) -> None:
+    assert bytes_of(rows(work), op) == by_hand
+
+
+@pytest.mark.parametrize(
+    "op", ["conv2d", "convolution", "embedding", "index_select", "cat", "_fused_adam_", "mm", "div"]
+)
+def test_a_trace_without_shapes_counts_nothing(op: str) -> None:
+    assert flop(Call.traced(f"aten::{op}", {})) == 0
+    assert bytes_moved(Call.traced(f"aten::{op}", {})) == 0
+
+
+def test_a_look_up_without_its_dimension_counts_the_table() -> None:
+    dims, types = [[TABLE, WIDE], [], [5]], ["float", "Scalar", "long int"]
+    call = Call.traced("aten::index_select", {"Input Dims": dims, "Input type": types})
+    assert bytes_moved(call) == 2 * TABLE * ROW + 5 * 8
+
+
+def test_a_product_grows_until_it_takes_long_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken = iter([0.0001, 0.002, 0.02, 0.016])  # of 128, 256 and 512 rows; then the best of 512
+    monkeypatch.setattr(ceilings, "fastest", lambda *_: next(taken))
+    assert ceilings._product(torch.device("cpu"), torch.float32) == 2 * 512**3 / 0.016
+
+
+def test_a_product_grows_no_further_than_its_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ceilings, "LARGEST", 256)
+    monkeypatch.setattr(ceilings, "fastest", lambda *_: 0.001)
+    assert ceilings._product(torch.device("cpu"), torch.float32) == 2 * 256**3 / 0.001
+
+
+def cache_of(folder: Path, level: int, shared: str, size: str) -> None:
+    folder.mkdir(parents=True)
+    for name, text in (("level", str(level)), ("shared_cpu_list", shared), ("size", size)):
+        (folder / name).write_text(f"{text}\n")
+
+
+def test_last_level_caches_of_the_usable_cores_add_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number, shared in enumerate(["0-1", "0-1", "2-3", "2-3", "4-5"]):
+        cache_of(tmp_path / f"cpu{number}" / "cache" / "index2", 2, str(number), "1024K")
+        cache_of(tmp_path / f"cpu{number}" / "cache" / "index3", 3, shared, "32768K")
+    monkeypatch.setattr(ceilings, "affinity", lambda: [0, 1, 2, 3])
+    assert ceilings.last_level_cache_bytes(tmp_path) == 2 * 32 * 2**20
+    assert ceilings.last_level_cache_bytes(tmp_path / "nothing") is None
+
+
+@pytest.mark.parametrize(
+    ("cache_mib", "free_mib", "by_hand"),
+    [(32, 10**6, 64), (96, 10**6, 192), (1, 10**6, 64), (1152, 10**6, 1024), (None, 10**6, 128), (256, 1024, 128)],
+)
+def test_a_copy_is_past_the_cache_and_within_memory(
+    monkeypatch: pytest.MonkeyPatch, cache_mib: int | None, free_mib: int, by_hand: int
+) -> None:
+    monkeypatch.setattr(ceilings, "last_level_cache_bytes", lambda: cache_mib and cache_mib << 20)
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=free_mib << 20))
+    assert ceilings._bytes_past_cache() == by_hand << 20
