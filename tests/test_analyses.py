@@ -14,7 +14,7 @@ from fathom import published, registry
 from fathom.analyses import breakdown, layers, parallelism, phases, roofline, similarity, skew, stationarity
 from fathom.analyses._settings import select
 from fathom.analysis import Chart, Finding, Table, analyse
-from fathom.record import OpRow, Record
+from fathom.record import Kernel, OpRow, Record
 
 LAPTOP_NAME = "Laptop CPU, 4 cores"
 H200_NAME = "NVIDIA H200"
@@ -219,6 +219,44 @@ def test_cells_that_differ_by_more_than_ten_points() -> None:
     assert [row[-1] for row in table.rows] == pytest.approx([20, 12])
     assert cells(table, op_type="Tanh")["published (%)"] == 0
     assert cells(table, op_type="MatMul")["ours (% of op time)"] == pytest.approx(70 / 0.95)
+
+
+def test_unknown_ops_are_no_elementwise_arithmetic() -> None:
+    """Not even in older records, which say class A."""
+    rows = [op_row("Other", 0.6, group="A"), op_row("Add", 0.4)]
+    finding = breakdown.analyse([record_of("autoenc", rows)])
+    assert "other ops in autoenc (60 %)" in finding.summary
+    _, ours = finding.charts
+    assert ("other", 1) in ours.bands
+    assert_sound(ours)
+
+
+def test_kernels_of_more_than_the_plain_step_are_told() -> None:
+    rows = [op_row("Conv2D", 1.02, place=GPU)]
+    profile = profile_of(rows, plain_step_s=[1.0] * 5)
+    finding = breakdown.analyse([record_of("vgg", place=GPU, profile=profile)])
+    assert any(f"vgg on {H200_NAME} 102 %" in note for note in finding.notes)
+    row = cells(finding.tables[1], workload="vgg")
+    assert sum(value for name, value in row.items() if name != "workload") == pytest.approx(100)
+
+
+def test_kernels_of_older_records_tell_the_gradient_by_their_names() -> None:
+    kernels = [
+        Kernel(name=name, kind="kernel", op="aten::convolution_backward", type="Conv2DBackward", calls=1, device_s=time)
+        for name, time in (("cudnn_wgrad", 0.5), ("flip", 0.1))
+    ]
+    profile = profile_of([op_row("Conv2D", 1.0, place=GPU)], kernels=kernels)
+    table = breakdown.analyse([record_of("vgg", place=GPU, profile=profile)]).tables[-1]
+    assert [row[2] for row in table.rows] == ["Conv2DBackFilter", "Conv2DBackward"]
+
+
+def test_kernels_of_one_short_name_are_numbered() -> None:
+    names = [f"void at::native::reduce_kernel<{n}, at::native::sum_functor<float> >(int)" for n in (128, 512)]
+    assert list(breakdown.told_apart([*names, "gemm", names[0]]).values()) == [
+        "at::native::reduce_kernel<sum_functor>",
+        "at::native::reduce_kernel<sum_functor> (2)",
+        "gemm",
+    ]
 
 
 def test_inference_is_not_in_figure_3() -> None:
@@ -497,6 +535,24 @@ def test_preparing_data_comes_first() -> None:
     verdict = judged(rows, GPU, plain_step_s=[1.0] * 5)
     assert verdict.name == "data-bound"
     assert verdict.data == pytest.approx(0.6)
+
+
+def test_data_prepared_outside_ops_count() -> None:
+    """Emulators and decoders are no torch ops: the marker's wall time tells."""
+    rows = [op_row("MatMul", 0.3, flop=2e11, bytes=1e9)]
+    assert judged(rows, outside_s=0.7).name == "compute-bound"
+    verdict = judged(rows, outside_s=0.7, data_s=0.65)
+    assert verdict.name == "data-bound"
+    assert verdict.data == pytest.approx(0.65)
+
+
+def test_data_are_measured_against_the_shorter_of_both_steps() -> None:
+    rows = [op_row("MatMul", 0.3, place=GPU, flop=2e11, bytes=1e9, cpu_s=0.2)]
+    slowed = judged(rows, GPU, outside_s=1.7, plain_step_s=[1.0] * 5, data_s=0.6)
+    assert slowed.name == "data-bound"
+    assert slowed.data == pytest.approx(0.6), "the profiler slowed all but the data"
+    hurried = judged(rows, GPU, outside_s=0.7, plain_step_s=[2.0] * 5, data_s=0.6)
+    assert hurried.data == pytest.approx(0.6), "the plain steps waited longer for their data"
 
 
 def test_without_ceilings_nothing_is_claimed() -> None:

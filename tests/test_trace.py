@@ -13,10 +13,11 @@ from fuzz import survive
 from torch import nn
 from torch.profiler import ProfilerActivity, profile
 
-from fathom import trace
+from fathom import registry, trace
 from fathom.errors import DataError
 from fathom.gradients import split_convolution_backward
 from fathom.ops import layers_marked, roles
+from fathom.taxonomy import short_name
 from fathom.tracefile import Event, read
 
 
@@ -55,10 +56,10 @@ def gpu_step() -> list[Event]:
 def test_kernels_hang_under_the_op_that_launched_them() -> None:
     found = trace.breakdown(gpu_step(), {"features.conv1": "convolution"})
     rows = {row.op: row for row in found.rows()}
-    assert set(rows) == {"aten::conv2d", "aten::relu", "aten::convolution_backward"}
+    assert set(rows) == {"aten::conv2d", "aten::relu", "aten::convolution_backward", "Memcpy HtoD"}
     assert rows["aten::conv2d"].device_s == pytest.approx(10e-6)
     assert rows["aten::conv2d"].cpu_s == pytest.approx(20e-6)
-    assert rows["aten::convolution_backward"].device_s == pytest.approx(30e-6)
+    assert rows["aten::convolution_backward"].device_s == pytest.approx(27.5e-6), "the copy has half of 5 µs"
 
 
 def test_backward_is_credited_to_the_layer_whose_forward_made_it() -> None:
@@ -76,8 +77,129 @@ def test_a_read_trace_is_split_by_kernel_names() -> None:
     found = trace.breakdown(gpu_step())
     split_convolution_backward(found, device=None)
     times = {row.type: row.device_s for row in found.rows()}
-    assert times["Conv2DBackFilter"] == pytest.approx(20e-6)
+    assert times["Conv2DBackFilter"] == pytest.approx(17.5e-6)
     assert times["Conv2DBackInput"] == pytest.approx(10e-6)
+    types = {kernel.name: kernel.type for kernel in found.kernels()}
+    assert types["cudnn_wgrad_128"] == "Conv2DBackFilter"
+    assert types["cudnn_dgrad_128"] == "Conv2DBackInput"
+
+
+def test_a_kernel_that_names_no_gradient_goes_to_the_larger_one() -> None:
+    step = [
+        *gpu_step(),
+        event("cudaLaunchKernel", 58, 1, "cuda_runtime", tid=2, correlation=5),
+        event("transform", 92, 2, "kernel", tid=9, correlation=5),
+    ]
+    found = trace.breakdown(step)
+    split_convolution_backward(found, device=None)
+    assert {kernel.name: kernel.type for kernel in found.kernels()}["transform"] == "Conv2DBackFilter"
+    assert_adds_up(found)
+
+
+def assert_adds_up(found: trace.Breakdown) -> None:
+    """Rows and what is outside them are the typical step."""
+    steps = [found.steps[number] for number in found.typical]
+    whole = sum(end - begin for begin, end in steps) / len(steps) * 1e-6
+    rows = sum(row.cpu_s if row.device_s is None else row.device_s for row in found.rows())
+    assert rows + found.outside_s() == pytest.approx(whole)
+
+
+def test_kernels_of_a_graph_are_rows_and_the_notes_say_so() -> None:
+    step = [
+        *gpu_step(),
+        event("fathom.optimizer", 68, 12, "user_annotation"),
+        event("cudaGraphLaunch", 36, 2, "cuda_runtime", correlation=50),
+        event(
+            "void cutlass::Kernel2<cutlass_80_sgemm_nn>(cutlass_80_sgemm_nn::Params)", 40, 6, "kernel", correlation=50
+        ),
+        event("triton_poi_fused_relu_0", 46, 3, "kernel", correlation=50),
+        event("triton_poi_fused_add_mul_1", 49, 1, "kernel", correlation=50),
+        event("cudaGraphLaunch", 69, 2, "cuda_runtime", correlation=51),
+        event("triton_poi_fused_add_mul_2", 92, 4, "kernel", correlation=51),
+    ]
+    found = trace.breakdown(step)
+    rows = {row.op: row for row in found.rows()}
+    product = rows["cutlass::Kernel2<cutlass_80_sgemm_nn>"]
+    assert (product.type, product.layer, product.role, product.phase) == ("MatMul", "", "", "forward")
+    assert product.device_s == pytest.approx(6e-6)
+    assert product.cpu_s == 0
+    assert rows["triton_poi_fused_relu_0"].type == "Relu"
+    assert (rows["triton_poi_fused_add_mul_1"].type, rows["triton_poi_fused_add_mul_1"].group) == ("Other", "other")
+    assert rows["triton_poi_fused_add_mul_2"].phase == "optimizer"
+    assert_adds_up(found)
+    (note,) = found.notes
+    assert "launched by no op" in note
+    assert {kernel.op for kernel in found.kernels() if "triton" in kernel.name} == {""}
+
+
+def test_every_kernel_of_a_plain_trace_has_its_op_and_no_note() -> None:
+    assert trace.breakdown([each for each in gpu_step() if each.cat != "gpu_memcpy"]).notes == []
+
+
+def test_kernels_that_overlap_share_their_time() -> None:
+    """20-50 and 30-60: 10 alone, 20 together, 10 alone; a third joins at 40-50."""
+    step = [
+        event("fathom.step", 0, 100, "user_annotation"),
+        event("aten::mm", 2, 4),
+        event("cudaLaunchKernel", 3, 1, "cuda_runtime", correlation=1),
+        event("aten::add", 8, 4),
+        event("cudaLaunchKernel", 9, 1, "cuda_runtime", correlation=2),
+        event("gemm", 20, 30, "kernel", tid=7, correlation=1),
+        event("add_kernel", 30, 30, "kernel", tid=8, correlation=2),
+    ]
+    found = trace.breakdown(step)
+    assert {row.op: row.device_s for row in found.rows()} == pytest.approx({"aten::mm": 20e-6, "aten::add": 20e-6})
+    assert found.outside_s() == pytest.approx(60e-6)
+    third = event("Memset (Device)", 40, 10, "gpu_memset", tid=9, correlation=77)
+    found = trace.breakdown([*step, third])
+    expected = {"aten::mm": 10 + 5 + 10 / 3, "aten::add": 5 + 10 / 3 + 10, "Memset": 10 / 3}
+    assert {row.op: row.device_s for row in found.rows()} == pytest.approx({k: v * 1e-6 for k, v in expected.items()})
+    assert found.outside_s() == pytest.approx(60e-6)
+
+
+def test_kernels_that_run_after_the_step_that_launched_them_still_add_up() -> None:
+    """As in a foreign trace, where nobody waits for the GPU: each step launches 50 µs in its first 10 of 20."""
+    events = []
+    for step in range(2):
+        begin = 20 * step
+        events += [
+            event(f"ProfilerStep#{step}", begin, 20, "user_annotation"),
+            event("aten::mm", begin + 1, 4),
+            event("cudaLaunchKernel", begin + 2, 1, "cuda_runtime", correlation=step),
+            event("gemm", 10 + 50 * step, 50, "kernel", correlation=step),
+        ]
+    found = trace.breakdown(events)
+    assert found.steps == [(0, 20), (20, 110)], "the last is over when its kernel is"
+    (row,) = found.rows()
+    assert row.device_s == pytest.approx(50e-6)
+    assert row.calls == 1
+    assert_adds_up(found)
+
+
+def test_kernels_are_of_the_same_steps_as_rows() -> None:
+    events = []
+    for step, duration in enumerate([10, 11, 12, 500]):
+        begin = 1000 * step
+        events += [
+            event("fathom.step", begin, duration + 50, "user_annotation"),
+            event("aten::mm", begin + 1, 4),
+            event("cudaLaunchKernel", begin + 2, 1, "cuda_runtime", correlation=step),
+            event("gemm", begin + 20, duration, "kernel", correlation=step),
+        ]
+    found = trace.breakdown(events)
+    ((row,), (kernel,)) = found.rows(), found.kernels()
+    assert row.device_s == pytest.approx(kernel.device_s) == pytest.approx(11.5e-6)
+
+
+def test_data_prepared_outside_ops_has_its_wall_time() -> None:
+    step = [
+        event("fathom.step", 0, 100, "user_annotation"),
+        event("fathom.data", 5, 60, "user_annotation"),
+        event("aten::copy_", 6, 2),
+        event("fathom.data", 80, 10, "user_annotation"),
+    ]
+    assert trace.breakdown(step).data_s() == pytest.approx(70e-6)
+    assert trace.breakdown(gpu_step()).data_s() is None
 
 
 def test_an_interrupted_step_is_no_typical_one() -> None:
@@ -172,7 +294,10 @@ def test_rows_and_outside_add_up_to_the_step(tmp_path: Path) -> None:
     ((begin, end),) = found.steps
     rows = found.rows()
     assert sum(row.cpu_s for row in rows) + found.outside_s() == pytest.approx((end - begin) * 1e-6, rel=1e-6)
-    assert {row.role for row in rows} >= {"convolution", "fully connected", "loss"}
+    assert {row.role for row in rows} == {"convolution", "fully connected", "network", "loss"}
+    roles_of = {(row.type, row.phase): row.role for row in rows}
+    assert roles_of["Relu", "forward"] == roles_of["ReluGrad", "backward"] == "network", "in the network's own forward"
+    assert roles_of["CrossEntropy", "forward"] == "loss"
     per_step = found.per_step_s()
     assert sum(sum(series) for series in per_step.values()) == pytest.approx(sum(row.cpu_s for row in rows))
 
@@ -185,6 +310,115 @@ def test_attention_on_a_cpu_is_counted(tmp_path: Path) -> None:
     recorder.export_chrome_trace(str(tmp_path / "t.json"))
     rows = trace.breakdown(read(tmp_path / "t.json")).rows()
     assert sum(row.flop for row in rows if row.group == "B") == 2 * (2 * 2 * 3 * 10 * 12 * 8)
+
+
+class Attending(nn.Module):
+    """Attention and a loss in the forward of the network itself, in no module of their own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.project = nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.project(x)
+        x = nn.functional.scaled_dot_product_attention(x, x, x)
+        return nn.functional.cross_entropy(x.flatten(0, 2), torch.zeros(60, dtype=torch.long))
+
+
+def test_what_the_network_itself_calls_is_no_loss(tmp_path: Path) -> None:
+    network = Attending()
+    with layers_marked({"": network}), profile(activities=[ProfilerActivity.CPU]) as recorder:
+        (2 * network(torch.randn(2, 3, 10, 8))).backward()
+    recorder.export_chrome_trace(str(tmp_path / "t.json"))
+    rows = trace.breakdown(read(tmp_path / "t.json"), roles({"": network})).rows()
+    role_of = {row.op: row.role for row in rows if row.phase == "forward"}
+    (attention,) = [role for op, role in role_of.items() if "dot_product" in op]
+    assert attention == role_of["aten::cross_entropy_loss"] == "network"
+    assert role_of["aten::mul"] == "loss"
+
+
+class Judge(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return nn.functional.cross_entropy(x, torch.zeros(len(x), dtype=torch.long))
+
+
+def test_every_part_of_a_composite_op_is_credited_in_backward(tmp_path: Path) -> None:
+    network = nn.Sequential(nn.Linear(6, 5), Judge())
+    with layers_marked({"": network}), profile(activities=[ProfilerActivity.CPU]) as recorder:
+        network(torch.randn(4, 6)).backward()
+    recorder.export_chrome_trace(str(tmp_path / "t.json"))
+    rows = trace.breakdown(read(tmp_path / "t.json"), roles({"": network})).rows()
+    layers = {row.op: row.layer for row in rows if row.phase == "backward"}
+    assert layers["aten::nll_loss_backward"] == layers["aten::_log_softmax_backward_data"] == "1"
+
+
+@pytest.mark.parametrize("train", [True, False])
+def test_a_foreign_trace_tells_its_phases_and_leaves_roles_open(tmp_path: Path, train: bool) -> None:
+    network = Network()
+    optimizer = torch.optim.SGD(network.parameters())
+    with profile(activities=[ProfilerActivity.CPU]) as recorder, torch.set_grad_enabled(train):
+        loss = network(torch.randn(4, 3, 15, 15)).square().mean()
+        if train:
+            loss.backward()
+            optimizer.step()
+    recorder.export_chrome_trace(str(tmp_path / "t.json"))
+    found = trace.breakdown(read(tmp_path / "t.json"))
+    rows = found.rows()
+    assert found.phase == ("train" if train else "infer")
+    assert {row.phase for row in rows} == ({"forward", "backward", "optimizer"} if train else {"forward"})
+    assert {row.role for row in rows} == ({"", "optimizer"} if train else {""})
+
+
+def test_what_is_in_no_phase_of_ours_is_neither_forward_nor_loss() -> None:
+    found = trace.breakdown([*gpu_step(), event("aten::stack", 95, 2)])
+    (row,) = [row for row in found.rows() if row.op == "aten::stack"]
+    assert (row.phase, row.role) == ("other", "other")
+
+
+@pytest.mark.parametrize(
+    ("workload", "layer", "role"),
+    [
+        ("seq2seq", "attention.query", "attention"),
+        ("speech", "recurrent4.input", "recurrence"),
+        ("memnet", "hops.0", "memory"),
+    ],
+)
+def test_the_parts_that_the_paper_names_say_their_roles(workload: str, layer: str, role: str) -> None:
+    model = registry.workload(workload).configured("tiny").model()
+    assert roles({"": model})[layer] == role
+
+
+@pytest.mark.parametrize(
+    ("kernel", "short"),
+    [
+        ("Memcpy HtoD (Pinned -> Device)", "Memcpy HtoD"),
+        ("void cutlass::Kernel2<cutlass_80_simt_sgemm_64x64_nn>(cutlass_80_simt_sgemm_64x64_nn::Params)",
+         "cutlass::Kernel2<cutlass_80_simt_sgemm_64x64_nn>"),
+        ("std::enable_if<!(false), void>::type internal::gemvx::kernel<int, float, false, 6>(cublasGemvParams<int>)",
+         "internal::gemvx::kernel<int,float,false,6>"),
+        ("void at::native::(anonymous namespace)::max_pool_forward_nhwc<float, int>(float const*, int)",
+         "at::native::max_pool_forward_nhwc<float,int>"),
+        ("void at::native::vectorized_elementwise_kernel<4, at::native::BinaryFunctor<float, float, float, "
+         "at::native::binary_internal::MulFunctor<float> >, std::array<char*, 3ul> >(int, std::array<char*, 3ul>)",
+         "at::native::vectorized_elementwise_kernel<MulFunctor>"),
+        ("triton_poi_fused_add_0", "triton_poi_fused_add_0"),
+    ],
+)  # fmt: skip
+def test_short_names_of_kernels(kernel: str, short: str) -> None:
+    assert short_name(kernel) == short
+
+
+def test_a_long_name_keeps_what_tells_it_apart() -> None:
+    long = "sm80_xmma_gemm_f32f32_f32f32_f32_tn_n_tilesize{}_stage3_warpsize1x2x1_ffma_aligna4_alignc4"
+    long += "_execute_kernel__5x_cublas"
+    names = {short_name(long.format(tile)) for tile in ("32x32x8", "64x64x8")}
+    assert names == {
+        f"sm80_xmma_gemm_f32_tn_n_tilesize{tile}_stage3_warpsize1x2x1_ffma_aligna4_alignc4"
+        for tile in ("32x32x8", "64x64x8")
+    }
+    names = {short_name("kernel_" + 200 * "x" + tile) for tile in ("32x32x8", "64x64x8")}
+    assert len(names) == 2
+    assert max(map(len, names)) <= 90
 
 
 def test_lstm_on_a_cpu_is_counted(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ the ratio of the two.
 from __future__ import annotations
 
 import dataclasses
+from collections import defaultdict
 from typing import Any
 
 import torch
@@ -17,32 +18,46 @@ from fathom.timing import fastest
 from fathom.trace import Breakdown, Occurrence
 
 BACKWARD = "Conv2DBackward"
+FILTER, INPUT = "wgrad", "dgrad"  # as cuDNN's kernels say
 REPEATS = 3
 NAMED = 0.8  # of an op's time in kernels that say which gradient they compute, to go by their names
 
 
 def split_convolution_backward(found: Breakdown, device: torch.device | None) -> list[str]:
     """Replaces every convolution backward by its two halves, in place; gives notes on how it was done."""
-    halves: dict[str, float] = {}
-    replaced: list[Occurrence] = []
-    measured = guessed = 0
+    alike: dict[str, list[Occurrence]] = defaultdict(list)
     for call in found.occurrences:
-        if call.type != BACKWARD:
-            replaced.append(call)
-            continue
-        key = repr((call.args.get("Input Dims"), call.args.get("Input Strides"), call.args.get("Concrete Inputs")))
-        if key not in halves:
-            share = _share_of_filter(call, device)
-            measured, guessed = measured + (share is not None), guessed + (share is None)
-            halves[key] = 0.5 if share is None else share
-        replaced += _two(call, halves[key])
-    found.occurrences[:] = replaced
+        if call.type == BACKWARD:
+            alike[_key(call)].append(call)
+    parts: dict[int, list[Occurrence]] = {}
+    guessed = 0
+    for calls in alike.values():
+        share = _share_of_filter(calls, device)
+        guessed += share is None
+        parts |= {id(call): _two(call, 0.5 if share is None else share) for call in calls}
+    for piece in found.gpu:
+        if id(piece.owner) in parts:
+            piece.owner = _half_of(piece.name, parts[id(piece.owner)])
+    found.occurrences[:] = [part for call in found.occurrences for part in parts.get(id(call), [call])]
+    measured = len(alike) - guessed
     notes = []
     if measured:
         notes.append(f"convolution backward: filter and input gradient of {measured} distinct calls told apart")
     if guessed:
         notes.append(f"convolution backward: {guessed} distinct calls shared half and half between the gradients")
     return notes
+
+
+def _key(call: Occurrence) -> str:
+    return repr((call.args.get("Input Dims"), call.args.get("Input Strides"), call.args.get("Concrete Inputs")))
+
+
+def _half_of(kernel: str, halves: list[Occurrence]) -> Occurrence:
+    """The gradient that a kernel computes by its name, or else the one that takes longer."""
+    for word, kind in ((FILTER, "Conv2DBackFilter"), (INPUT, "Conv2DBackInput")):
+        if word in kernel:
+            halves = [half for half in halves if half.type == kind] or halves
+    return max(halves, key=lambda half: half.device_us)
 
 
 def _two(call: Occurrence, filter_share: float) -> list[Occurrence]:
@@ -70,15 +85,16 @@ def _two(call: Occurrence, filter_share: float) -> list[Occurrence]:
     return parts
 
 
-def _share_of_filter(call: Occurrence, device: torch.device | None) -> float | None:
+def _share_of_filter(calls: list[Occurrence], device: torch.device | None) -> float | None:
     """The filter gradient's part of the two, or None where it can neither be read off nor timed."""
+    call = calls[0]
     inputs = Call.traced(call.op, call.args)
     mask = inputs.value(10)
     if isinstance(mask, list) and not mask[0]:
         return 1.0
     if isinstance(mask, list) and not mask[1]:
         return 0.0
-    named = _share_by_kernel_names(call)
+    named = _share_by_kernel_names(calls)
     if device is None or named is not None:
         return named
     arguments = _arguments(call, inputs, device)
@@ -90,12 +106,13 @@ def _share_of_filter(call: Occurrence, device: torch.device | None) -> float | N
     return for_filter / (for_filter + for_input)
 
 
-def _share_by_kernel_names(call: Occurrence) -> float | None:
+def _share_by_kernel_names(calls: list[Occurrence]) -> float | None:
     """cuDNN says wgrad and dgrad in most of its kernels' names; None where it does not for a good part of the time."""
-    filters = sum(time for name, time in call.kernels if "wgrad" in name)
-    inputs = sum(time for name, time in call.kernels if "dgrad" in name)
+    kernels = [kernel for call in calls for kernel in call.kernels]
+    filters = sum(time for name, time in kernels if FILTER in name)
+    inputs = sum(time for name, time in kernels if INPUT in name)
     known = filters + inputs
-    return filters / known if filters and inputs and known >= NAMED * call.device_us else None
+    return filters / known if filters and inputs and known >= NAMED * sum(time for _, time in kernels) else None
 
 
 def _arguments(call: Occurrence, inputs: Call, device: torch.device) -> list[Any] | None:

@@ -60,7 +60,8 @@ def profiled(session: Session, plain_step_s: Sequence[float] | None = None, trac
         gpu=gpu_time(events, found.steps),
         ceiling_flop_per_s=matrix,
         ceiling_bytes_per_s=copy,
-        notes=notes,
+        notes=[*found.notes, *notes],
+        data_s=found.data_s(),
     )
 
 
@@ -104,7 +105,7 @@ _PLAIN: list[tuple[tuple[type[nn.Module], ...], str]] = [
 
 @contextmanager
 def layers_marked(networks: Mapping[str, nn.Module]) -> Iterator[None]:
-    """While open, every module's forward is marked in the trace with the module's path."""
+    """While open, every module's forward is marked in the trace with the module's path; the network's own is ""."""
     open_marks: list[record_function] = []
     handles = []
 
@@ -120,9 +121,8 @@ def layers_marked(networks: Mapping[str, nn.Module]) -> Iterator[None]:
         open_marks.pop().__exit__(None, None, None)
 
     for path, module in _modules(networks):
-        if path:
-            handles.append(module.register_forward_pre_hook(enter(path)))
-            handles.append(module.register_forward_hook(leave, always_call=True))
+        handles.append(module.register_forward_pre_hook(enter(path)))
+        handles.append(module.register_forward_hook(leave, always_call=True))
     try:
         yield
     finally:

@@ -45,7 +45,7 @@ class OpRow:
     shapes: str  # of the inputs
     calls: float
     cpu_s: float  # on the CPU, children included
-    device_s: float | None  # kernels launched by it; None on a CPU run
+    device_s: float | None  # kernels launched by it, sharing what they overlap; None on a CPU run
     flop: float
     bytes: float  # inputs read once and outputs written once
 
@@ -57,9 +57,9 @@ class Kernel:
     name: str
     kind: str  # kernel, memcpy or memset
     op: str  # the op that launched it, as its rows name it; "" where none did
-    type: str  # that op's type
+    type: str  # that op's type, or what the kernel's own name tells
     calls: float
-    device_s: float
+    device_s: float  # its duration: two at once count twice, and share the time in rows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,6 +109,7 @@ class Profile:
     ceiling_flop_per_s: float | None = None  # a measured matrix product on this device, in the run's precision
     ceiling_bytes_per_s: float | None = None  # a measured copy
     notes: list[str] = field(default_factory=list)
+    data_s: float | None = None  # per step, wall time of preparing data, in ops or not; None where it was not marked
 
     @property
     def slowdown(self) -> float | None:

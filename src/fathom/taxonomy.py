@@ -1,11 +1,13 @@
 """From torch's ops to the op types and classes A-G of the 2016 paper, in one table.
 
 A name in the table claims everything that runs inside it: the time of aten::conv2d is convolution, whatever library
-does it. Names not in the table are looked into; what is a leaf and still unknown is typed "Other".
+does it. Names not in the table are looked into; what is a leaf and still unknown is typed "Other", in a class of its
+own. A kernel that no op launched is typed by what its name says.
 """
 
 from __future__ import annotations
 
+import re
 from functools import cache
 
 GROUPS = {
@@ -17,6 +19,7 @@ GROUPS = {
     "F": "Optimization",
     "G": "Data movement",
 }
+UNKNOWN = "other"  # the class of what the table does not know; the paper has none
 
 # class -> op type -> torch ops, without "aten::" and without the trailing "_" of in-place variants
 _TABLE: dict[str, dict[str, str]] = {
@@ -93,10 +96,50 @@ _TABLE: dict[str, dict[str, str]] = {
 }
 
 _GROUP_OF = {kind: group for group, kinds in _TABLE.items() for kind in kinds}
-_GROUP_OF |= {"Conv2DBackFilter": "D", "Conv2DBackInput": "D", "Other": "A"}
+_GROUP_OF |= {"Conv2DBackFilter": "D", "Conv2DBackInput": "D"}
 _TYPE_OF = {op: kind for kinds in _TABLE.values() for kind, ops in kinds.items() for op in ops.split()}
 
-_WRAPPERS = {"to", "type_as", "resolve_conj", "resolve_neg", "linear", "matmul", "dropout"}
+# op type -> words in a kernel's name, in small letters; the first that fits
+_KERNELS: dict[str, str] = {
+    "Fill": "memset fillfunctor",
+    "Copy": "memcpy direct_copy",
+    "Conv2DBackFilter": "wgrad",
+    "Conv2DBackInput": "dgrad",
+    "Attention": "flash_fwd flash_bwd fmha attention",
+    "Conv2D": "fprop convolve conv2d winograd fft2d",
+    "MatMul": "gemm gemv cutlass cublas",
+    "CrossEntropy": "nll_loss",
+    "CTCLoss": "ctc_loss",
+    "LSTM": "rnncell",
+    "BatchNormGrad": "batchnorm_bw batch_norm_backward layer_norm_grad",
+    "BatchNorm": "batchnorm batch_norm layer_norm",
+    "Select": "where_kernel",
+    "Softmax": "softmax",
+    "MaxPoolGrad": "max_pool_backward",
+    "MaxPool": "max_pool",
+    "Dropout": "dropout",
+    "Concat": "catarray",
+    "Gather": "indexselect gather",
+    "ReluGrad": "threshold",
+    "Relu": "clamp relu",
+    "Tanh": "tanh sigmoid",
+    "Mul": "mulfunctor",
+    "Div": "divfunctor",
+    "Sum": "reduce_kernel",
+    "Add": "functor_add functoronself_add",
+}
+
+_WRAPPERS = {
+    "is_pinned",
+    "broadcast_tensors",
+    "to",
+    "type_as",
+    "resolve_conj",
+    "resolve_neg",
+    "linear",
+    "matmul",
+    "dropout",
+}
 
 _SPELLING = {"RMSprop": "RMSProp"}  # as the paper's Fig. 3 has it
 
@@ -112,18 +155,85 @@ def type_of(op: str) -> str | None:
 
 @cache
 def group_of(kind: str) -> str:
-    """The class letter of an op type."""
-    return "F" if kind.startswith("Apply") else _GROUP_OF[kind]
+    """The class letter of an op type; "other" for what is in no class."""
+    return "F" if kind.startswith("Apply") else _GROUP_OF.get(kind, UNKNOWN)
 
 
 def leaf_type(op: str) -> str | None:
     """The op type of a leaf that is not in the table, or None for autograd's own bookkeeping."""
     if op.startswith(("autograd::", "torch::autograd::")) or op.rstrip("0123456789").endswith("Backward"):
         return None
+    if op.startswith("triton_"):
+        return kernel_type(op)
     # a wrapper that had nothing to wrap only looked at a tensor
     return "Shape" if op.removeprefix("aten::") in _WRAPPERS else "Other"
+
+
+@cache
+def kernel_type(kernel: str) -> str:
+    """The op type that a kernel's name tells; a compiled one is known if it is of one op alone."""
+    if kernel.startswith("triton_"):
+        return type_of("aten::" + re.sub(r"^triton_\w+?_fused_|_\d+$", "", kernel)) or "Other"
+    name = kernel.lower()
+    return next((kind for kind, words in _KERNELS.items() if any(word in name for word in words.split())), "Other")
 
 
 def update_type(optimizer: str) -> str:
     """The op type of an optimizer's work, from torch's name for the optimizer: Adam -> ApplyAdam; Clip before it."""
     return f"Apply{_SPELLING.get(optimizer, optimizer)}"
+
+
+# in the template arguments of very many kernels, so that they tell none from another
+_COMMON = (
+    "void bool char short int long float double unsigned const true false half std array at native c10 anonymous "
+    "namespace lambda operator auto type enable_if ul detail internal binary_internal BinaryFunctor UnaryFunctor "
+    "AUnaryFunctor BUnaryFunctor ReduceOp func_wrapper_t gpu_kernel_impl gpu_kernel_impl_nocast TensorListMetadata "
+    "TensorIteratorBase TensorIterator TrivialOffsetCalculator OffsetCalculator memory OpaqueType function_traits "
+    "LoadWithoutCast StoreWithoutCast LoadWithCast StoreWithCast BFloat16 Half uint32_t int64_t Params "
+    "Scalar templates cuda cub at_cuda_detail"
+)
+LONGEST_NAME, HINTS = 90, 2
+
+
+@cache
+def short_name(kernel: str) -> str:
+    """A kernel's name without its return type and call arguments, which may run to thousands of letters.
+
+    Of the template arguments, those stay that tell kernels apart: what is computed, or else the numbers.
+    """
+    if kernel.startswith(("Memcpy", "Memset")):
+        return kernel.partition(" (")[0]
+    signature = kernel.replace("(anonymous namespace)::", "")
+    bare, arguments = _parted(signature)
+    common = _COMMON.split()
+    words = dict.fromkeys(word for word in re.findall(r"\b[A-Za-z_]\w*", arguments) if word not in common)
+    hint = ", ".join(list(words)[:HINTS]) or arguments.replace(", ", ",")
+    return _cut(f"{bare}<{hint}>" if hint else bare)
+
+
+def _parted(signature: str) -> tuple[str, str]:
+    """The name of a C++ function, and its template arguments: what is in brackets is no return type's end."""
+    begin, depth, arguments, opened = 0, 0, "", 0
+    for place, letter in enumerate(signature):
+        if letter == "<":
+            opened = place if depth == 0 else opened
+            depth += 1
+        elif letter == ">" and depth:
+            depth -= 1
+            arguments = signature[opened + 1 : place] if depth == 0 else arguments
+        elif letter == " " and depth == 0:  # what came before was the return type
+            begin, arguments = place + 1, ""
+        elif letter == "(" and depth == 0:
+            signature = signature[:place]
+            break
+    return re.sub(r"<.*", "", signature[begin:]), arguments.strip()
+
+
+def _cut(name: str) -> str:
+    """Without what cuBLAS and cuDNN say in every name; what is still too long is cut within, as ends differ most."""
+    name = re.sub(r"_execute(?=\w*_kernel)|_kernel__5x_(cublas|cudnn)$", "", name)
+    name = re.sub(r"(_c?[bt]?f\d+)(_?c?[bt]?f\d+)+(?=_)", r"\1", name)  # the types of inputs, sums and outputs
+    if len(name) <= LONGEST_NAME:
+        return name
+    kept = LONGEST_NAME // 3
+    return f"{name[:kept]}…{name[kept + 1 - LONGEST_NAME :]}"

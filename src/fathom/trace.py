@@ -2,11 +2,13 @@
 
 Every CPU thread is walked once, with a stack of the markers and ops that are open. The outermost op that the taxonomy
 knows claims what runs inside it; a kernel belongs to the op that launched it; a backward op belongs to the layer whose
-forward made it (autograd's sequence numbers tell).
+forward made it (autograd's sequence numbers tell). A kernel that no op launched, as those of a CUDA graph, is a row of
+its own. Where several kernels run at once, each has its equal part of the time, so that rows add up on a GPU, too.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
@@ -15,12 +17,14 @@ from typing import Any
 
 from fathom.flops import Call, bytes_moved, flop
 from fathom.record import Kernel, OpRow
-from fathom.taxonomy import group_of, leaf_type, type_of, update_type
+from fathom.taxonomy import group_of, kernel_type, leaf_type, short_name, type_of, update_type
 from fathom.tracefile import Event, collector_off
 
 STEP = "fathom.step"
 LIFE = "fathom.life"  # around setup and all steps, where the whole program is looked at
 LAYER = "fathom.layer "  # followed by the module path
+MODULE = "nn.Module: "  # so a foreign trace taken with_stack names its modules
+DATA = "fathom.data"
 PHASES = {f"fathom.{phase}": phase for phase in ("data", "forward", "backward", "optimizer")}
 GPU_KINDS = {"kernel": "kernel", "gpu_memcpy": "memcpy", "gpu_memset": "memset"}
 LAUNCH_KINDS = {"cuda_runtime", "cuda_driver"}
@@ -28,7 +32,7 @@ LAUNCH_KINDS = {"cuda_runtime", "cuda_driver"}
 
 @dataclass(slots=True)
 class Occurrence:
-    """One op call: the outermost one that has a type."""
+    """One op call, the outermost one that has a type; or a kernel that no op launched."""
 
     op: str
     type: str
@@ -39,7 +43,22 @@ class Occurrence:
     cpu_us: float
     args: Mapping[str, Any]
     device_us: float = 0.0
-    kernels: list[tuple[str, float]] = field(default_factory=list)
+    kernels: list[tuple[str, float]] = field(default_factory=list)  # with their part of the time, in microseconds
+    calls: int = 1  # 0 for what an op's kernels did in a later step than the one that called it
+    by_kernel: bool = False  # no op launched it
+
+
+@dataclass(slots=True)
+class Piece:
+    """One kernel or copy on the GPU."""
+
+    kind: str
+    name: str
+    begin: float
+    end: float
+    correlation: int
+    owner: Occurrence | None  # the op that launched it; where none did and it ran in a step, what stands for it
+    step: int | None = None  # in which it began
 
 
 @dataclass(slots=True)
@@ -64,7 +83,8 @@ class Breakdown:
 
     occurrences: list[Occurrence]
     steps: list[tuple[float, float]]  # begin and end
-    gpu: list[tuple[str, str, float, float, Occurrence | None]]  # kind, name, begin, duration, launched by
+    gpu: list[Piece]
+    data_us: list[float] | None = None  # of each step, under the data marker; None in a trace without it
 
     @property
     def on_gpu(self) -> bool:
@@ -76,6 +96,23 @@ class Breakdown:
         order = sorted(range(len(self.steps)), key=lambda step: self.steps[step][1] - self.steps[step][0])
         quarter = len(order) // 4
         return set(order[quarter : len(order) - quarter])
+
+    @property
+    def phase(self) -> str:
+        """What the trace is of: training, if anything was learnt in it."""
+        return "train" if any(call.phase in {"backward", "optimizer"} for call in self.occurrences) else "infer"
+
+    @property
+    def notes(self) -> list[str]:
+        """What a reader of the rows must know."""
+        hidden = sum(call.device_us for call in self.occurrences if call.by_kernel)
+        if not hidden:
+            return []
+        percent = 100 * hidden / sum(call.device_us for call in self.occurrences)
+        return [
+            f"{percent:.3g} % of the kernel time was launched by no op in the trace (CUDA graphs, compiled code): "
+            "these rows are kernels, with neither a layer nor FLOP"
+        ]
 
     def rows(self) -> list[OpRow]:
         """Occurrences gathered by op, place and shapes; the mean of the typical steps, so that rows add up."""
@@ -91,6 +128,7 @@ class Breakdown:
         op, kind, layer, role, phase, shapes = key
         args = calls[0].args
         inputs = Call.traced(op.partition(" ")[0], args)
+        count = sum(call.calls for call in calls) / steps
         return OpRow(
             op=op,
             type=kind,
@@ -99,21 +137,27 @@ class Breakdown:
             role=role,
             phase=phase,
             shapes=shapes,
-            calls=len(calls) / steps,
+            calls=count,
             cpu_s=sum(call.cpu_us for call in calls) / steps * 1e-6,
             device_s=sum(call.device_us for call in calls) / steps * 1e-6 if self.on_gpu else None,
-            flop=flop(inputs) * len(calls) / steps,
-            bytes=bytes_moved(inputs) * len(calls) / steps,
+            flop=flop(inputs) * count,
+            bytes=bytes_moved(inputs) * count,
         )
 
     def kernels(self) -> list[Kernel]:
-        """Every kernel and copy of the file under its op, longest first; per step, over all steps."""
+        """Every kernel and copy under its op, longest first; per step, the mean of the typical steps as in rows.
+
+        A kernel's time is its own duration: two at once count twice here, and share their time in rows.
+        """
+        typical = self.typical
         totals: dict[tuple[str, str, str, str], list[float]] = defaultdict(lambda: [0.0, 0.0])
-        for kind, name, _, duration, owner in self.gpu:
-            total = totals[kind, name, owner.op if owner else "", owner.type if owner else ""]
-            total[0] += 1
-            total[1] += duration
-        count = len(self.steps)
+        for piece in self.gpu:
+            if piece.step in typical and piece.owner is not None:
+                op = "" if piece.owner.by_kernel else piece.owner.op
+                total = totals[piece.kind, piece.name, op, piece.owner.type]
+                total[0] += 1
+                total[1] += piece.end - piece.begin
+        count = len(typical)
         found = [
             Kernel(name=name, kind=kind, op=op, type=type_, calls=calls / count, device_s=time / count * 1e-6)
             for (kind, name, op, type_), (calls, time) in totals.items()
@@ -129,25 +173,18 @@ class Breakdown:
 
     def outside_s(self) -> float:
         """Per typical step, the time in no op; on a GPU, the time in which no kernel ran."""
-        typical = self.typical
-        busy = self._busy_us()
-        outside = [
-            max(0.0, end - begin - busy[step]) for step, (begin, end) in enumerate(self.steps) if step in typical
-        ]
-        return sum(outside) / len(typical) * 1e-6
-
-    def _busy_us(self) -> list[float]:
-        """Of each step, the time in ops, or in kernels."""
-        if self.on_gpu:
-            begins = [begin for begin, _ in self.steps]
-            running: list[list[tuple[float, float]]] = [[] for _ in self.steps]
-            for _, _, begin, duration, _ in self.gpu:
-                running[max(0, bisect_right(begins, begin) - 1)].append((begin, begin + duration))
-            return [_covered(kernels, *step) for kernels, step in zip(running, self.steps, strict=True)]
         busy = [0.0] * len(self.steps)
         for call in self.occurrences:
-            busy[call.step] += call.cpu_us
-        return busy
+            busy[call.step] += call.device_us if self.on_gpu else call.cpu_us
+        return self._typical_s([max(0.0, end - begin - busy[step]) for step, (begin, end) in enumerate(self.steps)])
+
+    def data_s(self) -> float | None:
+        """Per typical step, the wall time of preparing data, in ops or not; None where no marker tells."""
+        return None if self.data_us is None else self._typical_s(self.data_us)
+
+    def _typical_s(self, each_us: list[float]) -> float:
+        typical = self.typical
+        return sum(each_us[step] for step in typical) / len(typical) * 1e-6
 
 
 @collector_off()
@@ -162,28 +199,38 @@ def breakdown(events: Iterable[Event], roles: Mapping[str, str] | None = None) -
         elif category in {"cpu_op", "user_annotation", "python_function"} or category in LAUNCH_KINDS:
             threads[event.pid, event.tid].append(event)
     steps = _steps(threads.values(), gpu_events)
-    walk = _Walk(steps, roles or {})
+    names = {event.name for thread in threads.values() for event in thread}
+    walk = _Walk(steps, roles or {}, names)
     # the thread that holds the forward pass goes first, so that sequence numbers are known when backward asks
     for thread in sorted(threads.values(), key=_first_forward):
         walk.thread(thread)
-    return Breakdown(walk.occurrences, steps, walk.linked(gpu_events))
+    pieces = walk.linked(gpu_events)
+    steps = _stretched(steps, pieces)
+    walk.share(pieces, steps)
+    return Breakdown(walk.occurrences, steps, pieces, walk.data_us if DATA in names else None)
 
 
 class _Walk:
     """The state of walking all threads: what was found, and what links them."""
 
-    def __init__(self, steps: list[tuple[float, float]], roles: Mapping[str, str]) -> None:
+    def __init__(self, steps: list[tuple[float, float]], roles: Mapping[str, str], names: set[str]) -> None:
         self.begins = [begin for begin, _ in steps]
         self.ends = [end for _, end in steps]
         self.roles = roles
+        self.phased = "fathom.forward" in names
+        self.named = any(name.startswith((LAYER, MODULE)) for name in names)
+        self.learns = any(name.startswith("autograd::engine::evaluate_function") for name in names)
         self.occurrences: list[Occurrence] = []
+        self.data_us = [0.0] * len(steps)
         self.layer_of: dict[int, tuple[str, str]] = {}  # autograd sequence number -> layer and role
         self.launched_by: dict[int, Occurrence] = {}
+        self.launched_in: dict[int, Frame] = {}  # where no typed op was open
         self.last_backward = ("", "")
 
     def thread(self, events: list[Event]) -> None:
         events.sort(key=lambda event: (event.ts, -event.dur))
-        stack = [Frame(end=float("inf"), event=None)]
+        # a foreign trace marks backward, optimizer and data at most: what is in none of them is forward
+        stack = [Frame(end=float("inf"), event=None, phase="" if self.phased else "forward")]
         for event in events:
             while stack[-1].end <= event.ts:
                 self._close(stack)
@@ -202,26 +249,36 @@ class _Walk:
         stack.append(frame)
         if event.cat != "cpu_op":
             self._marker(event.name, frame)
+            if event.name == DATA and parent.phase != "data":
+                self._data(event)
             return
         frame.is_op = True
         parent.has_ops = True
         if frame.claimed is None:
             self._op(event, frame)
+        elif frame.phase != "backward" and "Sequence number" in event.args:
+            # a composite op makes several nodes of backward, one for each op inside it
+            self.layer_of[event.args["Sequence number"]] = (frame.claimed.layer, frame.claimed.role)
 
     def _marker(self, name: str, frame: Frame) -> None:
         if name in PHASES:
             frame.phase = PHASES[name]
         elif name.startswith(LAYER):
             frame.layer = name.removeprefix(LAYER)
-            frame.role = self.roles.get(frame.layer, frame.role)
-        elif name.startswith("nn.Module: "):  # a foreign trace taken with_stack names its modules so
-            frame.layer = f"{frame.layer}.{name.removeprefix('nn.Module: ')}".lstrip(".")
+            frame.role = self.roles.get(frame.layer, frame.role or "network")
+        elif name.startswith(MODULE):
+            frame.layer = f"{frame.layer}.{name.removeprefix(MODULE)}".lstrip(".")
         elif name.startswith("Optimizer.step#"):
             frame.phase, frame.optimizer = "optimizer", name.removeprefix("Optimizer.step#").split(".")[0]
         elif name.startswith("Optimizer.zero_grad"):
             frame.phase = "optimizer"
         elif name.startswith("enumerate(DataLoader)"):
             frame.phase = "data"
+
+    def _data(self, event: Event) -> None:
+        step = self._step_at(event.ts)
+        if step is not None:
+            self.data_us[step] += min(event.dur, self.ends[step] - event.ts)
 
     def _op(self, event: Event, frame: Frame) -> None:
         name, args = event.name, event.args
@@ -230,7 +287,7 @@ class _Walk:
             frame.phase = "backward"
             # gradients are accumulated right after the node that made them, and carry no number of their own
             if sequence is not None:
-                self.last_backward = self.layer_of.get(sequence, ("", "loss"))
+                self.last_backward = self.layer_of.get(sequence, ("", self._role(Frame(frame.end, event, "backward"))))
             frame.layer, frame.role = self.last_backward
         elif sequence is not None and frame.phase != "backward":
             self.layer_of[sequence] = (frame.layer, self._role(frame))
@@ -240,14 +297,26 @@ class _Walk:
             frame.claimed = self._claim(event, frame, kind)
 
     def _role(self, frame: Frame) -> str:
+        """What the work is for; "" in a trace that names no modules, as network and loss look the same in it."""
         if frame.phase in {"optimizer", "data"}:
             return frame.phase
-        return frame.role or ("network" if frame.layer else "loss")
+        if frame.role or frame.layer:
+            return frame.role or "network"
+        if not self.named:
+            return ""
+        if frame.phase not in {"forward", "backward"}:
+            return "other"
+        return "loss" if self.learns else "network"
+
+    def _step_at(self, time: float) -> int | None:
+        """The step that a time lies in, None between steps."""
+        step = bisect_right(self.begins, time) - 1
+        return step if step >= 0 and time <= self.ends[step] else None
 
     def _claim(self, event: Event, frame: Frame, kind: str) -> Occurrence | None:
-        step = bisect_right(self.begins, event.ts) - 1
-        if step < 0 or event.ts > self.ends[step]:
-            return None  # between steps
+        step = self._step_at(event.ts)
+        if step is None:
+            return None
         found = Occurrence(
             op=event.name,
             type=kind,
@@ -269,6 +338,7 @@ class _Walk:
             self.launched_by[correlation] = parent.claimed
         else:
             parent.launches.append(correlation)
+            self.launched_in[correlation] = parent
 
     def _close(self, stack: list[Frame]) -> None:
         frame = stack.pop()
@@ -283,15 +353,86 @@ class _Walk:
         elif frame.launches:
             stack[-1].launches += frame.launches
 
-    def linked(self, gpu_events: list[Event]) -> list[tuple[str, str, float, float, Occurrence | None]]:
-        found = []
+    def linked(self, gpu_events: list[Event]) -> list[Piece]:
+        """The GPU's work, each piece with the op that launched it."""
+        pieces = []
         for event in gpu_events:
-            owner = self.launched_by.get(event.args.get("correlation", -1))
-            if owner is not None:
-                owner.device_us += event.dur
-                owner.kernels.append((event.name, event.dur))
-            found.append((GPU_KINDS[event.cat], event.name, event.ts, event.dur, owner))
-        return found
+            number = event.args.get("correlation", -1)
+            owner = self.launched_by.get(number)
+            pieces.append(Piece(GPU_KINDS[event.cat], event.name, event.ts, event.ts + event.dur, number, owner))
+        return pieces
+
+    def share(self, pieces: list[Piece], steps: list[tuple[float, float]]) -> None:
+        """Gives every op its part of the GPU's time, in the step in which the GPU spent it."""
+        clock = _SharedClock(pieces)
+        later: dict[tuple[int, int], Occurrence] = {}
+        for piece in pieces:
+            step = max(0, bisect_right(self.begins, piece.begin) - 1)
+            while step < len(steps) and steps[step][0] <= piece.end:
+                begin, end = max(piece.begin, steps[step][0]), min(piece.end, steps[step][1])
+                if begin < end or begin == end == piece.begin:
+                    piece.step = step if piece.step is None else piece.step
+                    part = clock.at(end) - clock.at(begin)
+                    call = self._in_step(piece, step, later)
+                    call.device_us += part
+                    call.kernels.append((piece.name, part))
+                step += 1
+
+    def _in_step(self, piece: Piece, step: int, later: dict[tuple[int, int], Occurrence]) -> Occurrence:
+        """What the time of a piece goes to: its op, or the op's rest in a later step, or a row for itself."""
+        owner = piece.owner
+        if owner is None:
+            piece.owner = owner = self._by_kernel(piece, step)
+            self.occurrences.append(owner)
+        if owner.step == step:
+            return owner
+        if (id(owner), step) not in later:
+            rest = dataclasses.replace(owner, step=step, cpu_us=0.0, device_us=0.0, kernels=[], calls=0)
+            later[id(owner), step] = rest
+            self.occurrences.append(rest)
+        return later[id(owner), step]
+
+    def _by_kernel(self, piece: Piece, step: int) -> Occurrence:
+        """Stands for a kernel that no op launched; the markers around its launch still tell the phase."""
+        place = self.launched_in.get(piece.correlation)
+        phase = (place.phase if place else "") or "other"
+        kind = kernel_type(piece.name)
+        if place and phase == "optimizer":
+            kind = update_type(place.optimizer or "Clip")
+        return Occurrence(
+            op=short_name(piece.name),
+            type=kind,
+            layer="",
+            role=phase if phase in {"optimizer", "data"} else "",
+            phase=phase,
+            step=step,
+            cpu_us=0.0,
+            args={},
+            by_kernel=True,
+        )
+
+
+class _SharedClock:
+    """A clock that every running piece sees go on at the speed of one over how many run: differences are its parts."""
+
+    def __init__(self, pieces: Iterable[Piece]) -> None:
+        changes = [(piece.begin, -1) for piece in pieces] + [(piece.end, 1) for piece in pieces]
+        self.times: list[float] = []
+        self.read: list[float] = []  # at these times
+        self.running: list[int] = []  # from these times on
+        read, before, running = 0.0, 0.0, 0
+        for time, change in sorted(changes):  # beginnings first
+            read += (time - before) / running if running else 0.0
+            before, running = time, running - change
+            self.times.append(time)
+            self.read.append(read)
+            self.running.append(running)
+
+    def at(self, time: float) -> float:
+        """The reading at a time, which is not before the first piece."""
+        index = bisect_right(self.times, time) - 1
+        running = self.running[index]
+        return self.read[index] + ((time - self.times[index]) / running if running else 0.0)
 
 
 def _steps(threads: Iterable[list[Event]], gpu: list[Event]) -> list[tuple[float, float]]:
@@ -310,6 +451,18 @@ def _steps(threads: Iterable[list[Event]], gpu: list[Event]) -> list[tuple[float
     return [(min(begin for begin, _ in times), max(end for _, end in times))]
 
 
+def _stretched(steps: list[tuple[float, float]], pieces: Iterable[Piece]) -> list[tuple[float, float]]:
+    """A step is not over before the kernels launched in it have run, unless the next has begun by then."""
+    latest = [end for _, end in steps]
+    for piece in pieces:
+        if piece.owner is not None:
+            latest[piece.owner.step] = max(latest[piece.owner.step], piece.end)
+    limits = [*(begin for begin, _ in steps[1:]), float("inf")]
+    return [
+        (begin, max(end, min(last, limit))) for (begin, end), last, limit in zip(steps, latest, limits, strict=True)
+    ]
+
+
 def _first_forward(thread: list[Event]) -> float:
     return min(
         (e.ts for e in thread if e.cat == "cpu_op" and not e.name.startswith("autograd::")),
@@ -319,14 +472,3 @@ def _first_forward(thread: list[Event]) -> float:
 
 def _shapes(args: Mapping[str, Any]) -> str:
     return " ".join(str(dims) for dims in args.get("Input Dims", []) if dims)
-
-
-def _covered(intervals: Iterable[tuple[float, float]], begin: float, end: float) -> float:
-    """How much of the window the intervals cover together."""
-    covered, reached = 0.0, begin
-    for start, stop in sorted(intervals):
-        stop = min(stop, end)
-        if stop > reached:
-            covered += max(0.0, stop - max(start, reached))
-            reached = stop
-    return covered

@@ -163,11 +163,21 @@ def op_seconds(profile: Profile) -> float:
 
 def outside(profile: Profile) -> float:
     """Seconds of a step in no op. The profiler slows the host and not the kernels, so a GPU's idle time is that of the
-    plain step; on a CPU ops and gaps are slowed alike, and the profiled step is the one they add up to."""
-    on_gpu = any(row.device_s is not None for row in profile.rows)
-    if on_gpu and profile.plain_step_s:
-        return max(0.0, statistics.median(profile.plain_step_s) - op_seconds(profile))
-    return profile.outside_s
+    plain step; on a CPU ops and gaps are slowed alike, and the profiled step is the one they add up to.
+
+    Kernels of more than the plain step leave nothing outside: percentages are then of the kernels' sum."""
+    return max(0.0, plain_step_s(profile) - op_seconds(profile)) if on_gpu(profile) else profile.outside_s
+
+
+def plain_step_s(profile: Profile) -> float:
+    """On a GPU the step without the profiler, which slows the host alone; else all of the profiled step."""
+    if on_gpu(profile) and profile.plain_step_s:
+        return statistics.median(profile.plain_step_s)
+    return op_seconds(profile) + profile.outside_s
+
+
+def on_gpu(profile: Profile) -> bool:
+    return any(row.device_s is not None for row in profile.rows)
 
 
 def op_type(row: OpRow) -> str:

@@ -5,13 +5,23 @@ Achieved FLOP/s and bytes/s stand against what a large matrix product and a larg
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from fathom.analyses._settings import Selection, Setting, in_percent, listed, op_seconds, op_type, select, unanswered
+from fathom.analyses._settings import (
+    Selection,
+    Setting,
+    in_percent,
+    listed,
+    on_gpu,
+    op_seconds,
+    op_type,
+    plain_step_s,
+    select,
+    unanswered,
+)
 from fathom.analysis import Cell, Chart, Finding, Series, Table
 from fathom.record import OpRow, Profile, Record
 
@@ -88,8 +98,8 @@ def analyse(records: Sequence[Record]) -> Finding:
 def judge(setting: Setting) -> Verdict:
     """The rule: data, then launching, if half of the step is theirs; else what most of the op time is bound by."""
     profile = longest(setting)
-    step = _plain_step_s(profile)
-    data = min(1.0, sum(max(row.cpu_s, row.device_s or 0.0) for row in profile.rows if row.phase == "data") / step)
+    step = plain_step_s(profile)
+    data = _data(profile)
     busy = _busy(profile)
     shares = dict.fromkeys((COMPUTE, MEMORY, LATENCY, LAUNCH, UNKNOWN), 0.0)
     for point in points(profile):
@@ -133,6 +143,16 @@ def _point(kind: str, rows: Sequence[OpRow], profile: Profile) -> Point:
     )
 
 
+def _data(profile: Profile) -> float:
+    """The part of a step spent on preparing data, in ops or not; a record that does not tell has its ops alone."""
+    step = plain_step_s(profile)
+    if profile.data_s is None:
+        in_ops = sum(max(row.cpu_s, row.device_s or 0.0) for row in profile.rows if row.phase == "data")
+        return min(1.0, in_ops / step)
+    # a profiler only makes steps longer: where the plain ones took longer still, it was their data that did
+    return min(1.0, profile.data_s / min(step, op_seconds(profile) + profile.outside_s))
+
+
 def _issue_s(profile: Profile, rows: Sequence[OpRow]) -> float:
     busy = _busy(profile)
     if busy is None:
@@ -145,18 +165,7 @@ def _issue_s(profile: Profile, rows: Sequence[OpRow]) -> float:
 
 def _busy(profile: Profile) -> float | None:
     """The part of a step in which a kernel ran; None on a CPU."""
-    return min(1.0, op_seconds(profile) / _plain_step_s(profile)) if _on_gpu(profile) else None
-
-
-def _on_gpu(profile: Profile) -> bool:
-    return any(row.device_s is not None for row in profile.rows)
-
-
-def _plain_step_s(profile: Profile) -> float:
-    """On a GPU the step without the profiler, which slows the host alone; on a CPU all of the profiled step."""
-    if _on_gpu(profile) and profile.plain_step_s:
-        return statistics.median(profile.plain_step_s)
-    return op_seconds(profile) + profile.outside_s
+    return min(1.0, op_seconds(profile) / plain_step_s(profile)) if on_gpu(profile) else None
 
 
 def _sentence(place: str, verdicts: Sequence[Verdict]) -> str:
@@ -307,7 +316,8 @@ def _notes() -> list[str]:
         f"kernels; on a CPU it is {DISPATCH_S * 1e6:.0f} µs a call. An op that moves no bytes (a view) is so too.",
         f"Otherwise it is latency-bound below {100 * FAR_BELOW:.0f} % of the roof, where neither arithmetic nor memory "
         "is used up; else compute-bound if its FLOP take longer at the ceilings than its bytes, or memory-bound.",
-        f"A workload is data-bound if preparing data takes {idle} of the step or more; else launch-bound if its device "
+        f"A workload is data-bound if preparing data takes {idle} of the step or more, by the host's clock (in older "
+        "records, by the torch ops in it alone); else launch-bound if its device "
         f"is idle for {idle} or more of the step without the profiler; else it is what most of its op time is.",
         "Ceilings are measured in the same process: a large matrix product in the run's precision and a large copy. "
         "Bytes count each input and output once, so an op that stays in a cache can pass the roof; FLOP count a "

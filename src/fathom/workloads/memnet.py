@@ -76,6 +76,8 @@ def program_encoding(words: int, dimension: int) -> Tensor:
 class Hop(nn.Module):
     """One look at the memory: the state attends to what was read and takes up what was written."""
 
+    role = "memory"
+
     def forward(self, state: Tensor, read: Tensor, written: Tensor, linear: bool) -> tuple[Tensor, Tensor]:
         match = torch.bmm(read, state.unsqueeze(2)).squeeze(2)  # [B, M]
         attention = match if linear else match.softmax(1)

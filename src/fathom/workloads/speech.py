@@ -99,6 +99,8 @@ def mirrored(frames_B: Tensor, width: int) -> Tensor:
 class BidirectionalRecurrent(nn.Module):
     """Layer 4: one input matrix for both directions, as the paper writes it, and a recurrent matrix for each."""
 
+    role = "recurrence"
+
     def __init__(self, units: int) -> None:
         super().__init__()
         self.input = nn.Linear(units, units)
