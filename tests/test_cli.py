@@ -79,6 +79,20 @@ def test_run_keeps_a_record_and_tells_scripts_where(
     assert kept["sections"]["wall_s"] > kept["sections"]["main_s"] > kept["sections"]["run_s"] > 0
 
 
+@pytest.mark.parametrize("question", ["breakdown", "similarity"])
+def test_what_the_paper_prints_is_answered_from_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], question: str
+) -> None:
+    assert fathom(monkeypatch, "analyse", question, "--published", "--json") == 0
+    finding = document(capsys)
+    assert finding["question"] == question
+    assert "2016" in finding["summary"]
+    if question == "breakdown":
+        (table,) = finding["tables"]
+        speech = next(dict(zip(table["columns"], row, strict=True)) for row in table["rows"] if row[0] == "speech")
+        assert speech["MatMul (%)"] == 89
+
+
 def test_a_loss_that_is_not_finite_is_a_failed_run_with_a_record(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -108,6 +122,7 @@ MISTAKES = [
     (["run", "autoenc", "--device", "gpu"], "no device 'gpu'; there are: cpu"),
     (["run", "autoenc", "--device", "cpu", "--precision", "tf32"], "precision tf32 needs an NVIDIA GPU"),
     (["run", "autoenc", "--device", "cpu", "--batch", "100000000000"], "try a smaller --batch"),
+    (["analyse", "skew", "--published"], "the paper prints no numbers that skew could be answered from"),
 ]
 
 

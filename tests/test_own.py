@@ -5,15 +5,21 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from sample_records import GPU, LAPTOP, op_row, profile_of, record_of
 from test_cli import document, fathom
 from torch import nn
 
 import fathom as suite
 from fathom import own, trace
+from fathom.analyses._settings import select
+from fathom.analyses.similarity import nearest_measured
+from fathom.commands.profile import by_type
 from fathom.errors import BadOption
+from fathom.record import OpRow
 
 HIDDEN_FLOP = 2 * 32 * 64 * 128
 HEAD_FLOP = 2 * 32 * 128 * 10
@@ -101,6 +107,9 @@ def test_the_command_tells_which_of_the_eight_it_is_like(
     assert told["closest"] in {"residual", "vgg", "alexnet", "deepq"}
     assert 0 <= told["distance"] < 0.5
     assert Path(told["record"]).exists()
+    assert told["workload"] == "mine_for_test:make"
+    assert told["measured"] is None
+    assert sum(row["percent"] for row in told["ops"]) == pytest.approx(100)
 
 
 @pytest.mark.parametrize(
@@ -115,3 +124,104 @@ def test_the_command_tells_which_of_the_eight_it_is_like(
 def test_what_cannot_be_used_is_told(target: str, expected: str) -> None:
     with pytest.raises(BadOption, match=expected):
         own.from_target(target)
+
+
+def test_a_trace_out_that_will_not_do_is_told_before_profiling(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    def never(*_: object, **__: object) -> None:
+        raise AssertionError("profiled all the same")
+
+    monkeypatch.setattr(own, "from_target", never)
+    monkeypatch.setattr(own, "from_trace", never)
+    assert fathom(monkeypatch, "profile", "json:loads", "--trace-out", str(tmp_path / "no" / "trace.json")) == 2
+    assert capsys.readouterr().err.startswith("fathom: cannot write ")
+    both = ["--trace", "there.json", "--trace-out", str(tmp_path / "trace.json")]
+    assert fathom(monkeypatch, "profile", *both) == 2
+    assert "--trace-out is for a model that is profiled" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def quick(rows: list[OpRow], name: str, place: str = LAPTOP, **changes: Any) -> suite.Record:
+    """A record as profile() would make it."""
+    return record_of(name, profile=profile_of(rows, **changes), place=place)
+
+
+def test_models_of_different_names_and_sizes_are_not_averaged() -> None:
+    wide = nn.Sequential(nn.Linear(64, 256))
+    records = [suite.profile(model, torch.randn(8, 64), device="cpu") for model in (network(), wide)]
+    records.append(suite.profile(wide, torch.randn(8, 64), device="cpu", name="mine/wide"))
+    assert [record.spec.workload for record in records] == ["Sequential", "Sequential", "mine_wide"]
+    assert len({record.spec.id for record in records}) == 3
+    settings = {setting.workload: setting.runs for setting in select(records, profiled=True).settings}
+    assert {name: len(runs) for name, runs in settings.items()} == {"Sequential": 1, "mine_wide": 1}
+    kept = suite.Record.from_json(json.loads(json.dumps(records[2].to_json())))
+    assert kept.spec.id == records[2].spec.id
+
+
+def gpu_trace(path: Path, **more: Any) -> Path:
+    """One step with an op that launches a kernel, as a profiler would write it."""
+    times = {"ph": "X", "pid": 1, "tid": 1}
+    op = times | {"cat": "cpu_op", "name": "aten::mm", "ts": 10, "dur": 20, "args": {"External id": 1}}
+    launch = times | {"cat": "cuda_runtime", "name": "cudaLaunchKernel", "ts": 12, "dur": 5}
+    kernel = {"ph": "X", "pid": 0, "tid": 7, "cat": "kernel", "name": "gemm", "ts": 20, "dur": 50}
+    joined = {"args": {"correlation": 9, "External id": 1}}
+    step = times | {"cat": "user_annotation", "name": trace.STEP, "ts": 0, "dur": 100}
+    path.write_text(json.dumps({"traceEvents": [step, op, launch | joined, kernel | joined], **more}))
+    return path
+
+
+def test_a_trace_goes_by_its_file_and_its_own_gpu(tmp_path: Path) -> None:
+    named = own.from_trace(gpu_trace(tmp_path / "mine.json", deviceProperties=[{"id": 0, "name": "NVIDIA A10"}]))
+    assert (named.spec.workload, named.place, named.device) == ("mine.json", "NVIDIA A10", "cuda")
+    nameless = own.from_trace(gpu_trace(tmp_path / "other.json"))
+    assert nameless.place == "the GPU of a trace"
+    (tmp_path / "again").mkdir()
+    namesake = own.from_trace(gpu_trace(tmp_path / "again" / "mine.json"))
+    assert namesake.spec.workload == "mine.json"
+    assert namesake.spec.id != named.spec.id
+
+
+def test_the_column_adds_up_to_the_typical_step() -> None:
+    """One profiled step of three took ten times as long: shares are of the steps that the rows are of."""
+    rows = [op_row("MatMul", 0.6, flop=5.0), op_row("LSTM", 0.3), op_row("Copy", 0.05), op_row("Add", 0.0001)]
+    table = by_type(profile_of(rows, outside_s=0.0499, step_s=[1.0, 1.0, 10.0]))
+    percent = {str(row[0]): row[3] for row in table}
+    assert sum(float(value or 0) for value in percent.values()) == pytest.approx(100)
+    assert percent["MatMul"] == pytest.approx(60)
+    assert percent["outside ops"] == pytest.approx(4.99)
+    assert percent["1 smaller type"] == pytest.approx(0.01)
+    assert {str(row[0]): row[4] for row in table} == {
+        "MatMul": 5.0, "LSTM": None, "Copy": 0.0, "1 smaller type": None, "outside ops": None,
+    }  # fmt: skip
+
+
+def test_fused_ops_are_compared_as_what_they_were_in_2016() -> None:
+    language_model = quick([op_row("LSTM", 0.8), op_row("MatMul", 0.1), op_row("Tile", 0.07)], "mine")
+    assert suite.nearest(language_model).workload == "speech"
+    assert suite.nearest(language_model).distance < 0.01
+    attentive = quick([op_row("Attention", 0.9), op_row("Tile", 0.07)], "mine")
+    assert suite.nearest(attentive).distance < 0.01
+    with pytest.raises(BadOption, match="no profile to compare"):
+        suite.nearest(record_of("mine"))
+
+
+def test_the_nearest_is_of_the_same_kind_of_device_and_of_the_eight() -> None:
+    mine = quick([op_row("LSTM", 1.0)], "mine")
+    among = [
+        quick([op_row("LSTM", 0.9), op_row("Add", 0.3)], "seq2seq"),
+        quick([op_row("MatMul", 1.0)], "speech"),
+        quick([op_row("LSTM", 1.0, place=GPU)], "memnet", GPU),
+        quick([op_row("LSTM", 1.0)], "another_of_mine"),
+    ]
+    assert suite.nearest(mine, among).workload == "seq2seq"
+    found = nearest_measured(mine, among)
+    assert found is not None
+    assert found[1] == "Laptop CPU, 4 cores"
+    assert nearest_measured(mine, among[2:]) is None
+
+
+def test_the_report_of_a_model_of_ones_own_is_one_call(tmp_path: Path) -> None:
+    mine = quick([op_row("MatMul", 1.0)], "mymods:lstm")
+    path = suite.write_report([mine], tmp_path / "report.md")
+    assert "mymods:lstm" in path.read_text()

@@ -143,3 +143,38 @@ def test_axes_are_what_they_are_said_to_be() -> None:
     assert (
         layout("line", [0, 1], [0.0, float("inf")], log_y=True)["yaxis"]["type"] == "linear"
     )  # nothing to take the log of
+
+
+def test_shares_have_one_scale_and_their_sums_come_first() -> None:
+    bands = [("A Elementwise", 2), ("B Matrix", 1), ("rest", 2)]
+    x = ["Add", "Mul", "MatMul", "other ops", "outside ops"]
+    chart = Chart(kind="heatmap", title="Percent of a step", x_title="", y_title="", bands=bands,
+                  series=[Series(name="vgg", x=x, y=[10.0, None, 20.0, 4.0, 66.0])])  # fmt: skip
+    figure = charts.figure(chart, Colours([]))
+    (trace,) = figure["data"]
+    assert (trace["zmin"], trace["zmax"]) == (0, 100)
+    assert trace["x"] == ["other ops", "outside ops", "all A", "all B", "Add", "Mul", "MatMul"]
+    assert trace["z"] == [[4.0, 66.0, 10.0, 20.0, 10.0, None, 20.0]]
+    labels = [(label["text"], label["x"]) for label in figure["layout"]["annotations"]]
+    assert labels == [("rest", 0.5), ("classes", 2.5), ("A Elementwise", 4.5), ("B Matrix", 6.0)]
+    assert figure["least_width"] < 300
+
+
+def test_trees_of_one_page_have_one_scale() -> None:
+    joint = Series(name="a and b", x=[0, 0.9, 0.9, 0], y=[0, 0, 1, 1], text=["a", "", "", "b"])
+    far = Chart(kind="dendrogram", title="", x_title="", y_title="", series=[joint])
+    ranges = [charts.figure(each, Colours([]))["layout"]["xaxis"]["range"] for each in (tree(), far)]
+    assert ranges[0] == ranges[1]
+
+
+def test_boxes_keep_their_height_beside_a_far_value() -> None:
+    near = [0.98, 0.99, 1.0, 1.01, 1.02] * 4
+    chart = Chart(kind="box", title="", x_title="", y_title="",
+                  series=[Series(name="vgg", x=["Add"] * 21, y=[*near, 30.0])])  # fmt: skip
+    layout = charts.figure(chart, Colours([]))["layout"]
+    low, high = layout["yaxis"]["range"]
+    assert 0.9 < low < 0.98
+    assert 1.02 < high < 1.1
+    assert layout["annotations"][0]["text"] == "1 of 21 values lie beyond, from 30 to 30"
+    calm = Chart(kind="box", title="", x_title="", y_title="", series=[Series(name="vgg", x=["Add"] * 20, y=near)])
+    assert "range" not in charts.figure(calm, Colours([]))["layout"]["yaxis"]

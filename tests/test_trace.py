@@ -14,6 +14,7 @@ from torch import nn
 from torch.profiler import ProfilerActivity, profile
 
 from fathom import registry, trace
+from fathom.breakdown import Breakdown
 from fathom.errors import DataError
 from fathom.gradients import split_convolution_backward
 from fathom.ops import layers_marked, roles
@@ -96,7 +97,7 @@ def test_a_kernel_that_names_no_gradient_goes_to_the_larger_one() -> None:
     assert_adds_up(found)
 
 
-def assert_adds_up(found: trace.Breakdown) -> None:
+def assert_adds_up(found: Breakdown) -> None:
     """Rows and what is outside them are the typical step."""
     steps = [found.steps[number] for number in found.typical]
     whole = sum(end - begin for begin, end in steps) / len(steps) * 1e-6
@@ -249,7 +250,7 @@ class Network(nn.Module):
         return self.head(y.mean((2, 3)))  # type: ignore[no-any-return]
 
 
-def traced(path: Path, train: bool) -> trace.Breakdown:
+def traced(path: Path, train: bool) -> Breakdown:
     torch.manual_seed(0)
     network, x = Network(), torch.randn(4, 3, 15, 15)
     with layers_marked({"": network}), profile(activities=[ProfilerActivity.CPU], record_shapes=True) as recorder:

@@ -5,23 +5,29 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from fathom.analyses.similarity import nearest
     from fathom.own import profile
     from fathom.record import Record
+    from fathom.report import write as write_report
     from fathom.session import Session, Step, load
     from fathom.spec import RunSpec
+    from fathom.store import Store
     from fathom.workload import Workload
 
 __version__ = "0.1.0"
-__all__ = ["Record", "RunSpec", "Session", "Step", "Workload", "load", "profile"]
+__all__ = ["Record", "RunSpec", "Session", "Step", "Store", "Workload", "load", "nearest", "profile", "write_report"]
 
-_HOME = {
+_HOME = {  # the module, and the name there where it is another one
     "Record": "record",
     "RunSpec": "spec",
     "Session": "session",
     "Step": "session",
+    "Store": "store",
     "Workload": "workload",
     "load": "session",
+    "nearest": "analyses.similarity",
     "profile": "own",
+    "write_report": "report:write",
 }
 
 
@@ -31,4 +37,5 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'fathom' has no attribute {name!r}")
     from importlib import import_module
 
-    return getattr(import_module(f"fathom.{_HOME[name]}"), name)
+    where, _, there = _HOME[name].partition(":")
+    return getattr(import_module(f"fathom.{where}"), there or name)

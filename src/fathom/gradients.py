@@ -13,9 +13,9 @@ from typing import Any
 
 import torch
 
+from fathom.breakdown import Breakdown, Occurrence
 from fathom.flops import Call
 from fathom.timing import fastest
-from fathom.trace import Breakdown, Occurrence
 
 BACKWARD = "Conv2DBackward"
 FILTER, INPUT = "wgrad", "dgrad"  # as cuDNN's kernels say

@@ -19,7 +19,7 @@ from fathom.spec import RunSpec
 from fathom.steady import half_width
 
 if TYPE_CHECKING:
-    from fathom.session import Session, Step
+    from fathom.session import Session
     from fathom.timing import StepClock
 
 SHOWN_ANSWERS = 4
@@ -130,8 +130,7 @@ def _lived(session: Session, moments: _Moments) -> Record:
     """All of a program under the profiler, as the Minsky study's nvprof saw it; its steps are not timed."""
     from fathom.ops import lived
 
-    results = _overheard(session)
-    life = lived(session)
+    life, results = lived(session)
     wrong = _wrong(session.spec.phase, results)
     return Record(
         spec=session.spec,
@@ -142,20 +141,6 @@ def _lived(session: Session, moments: _Moments) -> Record:
         sections=moments.sections(session),
         life=life,
     )
-
-
-def _overheard(session: Session) -> list[Any]:
-    """A list that will hold what the session's steps give, also where somebody else runs them, as for a trace."""
-    results: list[Any] = []
-    run = session.run
-
-    def heard(steps: int, on_step: Callable[[Step], Any] | None = None) -> list[Any]:
-        given = run(steps, on_step)
-        results.extend(given)
-        return given
-
-    session.run = heard  # type: ignore[method-assign]  # of this session alone
-    return results
 
 
 def _wrong(phase: str, results: Sequence[Any]) -> str | None:

@@ -25,6 +25,7 @@ from fathom.gradients import split_convolution_backward
 from fathom.record import GpuTime, Profile
 from fathom.session import Session, Step
 from fathom.timing import wait
+from fathom.workload import Output
 
 MIN_STEPS = 6  # fewer values show no trend
 MAX_CPU_STEPS = 24
@@ -65,18 +66,18 @@ def profiled(session: Session, plain_step_s: Sequence[float] | None = None, trac
     )
 
 
-def lived(session: Session) -> GpuTime | None:
-    """The setup and every step of a session that has none behind it, under the profiler; None without a GPU."""
+def lived(session: Session) -> tuple[GpuTime | None, list[float] | list[Output]]:
+    """The setup and every step of a session that has none behind it, under the profiler, and what the steps gave."""
     recorder = profile(activities=_activities(session))
     with _chatter_hushed():
         recorder.start()
     with record_function(trace.LIFE):
-        session.setup().run(session.spec.warmup + session.spec.steps)
+        results = session.setup().run(session.spec.warmup + session.spec.steps)
         wait(session.device)
     with _chatter_hushed():
         recorder.stop()
     events = _events(recorder, None)
-    return gpu_time(events, [(e.ts, e.ts + e.dur) for e in events if e.name == trace.LIFE][:1])
+    return gpu_time(events, [(e.ts, e.ts + e.dur) for e in events if e.name == trace.LIFE][:1]), results
 
 
 def roles(networks: Mapping[str, nn.Module]) -> dict[str, str]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
+import gzip
+import hashlib
 import importlib
 import sys
 from collections.abc import Callable, Iterator
@@ -9,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
+import msgspec
 import torch
 from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
@@ -25,6 +29,7 @@ from fathom.spec import RunSpec
 from fathom.workload import Output, Workload
 
 WARMUP = 3
+LONGEST_NAME = 100  # of a model: the file of its record is called after it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,24 +102,38 @@ def profile(
     device: str = "auto",
     precision: str = "fp32",
     trace_out: Path | None = None,
+    name: str | None = None,
 ) -> Record:
-    """The op rows of a model: profile(module, batch), or profile(workload). loss takes what the model returns."""
+    """The op rows of a model: profile(module, batch), or profile(workload). loss takes what the model returns.
+
+    The record carries the name, which is that of the module's class where none is given:
+
+        record = fathom.profile(module, batch, name="mine")
+        fathom.nearest(record)  # which of the paper's eight it is like
+        eight = list(fathom.Store("results/h200").records())
+        fathom.nearest(record, eight)  # which of the measured ones
+        fathom.write_report([record, *eight], Path("report.html"))
+    """
     if isinstance(model, Workload):
-        workload = model
+        workload, called = model, model.name
     else:
-        workload = OwnModel(module=model, inputs=batch, criterion=loss, batch=_items(batch))
-    spec = RunSpec(workload=workload.name, phase=phase, device=device, precision=precision, profile=True)
+        workload, called = (
+            OwnModel(module=model, inputs=batch, criterion=loss, batch=_items(batch)),
+            type(model).__name__,
+        )
+    spec = RunSpec(workload=_file_safe(name or called), phase=phase, device=device, precision=precision, profile=True)
     with Session(spec, workload).setup() as session:
         session.run(WARMUP)
         found = profiled(session, trace_out=trace_out)
+        parameters = sum(parameter.numel() for parameter in session.state.model.parameters())
         return Record(
-            spec=spec,
+            spec=_told_apart(spec, workload, parameters),
             machine=fingerprint(session.device),
             device=str(session.device),
             outcome="ok",
             step_s=found.plain_step_s,
             items_per_step=session.items_per_step,
-            parameters=sum(parameter.numel() for parameter in session.state.model.parameters()),
+            parameters=parameters,
             profile=found,
         )
 
@@ -145,10 +164,16 @@ def from_trace(path: Path) -> Record:
     found = trace.breakdown(events)
     notes = split_convolution_backward(found, device=None)
     steps = [(end - begin) * 1e-6 for begin, end in found.steps]
+    device = "cuda" if found.on_gpu else "cpu"
+    raw = path.read_bytes()
+    # files of one name may hold different runs, and these must not be taken for repetitions of one
+    identity = {"trace": hashlib.sha256(raw).hexdigest()[:12]}
     return Record(
-        spec=RunSpec(workload="own", profile=True, device="cuda" if found.on_gpu else "cpu"),
-        machine=fingerprint(),
-        device="cuda" if found.on_gpu else "cpu",
+        spec=RunSpec(
+            workload=path.name[:LONGEST_NAME], phase=found.phase, profile=True, device=device, options=identity
+        ),
+        machine=fingerprint() | ({"gpus": _gpus_of_trace(raw)} if found.on_gpu else {}),
+        device=device,
         outcome="ok",
         step_s=steps,
         profile=Profile(
@@ -159,10 +184,48 @@ def from_trace(path: Path) -> Record:
             outside_s=found.outside_s(),
             per_step_s=found.per_step_s(),
             gpu=gpu_time(events, found.steps),
-            notes=[*notes, f"read from {path.name}; the machine shown is the one that read it"],
+            data_s=found.data_s(),
+            notes=[*found.notes, *notes, f"read from {path.name}; {_whose_machine(found.on_gpu)}"],
         ),
         notes=[f"read from {path.name}"],
     )
+
+
+def _told_apart(spec: RunSpec, workload: Workload, parameters: int) -> RunSpec:
+    """The spec with the size of a user's model in it: one that has changed since is not averaged with its old self."""
+    if not isinstance(workload, OwnModel):
+        return spec
+    return dataclasses.replace(spec, options={"batch": workload.batch, "parameters": parameters})
+
+
+def _file_safe(name: str) -> str:
+    """A name that can begin the name of a record's file."""
+    return name.replace("/", "_").replace("\0", "_")[:LONGEST_NAME]
+
+
+class _Gpu(msgspec.Struct):
+    name: str = ""
+
+
+class _Devices(msgspec.Struct):
+    deviceProperties: list[_Gpu] = []
+
+
+def _gpus_of_trace(raw: bytes) -> list[dict[str, Any]]:
+    """The GPUs that a trace names; one without a name where it names none, as a kernel ran on something."""
+    if raw[:2] == b"\x1f\x8b":
+        raw = gzip.decompress(raw)
+    try:
+        names = [gpu.name for gpu in msgspec.json.decode(raw, type=_Devices).deviceProperties if gpu.name]
+    except msgspec.MsgspecError:  # a bare list of events, say
+        names = []
+    return [{"name": name} for name in names or ["the GPU of a trace"]]
+
+
+def _whose_machine(on_gpu: bool) -> str:
+    if on_gpu:
+        return "the GPU is the trace's, and all else of the machine is that of the one that read it"
+    return "the machine shown is the one that read it"
 
 
 def _moved(value: Any, device: torch.device) -> Any:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 
 from fathom import published
 from fathom.analyses._settings import Selection, Setting, select, unanswered
@@ -11,7 +12,8 @@ from fathom.record import OpRow, Record
 
 TITLE = "Where in the network is the time?"
 FULLY_CONNECTED = "fully connected"  # the role of such layers
-DEPTH = 2  # parts of a module's path that make a layer
+DEPTH = 2  # parts of a module's path that make a layer, below what wraps the whole network
+TRUNK = 0.8  # of the modules in one branch: the network branches further down
 OUTSIDE = "(outside ops)"
 LEAST_PERCENT = 0.5  # layers below it share one line
 DRAWN = 30
@@ -31,9 +33,37 @@ def analyse(records: Sequence[Record]) -> Finding:
     )
 
 
-def layer_of(row: OpRow) -> str:
+def layer_of(row: OpRow, depth: int = DEPTH) -> str:
     """The first parts of the module's path; what is in no module is named by what it is for."""
-    return ".".join(row.layer.split(".")[:DEPTH]) if row.layer else f"({row.role or row.phase})"
+    return ".".join(row.layer.split(".")[:depth]) if row.layer else f"({row.role or row.phase})"
+
+
+def depth_of(setting: Setting) -> int:
+    """How many parts of a path make a layer of this network, so that the repeated blocks of a wrapped one stand apart.
+
+    Of modules, not of time, so that it is the same at every place: two parts below what all of them share, and at
+    least one part below the branch that holds nearly all of them.
+    """
+    paths = {tuple(row.layer.split(".")) for profile in setting.profiles for row in profile.rows if row.layer}
+    return max(DEPTH + _trunk(paths, 1.0), 1 + _trunk(paths, TRUNK))
+
+
+def _trunk(paths: set[tuple[str, ...]], share: float) -> int:
+    """How deep one walks from the root while one branch holds that share of the modules below."""
+    depth = 0
+    while True:
+        below = {path for path in paths if len(path) > depth}
+        branches = Counter(path[depth] for path in below)
+        heaviest, many = branches.most_common(1)[0] if branches else ("", 0)
+        if many < 2 or many < share * len(below):
+            return depth
+        paths = {path for path in below if path[depth] == heaviest}
+        depth += 1
+
+
+def _layer_key(setting: Setting) -> Callable[[OpRow], str]:
+    depth = depth_of(setting)
+    return lambda row: layer_of(row, depth)
 
 
 def fully_connected_percent(setting: Setting) -> float:
@@ -58,7 +88,7 @@ def _summary(selection: Selection) -> str:
 
 
 def _heaviest(setting: Setting) -> str:
-    percent = setting.percent_by(layer_of)
+    percent = setting.percent_by(_layer_key(setting))
     layer = max(percent, key=lambda layer: percent[layer])
     return f"{layer} takes {percent[layer]:.0f} % of {setting.workload}"
 
@@ -99,7 +129,7 @@ def _connected_chart(selection: Selection) -> Chart:
 def _layer_table(settings: Sequence[Setting]) -> Table:
     rows: list[list[Cell]] = []
     for setting in settings:
-        phases = setting.percent_by(lambda row: (layer_of(row), row.phase))
+        phases = _layers_by_phase(setting)
         for layer, percent in _layers(setting).items():
             parts: list[Cell] = [phases.get((layer, phase), 0.0) for phase in ("forward", "backward")]
             shown: list[Cell] = [None, None] if layer.startswith("(") else parts
@@ -111,9 +141,14 @@ def _layer_table(settings: Sequence[Setting]) -> Table:
     )
 
 
+def _layers_by_phase(setting: Setting) -> dict[tuple[str, str], float]:
+    layer = _layer_key(setting)
+    return setting.percent_by(lambda row: (layer(row), row.phase))
+
+
 def _layers(setting: Setting) -> dict[str, float]:
     """Layer -> percent of the step, small ones together, and what is outside ops: they add up to 100."""
-    percent = setting.percent_by(layer_of)
+    percent = setting.percent_by(_layer_key(setting))
     shown = {layer: value for layer, value in percent.items() if value >= LEAST_PERCENT}
     small = [value for value in percent.values() if value < LEAST_PERCENT]
     if small:
@@ -186,8 +221,8 @@ def _layer_charts(selection: Selection) -> list[Chart]:
 
 def _notes() -> list[str]:
     return [
-        f"A layer is the first {DEPTH} parts of a module's path; names in brackets are in no module. A backward op is "
-        "credited to the layer whose forward made it.",
+        f"A layer is the first {DEPTH} parts of a module's path, and more where nearly all modules lie below one; "
+        "names in brackets are in no module. A backward op is credited to the layer whose forward made it.",
         f"Published: section V-B of {published.FATHOM}, on {published.MACHINE}. It is not the MatMul column of its "
         "Fig. 3, which prints 7, 0 and 0 for the same three networks.",
         "A fully connected layer's share is its forward and backward ops; its part of the optimizer's work is in the "

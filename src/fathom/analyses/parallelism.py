@@ -35,6 +35,7 @@ from fathom.record import OpRow, Record
 TITLE = "Which ops gain from more threads?"
 LEAST_PERCENT = 1.0  # ops that reach it at no thread count are not listed
 DRAWN = 12
+PUBLISHED_DEEPQ_THREADS = 8  # at which the paper's text tells the optimizer's share
 PUBLISHED_CORES = 4  # of the guide's machine: beyond them threads share a core
 
 
@@ -94,7 +95,7 @@ def analyse(records: Sequence[Record]) -> Finding:
         question="parallelism",
         title=TITLE,
         summary=_summary(sweeps),
-        tables=[_fits(sweeps), *(_times_table(sweep) for sweep in sweeps), _published_table()],
+        tables=[_fits(sweeps), *(_times_table(sweep) for sweep in sweeps), *_deepq_tables(sweeps), _published_table()],
         charts=[_chart(sweep) for sweep in sweeps],
         notes=[*_notes(), *notes],
     )
@@ -132,7 +133,7 @@ def sweeps_of(records: Sequence[Record]) -> tuple[list[Sweep], list[str]]:
             notes.append(f"Of {workload} {phase} on {place}, one configuration of {len(configurations)} is shown.")
         at = {}
         for threads in sorted(chosen):
-            selection = select(chosen[threads], profiled=True)
+            selection = select(_of_the_sweep(chosen[threads]), profiled=True)
             notes += selection.notes
             if selection.settings:
                 at[threads] = selection.settings[0]
@@ -141,6 +142,12 @@ def sweeps_of(records: Sequence[Record]) -> tuple[list[Sweep], list[str]]:
     if len(known) < len(records):
         notes.append(f"Left out, thread count not recorded: {len(records) - len(known)} runs.")
     return sorted(sweeps, key=lambda sweep: (workload_order(sweep.workload), sweep.phase != "train")), notes
+
+
+def _of_the_sweep(runs: Sequence[Record]) -> list[Record]:
+    """Of runs at one thread count those that asked for it: a run by default may be of another day than the sweep."""
+    asked = [run for run in runs if run.spec.threads is not None and run.outcome == "ok" and run.profile]
+    return asked or list(runs)
 
 
 def _coverage(runs: Mapping[int, Sequence[Record]]) -> tuple[object, ...]:
@@ -159,12 +166,12 @@ def _summary(sweeps: Sequence[Sweep]) -> str:
     gain = least_and_most({sweep.name: sweep.speedup for sweep in sweeps}, ".2f")
     serial = least_and_most({sweep.name: 100 * (serial_share(sweep.step()) or 0.0) for sweep in sweeps}, ".0f")
     text = f"Speedup of a step from the fewest threads to the most: {gain}; its serial share in percent: {serial}."
-    growth, told = max(_growth(sweep) for sweep in sweeps)
+    growth, told, _ = max(_growth(sweep) for sweep in sweeps)
     return f"{text} {told}" if growth >= 1 else text
 
 
-def _growth(sweep: Sweep) -> tuple[float, str]:
-    """The op type whose share of the step grows most with threads: by how many points, and in words."""
+def _growth(sweep: Sweep) -> tuple[float, str, str]:
+    """The op type whose share of the step grows most with threads: by how many points, in words, and its name."""
     step, (few, most) = sweep.step(), sweep.ends
     shares = {
         kind: (100 * times[few] / step[few], 100 * times[most] / step[most])
@@ -173,7 +180,7 @@ def _growth(sweep: Sweep) -> tuple[float, str]:
     kind = max(shares, key=lambda kind: shares[kind][1] - shares[kind][0])
     before, after = shares[kind]
     told = f"Most left behind is {kind} in {sweep.name}: {before:.0f} % at {few}, {after:.0f} % at {most} threads."
-    return after - before, told
+    return after - before, told, kind
 
 
 def _fits(sweeps: Sequence[Sweep]) -> Table:
@@ -228,7 +235,11 @@ def _times_table(sweep: Sweep) -> Table:
 
 
 def _chart(sweep: Sweep) -> Chart:
-    times = dict(list(sweep.times(_type_and_role).items())[:DRAWN])
+    """The heaviest ops at the fewest threads, and the one most left behind, which may be light there."""
+    found = sweep.times(_type_and_role)
+    _, _, behind = _growth(sweep)
+    heaviest = list(found)[:DRAWN]
+    times = {key: seconds for key, seconds in found.items() if key in heaviest or key[0] == behind}
     names = [f"{kind}, {role}" for kind, role in times]
     return Chart(
         kind="bar",
@@ -243,11 +254,32 @@ def _chart(sweep: Sweep) -> Chart:
             )
             for threads in sweep.at
         ],
+        note=f"The {len(names)} of {len(found)} that are heaviest at the fewest threads or most left behind."
+        if len(names) < len(found)
+        else "",
     )
 
 
 def _type_and_role(row: OpRow) -> tuple[str, str]:
     return row.type, row.role
+
+
+def _deepq_tables(sweeps: Sequence[Sweep]) -> list[Table]:
+    """The one number that the paper's text gives for its Fig. 6, beside ours; no table without deepq."""
+    rows: list[list[Cell]] = []
+    for sweep in sweeps:
+        if (sweep.workload, sweep.phase) != ("deepq", "train"):
+            continue
+        for threads in sorted({*sweep.at, PUBLISHED_DEEPQ_THREADS}):
+            ours = (
+                sweep.at[threads].percent_by(lambda row: row.role).get("optimizer", 0.0)
+                if threads in sweep.at
+                else None
+            )
+            theirs = published.DEEPQ_OPTIMIZER_PERCENT if threads == PUBLISHED_DEEPQ_THREADS else None
+            rows.append([sweep.place, threads, ours, theirs])
+    columns = ["place", "threads", "ours (% of step)", "published (%)"]
+    return [Table(title="The optimizer in a training step of deepq", columns=columns, rows=rows)] if rows else []
 
 
 def _published_table() -> Table:
@@ -265,10 +297,11 @@ def _published_table() -> Table:
 
 def _notes() -> list[str]:
     return [
+        "Where a thread count was both asked for and the machine's own choice, the runs that asked for it are shown.",
         "The serial share s is fitted by least squares, t(n) = t(1) (s + (1 - s) / n), and lies between 0 and 1; an op "
         "that grows slower with threads has s = 1.",
         f"Published: Fig. 6 of {published.FATHOM}, a picture; its text says that deepq's optimizer rises to about "
-        f"{published.DEEPQ_OPTIMIZER_PERCENT:.0f} % of the step at 8 threads.",
+        f"{published.DEEPQ_OPTIMIZER_PERCENT:.0f} % of the step at {PUBLISHED_DEEPQ_THREADS} threads.",
         f"Published thread scaling: {published.SOURCES['guide_table1_threads']}; its serial share is fitted here, to "
         f"the times at up to {PUBLISHED_CORES} threads.",
     ]

@@ -19,6 +19,8 @@ from fathom.record import Record
 from fathom.statistics import Interval, median_interval, steady_state
 
 TITLE = "What do training and inference cost, and how much faster is each machine?"
+# an item of training is another thing than one of inference: their times are not divided by each other
+OTHER_ITEMS = {"deepq": "a transition that is replayed in training, and an action in the emulator in inference"}
 
 
 @dataclass(frozen=True)
@@ -122,10 +124,13 @@ def _speedups(timings: Timings, base: str, place: str, phase: str) -> list[float
 
 
 def _train_over_infer(timings: Timings, place: str) -> dict[str, float]:
+    """Workload -> ratio of the times per item, where an item is the same thing in both phases."""
     return {
         workload: timing.item_s / timings[workload, "infer", place].item_s
         for (workload, phase, timed_place), timing in timings.items()
-        if (phase, timed_place) == ("train", place) and (workload, "infer", place) in timings
+        if (phase, timed_place) == ("train", place)
+        and (workload, "infer", place) in timings
+        and workload not in OTHER_ITEMS
     }
 
 
@@ -231,6 +236,12 @@ def _notes(base: str, timings: Timings) -> list[str]:
         notes.append(
             f"Not compared, as the network is of another size than the one timed on {base}: {'; '.join(other)}."
         )
+    for name, meaning in OTHER_ITEMS.items():
+        if {"train", "infer"} <= {phase for workload, phase, _ in timings if workload == name}:
+            notes.append(
+                f"An item of {name} is {meaning}: training over inference leaves it out. Where its inference stands "
+                "over training, as in the chart, different things are divided."
+            )
     return notes + _correlation(timings, base)
 
 

@@ -16,11 +16,26 @@ from typing import NamedTuple
 from scipy import stats
 
 from fathom import published as paper
-from fathom.analyses._settings import Setting, listed, op_type, seconds_by, select, unanswered
+from fathom.analyses._settings import (
+    Selection,
+    Setting,
+    listed,
+    on_cpu,
+    op_type,
+    seconds_by,
+    select,
+    unanswered,
+    where,
+)
 from fathom.analysis import Cell, Chart, Finding, Series, Table
+from fathom.errors import BadOption
 from fathom.record import Profile, Record
 
 TITLE = "Which workloads are alike?"
+# what one op does today took several in 2016: a recurrent layer and attention were matrix products with elementwise
+# ops around them, the fused LSTM cell (which multiplies no matrix) elementwise ops alone
+IN_2016 = {"LSTM": "MatMul", "Attention": "MatMul", "LSTMCell": "Mul"}
+CREDITED = "where recurrent layers and attention count as MatMul, fused LSTM cells as Mul"
 
 Vector = Mapping[str, float]  # op type -> time, in any unit
 
@@ -46,22 +61,45 @@ class Nearest(NamedTuple):
         return f"closest to {self.workload}, distance {self.distance:.2f}"
 
 
+@dataclass(frozen=True)
+class Grove:
+    """The settings that stand in the tree of one place, with the guests that were measured elsewhere."""
+
+    place: str
+    settings: list[Setting]
+    guests: list[Setting]
+
+    def vectors(self) -> dict[str, Vector]:
+        """Leaf -> percentages; a guest says where it is from if its name is taken."""
+        vectors = _percentages(self.settings)
+        for guest in self.guests:
+            taken = guest.workload in vectors
+            name = f"{guest.workload} ({guest.place})" if taken else guest.workload
+            vectors[name] = guest.percent_by(op_type)
+        return vectors
+
+
 def analyse(records: Sequence[Record]) -> Finding:
     selection = select(records, profiled=True, phases=("train",))
     if not selection.settings:
         return unanswered("similarity", TITLE, "no training run with a profile", selection.notes)
-    trees = {place: linkage(_percentages(selection.at(place))) for place in selection.places}
+    groves = _groves(selection)
+    trees = {grove.place: linkage(grove.vectors()) for grove in groves}
     return Finding(
         question="similarity",
         title=TITLE,
-        summary=" ".join(_sentence(place, tree, selection.at(place)) for place, tree in trees.items()),
+        summary=" ".join(_sentence(grove, trees[grove.place]) for grove in groves),
         tables=[
-            _nearest_table(selection.settings),
+            _nearest_table(groves),
             *(_tree_table(f"Joints on {place}", tree) for place, tree in trees.items() if tree),
             _tree_table("Joints in the 2016 paper", linkage(paper.op_percent())),
         ],
         charts=[
-            *(_dendrogram(f"Training on {place}", tree) for place, tree in trees.items() if tree),
+            *(
+                _dendrogram(f"Training on {grove.place}", trees[grove.place], _guest_note(grove))
+                for grove in groves
+                if trees[grove.place]
+            ),
             _dendrogram("Published in 2016", linkage(paper.op_percent())),
         ],
         notes=[*_notes(), *selection.notes],
@@ -83,11 +121,76 @@ def published() -> Finding:
     )
 
 
-def nearest(profile: Profile, among: Sequence[Record] = ()) -> Nearest:
-    """Which workload spends its time most like this profile: of the records given, or else of the paper's eight."""
+def nearest(model: Record | Profile, among: Sequence[Record] = ()) -> Nearest:
+    """Which workload spends its time most like this one: of those among the records given, else of the paper's eight.
+
+    A record is compared with what was measured on the same kind of device in the same phase (nearest_measured), a bare
+    profile with all training runs.
+    """
+    if isinstance(model, Record):
+        measured = nearest_measured(model, among)
+        return measured[0] if measured else _nearest(_in_2016(_vector(model)), paper.op_percent())
     selection = select(among, profiled=True, phases=("train",))
-    measured = {setting.workload: setting.seconds_by(op_type) for setting in selection.settings}
-    return _nearest(seconds_by([profile], op_type), measured or paper.op_percent())
+    vectors = {setting.workload: setting.seconds_by(op_type) for setting in selection.settings}
+    own = seconds_by([model], op_type)
+    return _nearest(own, vectors) if vectors else _nearest(_in_2016(own), paper.op_percent())
+
+
+def nearest_measured(record: Record, among: Sequence[Record]) -> tuple[Nearest, str] | None:
+    """The nearest of the eight as measured at the place most like the record's, and that place; None without any."""
+    selection = select(among, profiled=True, phases=(record.spec.phase,))
+    place = _host(record, selection)
+    if place is None:
+        return None
+    peers = {name: vector for name, vector in _percentages(selection.at(place)).items() if name in paper.op_percent()}
+    peers.pop(record.spec.workload, None)
+    return (_nearest(_vector(record), peers), place) if peers else None
+
+
+def _vector(record: Record) -> Vector:
+    if record.profile is None:
+        raise BadOption(f"the run of {record.spec.workload} has no profile to compare; run it with profile=True")
+    return seconds_by([record.profile], op_type)
+
+
+def _in_2016(vector: Vector) -> Vector:
+    """The same time under the op types of the paper."""
+    credited: dict[str, float] = {}
+    for kind, value in vector.items():
+        there = IN_2016.get(kind, kind)
+        credited[there] = credited.get(there, 0.0) + value
+    return credited
+
+
+def _groves(selection: Selection) -> list[Grove]:
+    """A tree a place. What was measured where none of the eight was stands in the tree of a place that has them."""
+    guests: dict[str, list[Setting]] = {}
+    for place in selection.places:
+        settings = selection.at(place)
+        if _eight(settings) == 0 and (host := _host(settings[0].runs[0], selection, other_kinds=True)) is not None:
+            guests.setdefault(host, []).extend(settings)
+    moved = {guest.place for each in guests.values() for guest in each}
+    return [
+        Grove(place, selection.at(place), guests.get(place, [])) for place in selection.places if place not in moved
+    ]
+
+
+def _host(record: Record, selection: Selection, other_kinds: bool = False) -> str | None:
+    """The place with the eight that is most like the record's; None without one, or without one of its kind."""
+
+    def likeness(place: str) -> tuple[bool, bool, bool, int]:
+        settings = selection.at(place)
+        other = settings[0].runs[0]
+        same_kind, same_precision = on_cpu(other) == on_cpu(record), other.spec.precision == record.spec.precision
+        return same_kind, place == where(record), same_precision, _eight(settings)
+
+    places = [place for place in selection.places if _eight(selection.at(place))]
+    return max((place for place in places if other_kinds or likeness(place)[0]), key=likeness, default=None)
+
+
+def _eight(settings: Sequence[Setting]) -> int:
+    """How many of the paper's workloads are among these."""
+    return len({setting.workload for setting in settings} & set(paper.op_percent()))
 
 
 def distance(one: Vector, other: Vector) -> float:
@@ -126,18 +229,30 @@ def _nearest(vector: Vector, among: Mapping[str, Vector]) -> Nearest:
     return Nearest(name, distances[name])
 
 
-def _sentence(place: str, tree: list[Joint], settings: Sequence[Setting]) -> str:
+def _sentence(grove: Grove, tree: list[Joint]) -> str:
+    place = grove.place
     if not tree:
-        only = settings[0]
-        return f"On {place} there is {only.workload} alone: {_nearest(only.percent_by(op_type), paper.op_percent())}."
+        only = grove.settings[0]
+        closest = _nearest(_in_2016(only.percent_by(op_type)), paper.op_percent())
+        return f"On {place} there is {only.workload} alone: {closest}, as published."
     first, last = tree[0], tree[-1]
     text = f"On {place}, {_together(first)} are closest (distance {first.distance:.3f})"
     if len(tree) > 1:
         text += f", and {listed(last.left)} join {listed(last.right)} last ({last.distance:.2f})"
-    agreement = _agreement(_percentages(settings))
+    agreement = _agreement(_percentages(grove.settings))
     if agreement is not None:
         text += f"; distances rank as in the 2016 paper with a correlation of {agreement:.2f}"
-    return f"{text}."
+    return " ".join([f"{text}.", *(f"{_guest_said(grove, guest)}." for guest in grove.guests)])
+
+
+def _guest_said(grove: Grove, guest: Setting) -> str:
+    closest = _nearest(guest.percent_by(op_type), _percentages(grove.settings))
+    return f"{guest.workload}, measured on {guest.place} without the eight, is {closest} there"
+
+
+def _guest_note(grove: Grove) -> str:
+    told = [f"{guest.workload} was measured on {guest.place}" for guest in grove.guests]
+    return f"{listed(told)}, where none of the eight was." if told else ""
 
 
 def _agreement(ours: Mapping[str, Vector]) -> float | None:
@@ -151,33 +266,35 @@ def _agreement(ours: Mapping[str, Vector]) -> float | None:
     return float(stats.spearmanr(here, there).statistic)
 
 
-def _nearest_table(settings: Sequence[Setting]) -> Table:
+def _nearest_table(groves: Sequence[Grove]) -> Table:
     rows: list[list[Cell]] = []
-    for setting in settings:
-        own = setting.percent_by(op_type)
-        peers = {other.workload: other.percent_by(op_type) for other in settings if other.place == setting.place}
-        peers.pop(setting.workload)
-        measured = _nearest(own, peers) if peers else None
-        printed = _nearest(own, paper.op_percent())
-        itself = paper.op_percent().get(setting.workload)
-        rows.append(
-            [
-                setting.workload,
-                setting.place,
-                measured.workload if measured else None,
-                measured.distance if measured else None,
-                printed.workload,
-                printed.distance,
-                distance(own, itself) if itself else None,
-            ]
-        )
+    for grove in groves:
+        for setting in [*grove.settings, *grove.guests]:
+            own = setting.percent_by(op_type)
+            peers = _percentages([other for other in grove.settings if other is not setting])
+            measured = _nearest(own, peers) if peers else None
+            printed = _nearest(_in_2016(own), paper.op_percent())
+            itself = paper.op_percent().get(setting.workload)
+            rows.append(
+                [
+                    setting.workload,
+                    setting.place,
+                    measured.workload if measured else None,
+                    measured.distance if measured else None,
+                    grove.place if measured else None,
+                    printed.workload,
+                    printed.distance,
+                    distance(_in_2016(own), itself) if itself else None,
+                ]
+            )
     return Table(
         title="The nearest to each workload",
         columns=[
             "workload",
             "place",
-            "nearest here",
+            "nearest measured",
             "distance",
+            "measured on",
             "nearest published row",
             "distance to it",
             "distance to its own published row",
@@ -194,7 +311,7 @@ def _tree_table(title: str, tree: Sequence[Joint]) -> Table:
     )
 
 
-def _dendrogram(title: str, tree: Sequence[Joint]) -> Chart:
+def _dendrogram(title: str, tree: Sequence[Joint], note: str = "") -> Chart:
     """Each joint as four points, from child to child over the joint's distance; a leaf is named at its end."""
     leaves = tree[-1].members
     height: dict[tuple[str, ...], float] = {(name,): float(index) for index, name in enumerate(leaves)}
@@ -211,7 +328,7 @@ def _dendrogram(title: str, tree: Sequence[Joint]) -> Chart:
                 text=[_leaf(joint.left), "", "", _leaf(joint.right)],
             )
         )
-    return Chart(kind="dendrogram", title=title, x_title="cosine distance", y_title="", series=series)
+    return Chart(kind="dendrogram", title=title, x_title="cosine distance", y_title="", series=series, note=note)
 
 
 def _leaf(cluster: tuple[str, ...]) -> str:
@@ -226,6 +343,7 @@ def _notes() -> list[str]:
     return [
         "The distance of two profiles (time by op type) is 1 - cos of their angle: 0 is the same mix, 1 has no op type "
         "in common. The two closest are merged into their centroid, weighted by members, until one is left.",
+        f"Our distances are of our own op types; distances to a published row are {CREDITED}.",
         f"Published: the tree of Fig. 4, from the rows of {paper.SOURCES['fathom_fig3_op_percent']}; its text gives "
         f"about {paper.SIMILARITY_IN_TEXT} between seq2seq with memnet and speech with autoenc.",
     ]

@@ -7,9 +7,11 @@ text[3] is its label, else "". In a scatter, the series named ROOF is a line.
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
-from collections.abc import Callable
+import statistics
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from fathom.analysis import Chart, Series
@@ -23,6 +25,10 @@ PATTERNS = ("", "/", ".", "x", "-")
 SEQUENTIAL = [[step / 4, f"var(--heat{step})"] for step in range(5)]
 DIVERGING = [[step / 4, f"var(--diverge{step})"] for step in range(5)]
 ROOF = "roof"
+FAR = 4  # values spread over so many times what the boxes do make lines of the boxes
+REST = "rest"  # the band of a heat map that is in no class
+FARTHEST = 1.1  # a cosine distance of 1, and room for its label: all trees have one scale
+CELL = 17  # pixels of a heat map's column: two digits, and a page of 1300 px shows Fig. 3 whole
 FEW_POINTS = 40  # a line of more has no room for markers
 
 
@@ -127,11 +133,47 @@ def _boxes(chart: Chart, colours: Colours) -> Json:
         box |= {"line": {"color": look.colour, "width": 1.5}, "marker": marker, "showlegend": beside}
         data.append(box)
     values = [y for series in chart.series for y in series.y]
-    layout = {"boxmode": "group" if beside else "overlay", "yaxis": scale_of(values, chart.log_y)}
+    layout: Json = {"boxmode": "group" if beside else "overlay", "yaxis": scale_of(values, chart.log_y)}
+    if not chart.log_y:
+        layout = _merged(layout, _clipped(chart))
     return {"data": data, "layout": layout | {"xaxis": {"type": "category", "showgrid": False}}}
 
 
+def _clipped(chart: Chart) -> Json:
+    """The y axis cut to where boxes and whiskers are, if some points are so far off that boxes would be lines."""
+    groups: dict[tuple[str, str], list[float]] = {}
+    for series in chart.series:
+        for x, y in zip(series.x, series.y, strict=False):
+            if words.is_number(y) and math.isfinite(y):
+                groups.setdefault((series.name, str(x)), []).append(float(y))
+    ends = [_whiskers(values) for values in groups.values()]
+    known = [value for values in groups.values() for value in values]
+    if not known:
+        return {}
+    low, high = min(end for end, _ in ends), max(end for _, end in ends)
+    if high <= low or max(known) - min(known) <= FAR * (high - low):
+        return {}
+    room = 0.1 * (high - low)
+    low, high = low - room, high + room
+    beyond = [value for value in known if not low <= value <= high]
+    told = f"{len(beyond)} of {len(known)} values lie beyond, from {min(beyond):.3g} to {max(beyond):.3g}"
+    note = {"text": told, "xref": "paper", "yref": "paper", "x": 0.01, "y": 1, "xanchor": "left", "yanchor": "top"}
+    font = {"size": 12, "color": "var(--soft)"}
+    return {"yaxis": {"range": [low, high]}, "annotations": [note | {"showarrow": False, "font": font}]}
+
+
+def _whiskers(values: Sequence[float]) -> tuple[float, float]:
+    """The ends of what a box plot draws as typical: within one and a half box lengths of the box."""
+    if len(values) < 2:
+        return values[0], values[0]
+    first, _, third = statistics.quantiles(values, method="inclusive")
+    reach = 1.5 * (third - first)
+    inside = [value for value in values if first - reach <= value <= third + reach]
+    return min(inside), max(inside)
+
+
 def _heat_map(chart: Chart, colours: Colours) -> Json:
+    chart = _summed(chart)
     columns = [quoted(x) for x in chart.series[0].x] if chart.series else []
     rows = [quoted(series.name) for series in chart.series]
     values = [clean(series.y) for series in chart.series]
@@ -154,13 +196,52 @@ def _heat_map(chart: Chart, colours: Colours) -> Json:
         "showscale": True,
         "colorbar": {"thickness": 9, "outlinewidth": 0, "len": 0.9, "tickfont": {"size": 11}},
     }
-    trace |= {"zmid": 0} if signed else {"zmin": 0, "zmax": largest or 1}
+    whole = 100 if _is_percent(chart) else largest or 1  # published and measured shares are compared by colour
+    trace |= {"zmid": 0} if signed else {"zmin": 0, "zmax": whole}
     layout = {
         "xaxis": {"type": "category", "showgrid": False, "tickangle": -50, "ticks": "", "showline": False},
         "yaxis": {"type": "category", "showgrid": False, "autorange": "reversed", "ticks": "", "showline": False},
         **_bands(chart),
     }
     return {"data": [trace], "layout": layout}
+
+
+def _is_percent(chart: Chart) -> bool:
+    return "percent" in chart.title.lower()
+
+
+def _summed(chart: Chart) -> Chart:
+    """A heat map of percentages with the rest and the sum of each band in front, where no one has to scroll to them."""
+    if not _is_percent(chart) or len(chart.bands) < 2 or sum(many for _, many in chart.bands) != _columns(chart):
+        return chart
+    ends = list(itertools.accumulate(many for _, many in chart.bands))
+    cuts = {label: slice(end - many, end) for (label, many), end in zip(chart.bands, ends, strict=True)}
+    rest = cuts.pop(REST, slice(0, 0))
+    names = [f"all {label.split()[0]}" if label.split() else label for label in cuts]
+    series = [
+        Series(
+            name=each.name,
+            x=[*each.x[rest], *names, *(x for cut in cuts.values() for x in each.x[cut])],
+            y=[
+                *each.y[rest],
+                *(_sum(each.y[cut]) for cut in cuts.values()),
+                *(y for cut in cuts.values() for y in each.y[cut]),
+            ],
+        )
+        for each in chart.series
+    ]
+    bands = [(label, many) for label, many in chart.bands if label != REST]
+    front = [(REST, many) for label, many in chart.bands if label == REST]
+    return dataclasses.replace(chart, series=series, bands=[*front, ("classes", len(names)), *bands])
+
+
+def _sum(values: Sequence[Any]) -> float | None:
+    known = [value for value in clean(values) if value is not None]
+    return sum(known) if known else None
+
+
+def _columns(chart: Chart) -> int:
+    return max((len(series.x) for series in chart.series), default=0)
 
 
 def _cell_text(value: float | None, largest: float) -> str:
@@ -178,7 +259,7 @@ def _hover_cells(series: Series) -> list[str]:
 def _bands(chart: Chart) -> Json:
     """A bracket over each group of columns, with its label."""
     shapes, labels, start = [], [], 0
-    slanted = any(len(label) * 7 > many * 27 for label, many in chart.bands)
+    slanted = any(len(label) * 7 > many * CELL for label, many in chart.bands)
     for label, many in chart.bands:
         left, right = start - 0.42, start + many - 1 + 0.42
         path = f"M {left},1.015 L {left},1.035 L {right},1.035 L {right},1.015"
@@ -221,7 +302,7 @@ def _dendrogram(chart: Chart, colours: Colours) -> Json:
     tips |= {"marker": {"size": 9, "color": shades}, "cliponaxis": False}
     ticks = {"tickmode": "array", "tickvals": list(names), "ticktext": [quoted(name) for name in names.values()]}
     layout = {
-        "xaxis": {"range": [0, 1.2 * max(distances, default=1) or 1]},
+        "xaxis": {"range": [0, max(FARTHEST, 1.1 * max(distances, default=0))]},
         "yaxis": ticks | {"showgrid": False, "ticks": "", "showline": False, "ticklabelstandoff": 6},
     }
     return {"data": [trace | {"showlegend": False} for trace in (branches, heights, tips)], "layout": layout}
@@ -256,9 +337,8 @@ def _trace(chart: Chart, series: Series, **own: Any) -> Json:
 def least_width(chart: Chart) -> int:
     """Pixels below which labels and marks would run into each other; the chart then scrolls in its box."""
     if chart.kind == "heatmap":
-        columns = max((len(series.x) for series in chart.series), default=0)
         label = max((len(series.name) for series in chart.series), default=0)
-        return 90 + 7 * label + 27 * columns
+        return 90 + 7 * label + CELL * _columns(_summed(chart))
     if chart.kind in ("bar", "stacked", "box"):
         categories = len({str(x) for series in chart.series for x in series.x})
         beside = 1 if chart.kind == "stacked" else len(chart.series)

@@ -1,0 +1,82 @@
+"""Threads, phases and layers where records are awkward: runs by default, items of two kinds, wrapped networks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from sample_records import op_row, record_of
+
+from fathom.analyses import layers, parallelism, phases
+from fathom.analysis import Table
+from fathom.record import Record
+
+
+def at_threads(workload: str, threads: int | None, **types: float) -> Record:
+    rows = [op_row(kind, seconds) for kind, seconds in types.items()]
+    return record_of(workload, rows, spec={"threads": threads})
+
+
+def cells(table: Table, **wanted: Any) -> dict[str, Any]:
+    rows = (dict(zip(table.columns, row, strict=True)) for row in table.rows)
+    return next(row for row in rows if all(row[name] == value for name, value in wanted.items()))
+
+
+def test_a_sweep_is_of_its_own_runs() -> None:
+    """The default run of a machine of four threads is no run of the sweep that asked for four."""
+    sweep = [at_threads("memnet", threads, MatMul=seconds) for threads, seconds in ((1, 0.78), (2, 0.8), (4, 1.0))]
+    default = at_threads("memnet", None, MatMul=0.5)
+    finding = parallelism.analyse([*sweep, default])
+    assert "0.78 (memnet train" in finding.summary
+    assert [series.name for series in finding.charts[0].series] == ["1 thread", "2 threads", "4 threads"]
+    assert finding.charts[0].series[-1].y == [1000]
+
+
+def test_the_op_most_left_behind_is_drawn_however_light_it_was() -> None:
+    names = ("MatMul", "Conv2D", "Add", "Sub", "Mul", "Div", "Pow", "Softmax", "Tile", "Select", "Pad", "Sum", "Tanh")
+    runs = [at_threads("vgg", n, **dict.fromkeys(names, 1.0 / n), Gather=0.2) for n in (1, 8)]
+    finding = parallelism.analyse(runs)
+    assert "Most left behind is Gather" in finding.summary
+    chart = finding.charts[0]
+    assert len(chart.series[0].x) == parallelism.DRAWN + 1
+    assert any(name.startswith("Gather,") for name in chart.series[0].x)
+    assert chart.note.startswith("The 13 of 14")
+
+
+def test_deepqs_published_optimizer_stands_beside_ours() -> None:
+    finding = parallelism.analyse([at_threads("deepq", n, Conv2D=0.8 / n, ApplyRMSProp=0.2) for n in (1, 4)])
+    table = next(table for table in finding.tables if table.title == "The optimizer in a training step of deepq")
+    assert cells(table, threads=4)["ours (% of step)"] == pytest.approx(50)
+    assert cells(table, threads=8)["published (%)"] == 7
+    assert cells(table, threads=8)["ours (% of step)"] is None
+    without = parallelism.analyse([at_threads("vgg", n, Conv2D=1 / n) for n in (1, 4)])
+    assert not any("deepq" in table.title for table in without.tables)
+
+
+def test_items_of_different_kinds_are_not_divided() -> None:
+    def timed(workload: str, phase: str, step_s: float) -> Record:
+        return record_of(workload, None, spec={"phase": phase}, step_s=[step_s] * 10, warmup_s=[step_s] * 2)
+
+    alike = [timed("vgg", "train", 4.0), timed("vgg", "infer", 1.0)]
+    finding = phases.analyse([*alike, timed("deepq", "train", 400.0), timed("deepq", "infer", 1.0)])
+    assert "training takes 4 times as long as inference" in finding.summary
+    assert [row[0] for row in finding.tables[1].rows] == ["vgg"]
+    assert any("An item of deepq is a transition" in note for note in finding.notes)
+    assert not any("deepq" in note for note in phases.analyse(alike).notes)
+
+
+def test_the_blocks_of_a_wrapped_network_stand_apart() -> None:
+    paths = [f"model.layers.{block}.{part}" for block in range(4) for part in ("attention", "dense")]
+    rows = [op_row("MatMul", 0.1, layer=path) for path in paths]
+    rows += [op_row("Gather", 0.1, layer="model.embed"), op_row("MatMul", 0.1, layer="head")]
+    table = layers.analyse([record_of("mine:make", rows)]).tables[1]
+    named = {row[2]: row[3] for row in table.rows}
+    assert {f"model.layers.{block}" for block in range(4)} <= set(named)
+    assert named["model.layers.0"] == pytest.approx(20)
+    assert {"model.embed", "head"} <= set(named)
+
+
+def test_layers_lie_below_what_wraps_the_whole_network() -> None:
+    paths = ["module.encoder.first", "module.encoder.second", "module.decoder.first", "module.decoder.second"]
+    table = layers.analyse([record_of("mine", [op_row("MatMul", 0.1, layer=path) for path in paths])]).tables[1]
+    assert set(paths) <= {row[2] for row in table.rows}
