@@ -185,6 +185,16 @@ def test_residual_starts_as_he_proposed() -> None:
             assert layer.bias is None
         elif isinstance(layer, nn.BatchNorm2d):
             assert (layer.weight == 1).all()
+        elif isinstance(layer, nn.Linear):
+            assert layer.weight.std().item() == pytest.approx(0.01, rel=0.1)
+            assert not layer.bias.any()
+
+
+def test_residual_begins_with_a_guess() -> None:
+    """A guess among ten classes costs log 10; logits that are large from the start would cost more."""
+    torch.manual_seed(0)
+    workload = configured("residual", "tiny")
+    assert workload.loss(workload.model(), workload.example()).item() == pytest.approx(math.log(10), abs=0.1)
 
 
 def test_residual_block_adds_its_shortcut_before_the_last_relu() -> None:

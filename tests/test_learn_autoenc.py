@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
+from pathlib import Path
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ from fathom.datasets import mnist
 from fathom.learn import learned
 from fathom.session import Session
 from fathom.spec import RunSpec
+from fathom.workloads.autoenc import Autoenc
 
 ONE_ROUND = {"adam": True, "batch": 100, "learning_rate": 0.003}
 
@@ -26,6 +28,30 @@ def test_one_round_through_mnist_passes_140_nats() -> None:
     assert record.learning.items == 60_000
     assert record.learning.quality is not None
     assert record.learning.quality > -140
+
+
+def test_the_lesson_is_as_long_as_the_papers_figure(tmp_path: Path) -> None:
+    lesson = Autoenc.taught(str(tmp_path), {})
+    assert lesson.steps is not None
+    assert lesson.rounds * lesson.steps * lesson.options["batch"] == pytest.approx(1e8, rel=0.01)
+    assert not lesson.stops_at_target
+    assert Autoenc.taught(None, {}).steps is None, "of invented digits, once through them"
+
+
+def test_the_learning_rate_rises_and_falls_to_nothing() -> None:
+    workload = Autoenc.configured("tiny", adam=True, learning_rate=0.5, warm_up=0.05)
+    optimizer = workload.optimizer(workload.model())
+    schedule = workload.schedule(optimizer, steps=100)
+    assert schedule is not None
+    rates = []
+    for _ in range(100):
+        rates.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        schedule.step()
+    assert rates[:3] == pytest.approx([0.1, 0.2, 0.3])
+    assert rates[5:] == sorted(rates[5:], reverse=True)
+    assert rates[-1] < 0.001
+    assert Autoenc.configured("paper").schedule(optimizer, steps=100) is None, "the paper's rate stands still"
 
 
 def test_the_bound_is_judged_over_every_test_image_by_the_loss() -> None:

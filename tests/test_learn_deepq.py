@@ -19,7 +19,7 @@ from test_deepq import QUICK, Constant, Scripted
 from fathom import learn, registry
 from fathom.datasets import atari
 from fathom.learn import FOLDER, learned
-from fathom.learners.deepq import DeepqLearner
+from fathom.learners.deepq import PROMISING, DeepqLearner
 from fathom.record import Learning
 from fathom.recorded import Recorded
 from fathom.session import load
@@ -101,11 +101,20 @@ def test_emulators_begin_anew_and_the_memory_fills_with_what_was_learnt(monkeypa
     after.state.model.register_forward_hook(lambda *_: chosen.append(1))
     after.load_state_dict(kept)
     agent = after.agent
-    assert agent.memory.written == 1 + 10, "the first frames, and 10 actions in 4 games to come to 40"
-    assert len(chosen) == 10, "each chosen by the network"
+    assert agent.memory.written == before.agent.memory.written == 1 + 10 + 3, "the opening's, and those of 3 steps"
+    assert len(chosen) == 13, "each chosen by the network"
     assert (agent.frames, agent.updates, agent.finished) == (12, 3, [12] * 4)
-    assert agent.score.tolist() == [10] * 4
+    assert agent.score.tolist() == [13] * 4
     assert all(torch.equal(ours, theirs) for ours, theirs in zip(weights(before), weights(after), strict=True))
+
+
+def test_no_more_is_remembered_anew_than_there_is_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    learner = taught(Scripted(), monkeypatch)
+    for _ in range(30):
+        learner._step()
+    learner.load_state_dict(learner.state_dict())
+    assert learner.agent.memory.written == 1 + 80 // 4
+    learner._step()
 
 
 def weights(learner: DeepqLearner) -> list[torch.Tensor]:
@@ -183,11 +192,11 @@ def test_thirty_games_are_judged_with_openings_of_their_own() -> None:
     assert not np.array_equal(games.reset()[:4], training.reset())
 
 
-@pytest.mark.parametrize(("points", "steps"), [(3.59, 40), (3.57, 100)])
+@pytest.mark.parametrize(("points", "steps"), [(3.69, 40), (3.67, 100)])
 def test_a_round_ends_early_when_training_games_come_close(
     points: float, steps: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every fifth action ends four games with five times the points: 17.9 is close to 18.9, 17.85 is not."""
+    """Every fifth action ends four games with five times the points: 18.45 is close to 18.9, 18.35 is not."""
     game = Scripted(rewards=[points], over_at=range(5, 1000, 5))
     learner = taught(game, monkeypatch, round_frames=400)
     told: list[int] = []
@@ -196,6 +205,23 @@ def test_a_round_ends_early_when_training_games_come_close(
     assert items == steps * learner.workload.batch
     _, items = learner.train(told.append)
     assert len(told) == 2 * steps, "games of the round before do not count again"
+
+
+def test_many_games_at_once_must_all_have_had_their_turn() -> None:
+    session = load("deepq", preset="tiny", device="cpu", **{**SHORT, "envs": 40, "capacity": 400}).setup()
+    learner = registry.learner("deepq")(session, None)
+    assert isinstance(learner, DeepqLearner)
+    assert not learner._promising([21.0] * 39)
+    assert learner._promising([21.0] * 40)
+    assert learner._promising([-21.0] * 10 + [21.0] * 30)
+    assert not learner._promising([21.0] * 10 + [18.0] * 30), "the last thirty tell"
+
+
+@pytest.mark.parametrize("graphs", [False, True])
+def test_recording_may_be_switched_off(graphs: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    learner = taught(Scripted(rewards=[1]), monkeypatch, graphs=graphs)
+    assert isinstance(learner._learn, Recorded) is graphs
+    assert float(learner._step()) == float(taught(Scripted(rewards=[1]), monkeypatch)._step())
 
 
 def test_double_learning_values_what_the_network_would_do() -> None:
@@ -229,6 +255,9 @@ def test_the_lesson_is_the_game_it_speaks_of() -> None:
     assert workload.updates_per_step == 32
     for said in (workload.target_every, workload.capacity, workload.final_exploration_frame, workload.round_frames):
         assert f"{said:,}" in PROTOCOL
+    assert f"after every round of {workload.round_frames:,} actions, or earlier, when {workload.envs} " in PROTOCOL
+    assert f"the last {JUDGED} came within half a point" in PROTOCOL
+    assert PROMISING == 0.5
     assert f"a batch of {workload.batch} every {workload.update_frequency} actions" in PROTOCOL
 
 

@@ -72,6 +72,31 @@ def test_weights_start_as_in_the_paper() -> None:
     assert not model.source_embedding.weight[PAD].any()
 
 
+def test_forget_gates_may_start_open_and_nothing_else_changes() -> None:
+    models = []
+    for bias in (None, 1.0):
+        torch.manual_seed(0)
+        models.append(Seq2Seq.configured("tiny", forget_bias=bias).model())
+    drawn, opened = (dict(model.named_parameters()) for model in models)
+    changed = {name for name, weight in opened.items() if not torch.equal(weight, drawn[name])}
+    assert changed == {f"decoder.{layer}.bias_{side}" for layer in range(3) for side in ("ih", "hh")}
+    for layer in range(3):
+        total = opened[f"decoder.{layer}.bias_ih"] + opened[f"decoder.{layer}.bias_hh"]
+        assert (total[64:128] == 1).all(), "of 64 units: input gates, forget gates, cells, output gates"
+        assert total[:64].abs().max() <= 0.16
+        assert total[128:].abs().max() <= 0.16
+
+
+def test_a_closed_forget_gate_forgets_and_an_open_one_does_not() -> None:
+    """By what the cell does, not by where its bias lies."""
+    kept = []
+    for bias in (-100.0, 100.0):
+        (cell, *_) = Seq2Seq.configured("tiny", forget_bias=bias).model().decoder
+        state = torch.zeros(1, 64), torch.full((1, 64), 5.0)
+        kept.append(float(cell(torch.zeros(1, 128), state)[1].detach().mean()))
+    assert kept == pytest.approx([0, 5], abs=0.2)
+
+
 def test_source_is_reversed_and_padding_comes_first() -> None:
     source = sentences([[4, 5, 6], [7], [4, 5, 6, 7, 8]], 5)
     backward = [[PAD, PAD, 6, 5, 4], [PAD, PAD, PAD, PAD, 7], [8, 7, 6, 5, 4]]

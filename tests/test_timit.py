@@ -368,3 +368,20 @@ def test_real_recordings_in_timit_layout() -> None:
     assert train.sentences[0] == "THE CHILD ALMOST HURT THE SMALL DOG"
     assert train.transcript(train.columns["phones"][0, :8].tolist()) == "dh ax tcl ch ay l dcl d"
     assert train.columns["frames"].tolist() == [285, 313, 270, 199, 174, 186]
+
+
+def test_a_real_sphere_recording_with_phones_beside_it(tmp_path: Path) -> None:
+    """What NIST's own tools wrote, where TIMIT would have it; the word is Yes, cut into phones by guess."""
+    real = real_data("an4-sph-mini") / "wav" / "an4_clstk" / "fash" / "an251-fash-b.sph"
+    samples = _audio.samples(real)
+    phones = "0 4000 h#\n4000 5600 y\n5600 8800 eh\n8800 12000 s\n12000 16000 h#\n"
+    write(tmp_path / "TRAIN" / "DR1" / "X", "SX1", real.read_bytes(), phones)
+    found = timit.read(tmp_path, "train", Sizes(120, 8))
+    assert sound(found, Sizes(120, 8))
+    assert found.columns["frames"].tolist() == [(len(samples) - 400) // 160 + 1] == [98]
+    assert found.transcript(found.columns["phones"][0, :5].tolist()) == "h# y eh s h#"
+    spoken = _audio.with_slopes(_audio.cepstra(samples))
+    features = found.columns["features"][0, :98].numpy()
+    assert features == pytest.approx((spoken - spoken.mean(0)) / spoken.std(0), abs=1e-3)
+    loudness = features[:, 12]
+    assert loudness[25:75].mean() > loudness[:20].mean(), "somebody speaks in the middle"

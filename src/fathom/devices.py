@@ -9,14 +9,16 @@ from fathom.errors import DeviceError
 
 def resolve(name: str, precision: str = "fp32") -> torch.device:
     """The torch device for a name; "auto" is the first accelerator, or the CPU."""
-    if name == "auto":
-        accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
-        device = accelerator or torch.device("cpu")
-    else:
-        device = _named(name)
+    device = _named(_first() if name == "auto" else name)
     if precision == "tf32" and not _has_tf32(device):
         raise DeviceError(f"precision tf32 needs an NVIDIA GPU of compute capability 8.0 or later, not {device}")
     return device
+
+
+def _first() -> str:
+    """By its full name, so that what was run on "auto" and on "cuda" is one thing in every record."""
+    cpu, *accelerators = available()
+    return accelerators[0] if accelerators else cpu
 
 
 def _named(name: str) -> torch.device:

@@ -25,7 +25,7 @@ from fathom.spec import RunSpec
 from fathom.timing import wait
 
 FOLDER = "FATHOM_CHECKPOINTS"  # the variable that names where checkpoints are kept; without it there are none
-KEEP_EVERY_S = 15.0  # between two checkpoints, at least
+KEEP_EVERY_S = 2.0  # between two checkpoints, at least
 KEEPING_SHARE = 0.05  # of the time, at most: a gigabyte takes seconds to write
 
 
@@ -91,8 +91,13 @@ class Course:
             self.curve.append(point)
             news = {"round": len(self.curve), "rounds": self.learner.rounds, "loss": loss, "quality": quality}
             hear({**news, "items_per_s": speed})
-            if self.finished or time.perf_counter() - self.kept >= max(KEEP_EVERY_S, self.keeping_s / KEEPING_SHARE):
+            if self._due():
                 self._keep()
+
+    def _due(self) -> bool:
+        """The first round is kept whatever it costs: only then is it known what keeping takes."""
+        waited = time.perf_counter() - self.kept
+        return self.finished or len(self.curve) == 1 or waited >= max(KEEP_EVERY_S, self.keeping_s / KEEPING_SHARE)
 
     def told(self) -> Learning:
         quality = self.learner.lesson.quality

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from fathom.lesson import Exhibit, Lesson
 from fathom.session import Session
+from fathom.workload import State
 
 
 class Learner:
@@ -56,17 +57,23 @@ class Learner:
 
     def evaluate(self) -> float:
         """The quality on held-out data."""
-        self.state.model.eval()
+        candidate = self.candidate()
+        candidate.model.eval()
         with torch.inference_mode(), self.state.autocast():
-            value = self.workload.evaluate(self.state, self.held_out)
-        self.state.model.train()
+            value = self.workload.evaluate(candidate, self.held_out)
+        candidate.model.train()
         return value
 
     def exhibits(self) -> list[Exhibit]:
         """What is worth showing of the network that has learnt: tables and pictures."""
-        self.state.model.eval()
-        with torch.inference_mode():
-            return self.workload.exhibits(self.state, self.held_out)
+        candidate = self.candidate()
+        candidate.model.eval()
+        with torch.inference_mode(), self.state.autocast():
+            return self.workload.exhibits(candidate, self.held_out)
+
+    def candidate(self) -> State:
+        """What is judged and shown: the network as it is now."""
+        return self.state
 
     def state_dict(self) -> dict[str, Any]:
         """Tensors, numbers and words alone, so that a checkpoint can be read without running anything in it."""

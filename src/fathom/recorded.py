@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -10,39 +11,62 @@ from torch import Tensor
 WARM_UP = 3  # calls before the recording, in which libraries choose their algorithms and optimizers make their state
 
 
-class Recorded:
-    """The work must read and write the same tensors at every call, draw no random numbers and never ask the host.
+class Track(NamedTuple):
+    """Where recordings are made: a stream that is not the default one, and memory.
 
-    Each call does the work exactly once, recorded or not. What it gives is written over by the next call.
-    On a CPU there is nothing to record.
+    Recordings may share a track where no two are played at once.
     """
 
-    def __init__(self, work: Callable[[], Tensor], device: torch.device) -> None:
-        self._work, self._device = work, device
+    stream: torch.cuda.Stream
+    pool: Any  # torch's handle of a pool of memory
+
+    @classmethod
+    def on(cls, device: torch.device) -> Track | None:
+        """None on a CPU, where there is nothing to record."""
+        if device.type != "cuda":
+            return None
+        return cls(torch.cuda.Stream(device), torch.cuda.graph_pool_handle())  # type: ignore[no-untyped-call]
+
+
+class Recorded:
+    """The work must read and write the same tensors at every call and never ask the host.
+
+    If it draws random numbers, then from torch's own generator, which torch moves on at every replay. Each call does
+    the work exactly once, recorded or not. What it gives is written over by the next call.
+    """
+
+    def __init__(
+        self,
+        work: Callable[[], Tensor],
+        device: torch.device,
+        warm_up: int = WARM_UP,
+        track: Track | None = None,
+    ) -> None:
+        self._work, self._device, self._warm_up = work, device, warm_up
+        self._track = track or Track.on(device)
         self._calls = 0
         self._graph: torch.cuda.CUDAGraph | None = None
         self._result: Tensor | None = None
 
     def __call__(self) -> Tensor:
-        if self._device.type != "cuda":
+        if self._track is None:
             return self._work()
         self._calls += 1
-        if self._calls <= WARM_UP:
-            return self._aside()
+        if self._calls <= self._warm_up:
+            return self._aside(self._track.stream)
         if self._graph is None:
             self._graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(self._graph):  # notes down, and runs nothing
+            with torch.cuda.graph(self._graph, self._track.pool, self._track.stream):  # notes down, and runs nothing
                 self._result = self._work()
         self._graph.replay()
         assert self._result is not None
         return self._result
 
-    def _aside(self) -> Tensor:
-        """On a stream of its own, as torch asks of what is to be recorded later."""
+    def _aside(self, stream: torch.cuda.Stream) -> Tensor:
+        """On the stream of the recording, as torch asks of what is to be recorded later."""
         here = torch.cuda.current_stream(self._device)
-        aside = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
-        aside.wait_stream(here)
-        with torch.cuda.stream(aside):
+        stream.wait_stream(here)
+        with torch.cuda.stream(stream):
             result = self._work()
-        here.wait_stream(aside)
+        here.wait_stream(stream)
         return result

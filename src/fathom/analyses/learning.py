@@ -74,8 +74,10 @@ def _order(record: Record) -> tuple[object, ...]:
 
 
 def _thing(record: Record) -> str:
-    data = record.spec.data.rstrip("/").rpartition("/")[2] if record.spec.data else "synthetic data"
-    return f"{record.spec.workload} on {data}"
+    """A workload and what it learns from: a folder, the game that it plays, or what is invented for it."""
+    spec = record.spec
+    data = spec.data.rstrip("/").rpartition("/")[2] if spec.data else spec.options.get("game", "synthetic data")
+    return f"{spec.workload} on {data}"
 
 
 def _way(record: Record) -> dict[str, Any]:

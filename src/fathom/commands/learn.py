@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.progress import Progress
 
 from fathom import registry, study
 from fathom.commands._options import Device, Json, Name, Out, Set, options_of
@@ -85,32 +86,58 @@ def _spec(
 
 
 def _run(spec: RunSpec, store: Store, environment: Mapping[str, str]) -> None:
-    """One run before somebody's eyes: a line for each round, and the bar; in a log, now and then, how far it is."""
-    item = registry.workload(spec.workload).item
-    begun = said = time.perf_counter()
+    """One run before somebody's eyes."""
     with progress_bar() as bar:
-        task = bar.add_task(f"{spec.workload}, seed {spec.seed}", total=None)
+        view = View(spec, bar)
+        run = partial(isolated, hear=view.hear, environment=environment)
+        wait = partial(view.say, f"waiting: another run holds {store.folder}")
+        list(study.conduct([spec], store, view.watch, run=run, wait=wait))  # which keeps the record
 
-        def told(done: int, total: int) -> None:
-            nonlocal said
-            bar.update(task, completed=done, total=total)
-            now = time.perf_counter()
-            if bar.disable and now - said >= SAY_EVERY_S:
-                said = now
-                bar.console.print(f"step {done:,} of at most {total:,}, {now - begun:.0f} s")
 
-        def hear(news: Mapping[str, Any]) -> None:
-            nonlocal said
-            said = time.perf_counter()
-            where = f"round {news['round']} of at most {news['rounds']}"
-            values = f"loss {news['loss']:.4g}, quality {news['quality']:.4g}, {news['items_per_s']:,.0f} {item}s/s"
-            bar.console.print(f"{where}: {values}, {said - begun:.0f} s")
+class View:
+    """What is seen of a run: a line for each round, and the bar; in a log, now and then, how far it is."""
 
-        def watch(index: int, spec: RunSpec) -> Told:
-            return told
+    def __init__(self, spec: RunSpec, bar: Progress) -> None:
+        self._bar = bar
+        self._name = f"{spec.workload}, seed {spec.seed}"
+        self._item = registry.workload(spec.workload).item
+        self._task = bar.add_task(self._name, total=None)
+        self._begun = self._said = time.perf_counter()
+        self._first: tuple[int, float] | None = None  # the first step told of, and when: a run may have been resumed
+        self._done, self._total = 0, 0
 
-        run = partial(isolated, hear=hear, environment=environment)
-        list(study.conduct([spec], store, watch, run=run))  # which keeps the record
+    def say(self, line: str) -> None:
+        self._bar.console.print(line, highlight=False, soft_wrap=True)
+
+    def watch(self, index: int, spec: RunSpec) -> Told:
+        """Time counts from here, when others have been waited for."""
+        self._begun = self._said = time.perf_counter()
+        return self.told
+
+    def told(self, done: int, total: int) -> None:
+        now = time.perf_counter()
+        self._first = self._first or (done, now)
+        self._done, self._total = done, total
+        self._bar.update(self._task, completed=done, total=total)
+        if self._bar.disable and now - self._said >= SAY_EVERY_S:
+            self._said = now
+            self.say(f"step {done:,} of at most {total:,}, {self._times(now)}")
+
+    def hear(self, news: Mapping[str, Any]) -> None:
+        now = self._said = time.perf_counter()
+        found = f"loss {news['loss']:.4g}, quality {news['quality']:.4g}"
+        self._bar.update(self._task, description=f"{self._name}: {found}")
+        where = f"round {news['round']} of at most {news['rounds']}"
+        self.say(f"{where}: {found}, {news['items_per_s']:,.0f} {self._item}s/s, {self._times(now)}")
+
+    def _times(self, now: float) -> str:
+        """How long it has taken; and where no bar says it, how long it may still take at the speed so far."""
+        spent = f"{now - self._begun:.0f} s"
+        if not self._bar.disable or self._first is None or self._done == self._first[0]:
+            return spent
+        done, since = self._first
+        left = (self._total - self._done) * (now - since) / (self._done - done)
+        return f"{spent}, at most {left:.0f} s left"
 
 
 def _tell(records: list[Record], as_json: bool) -> None:

@@ -17,7 +17,7 @@ from fathom.session import Session
 from fathom.workloads._player import Agent
 from fathom.workloads.deepq import JUDGED, Deepq
 
-PROMISING = 1.0  # points: training games that come so close to the target are reason to look
+PROMISING = 0.5  # points: training games that come so close to the target are reason to look
 
 
 class DeepqLearner(Learner):
@@ -29,11 +29,13 @@ class DeepqLearner(Learner):
         super().__init__(session, held_out)
         self.agent: Agent = self.state.extra
         assert self.state.optimizer is not None
-        if self.state.device.type == "cuda":
-            for group in self.state.optimizer.param_groups:
-                group["capturable"] = True  # it counts its steps on the GPU, where a recording can count on
         self._batch: Batch = {}
-        self._learn = Recorded(lambda: self.workload.learn(self.state, self._batch), self.state.device)
+        self._learn: Callable[[], Tensor] = lambda: self.workload.learn(self.state, self._batch)
+        if self.workload.graphs:
+            if self.state.device.type == "cuda":
+                for group in self.state.optimizer.param_groups:
+                    group["capturable"] = True  # it counts its steps on the GPU, where a recording can count on
+            self._learn = Recorded(self._learn, self.state.device)
 
     @property
     def steps_per_round(self) -> int:
@@ -51,7 +53,9 @@ class DeepqLearner(Learner):
         return float(total) / done, done * self.session.items_per_step
 
     def _promising(self, scores: list[float]) -> bool:
-        return len(scores) >= JUDGED and float(np.mean(scores[-JUDGED:])) >= self.lesson.quality.target - PROMISING
+        """Not before every emulator may have had its turn: games that end first are not like the others."""
+        enough = len(scores) >= max(JUDGED, self.workload.envs)
+        return enough and float(np.mean(scores[-JUDGED:])) >= self.lesson.quality.target - PROMISING
 
     def _step(self) -> Tensor:
         batch = self.workload.play(self.state)

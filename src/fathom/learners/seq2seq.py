@@ -10,6 +10,7 @@ import copy
 import dataclasses
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, cast
 
 import torch
@@ -20,7 +21,7 @@ from fathom.dataset import Batch
 from fathom.datasets._vocabulary import PAD
 from fathom.datasets.wmt import ParallelText
 from fathom.learner import Learner
-from fathom.lesson import Exhibit
+from fathom.recorded import Recorded, Track
 from fathom.session import Session
 from fathom.workload import State
 from fathom.workloads._translator import Translator
@@ -35,12 +36,12 @@ class TranslationLearner(Learner):
     def __init__(self, session: Session, held_out: Any) -> None:
         super().__init__(session, held_out)
         workload, model = cast(Seq2Seq, self.workload), cast(Translator, self.state.model)
-        self.mean = copy.deepcopy(model).eval()
+        self.mean = copy.deepcopy(model)
         self.mean.encoder.flatten_parameters()  # a copy's weights lie apart, which cuDNN does not like
         self.averaging = workload.averaging
         self.gradients: Callable[[Batch], Tensor] = self._gradients
-        if workload.graphs and self.state.device.type == "cuda":
-            self.gradients = Graphs(self._gradients)
+        if workload.graphs:
+            self.gradients = Graphs(self._gradients, self.state.device)
         self._feed(start=0)
 
     def step(self) -> Tensor:
@@ -53,13 +54,8 @@ class TranslationLearner(Learner):
             torch._foreach_lerp_(list(self.mean.parameters()), list(self.state.model.parameters()), new)
         return loss
 
-    def evaluate(self) -> float:
-        with torch.inference_mode(), self.state.autocast():
-            return self.workload.evaluate(self._judged(), self.held_out)
-
-    def exhibits(self) -> list[Exhibit]:
-        with torch.inference_mode(), self.state.autocast():
-            return self.workload.exhibits(self._judged(), self.held_out)
+    def candidate(self) -> State:
+        return dataclasses.replace(self.state, model=self.mean)
 
     def state_dict(self) -> dict[str, Any]:
         return {**super().state_dict(), "mean": self.mean.state_dict()}
@@ -68,9 +64,6 @@ class TranslationLearner(Learner):
         super().load_state_dict(kept)
         self.mean.load_state_dict(kept["mean"])
         self._feed(start=self.steps_done)
-
-    def _judged(self) -> State:
-        return dataclasses.replace(self.state, model=self.mean)
 
     def _feed(self, start: int) -> None:
         text, workload = self.state.source, self.workload
@@ -132,41 +125,21 @@ def _gathered(widths: list[int], batch: int, seed: int) -> Iterator[tuple[int, l
 class Graphs:
     """Work on batches, recorded once for each shape and replayed from then on: one launch in place of thousands.
 
-    The first batch of a shape is worked on as usual, for libraries to settle; the second is recorded. All share one
-    pool of memory, as no two run at once and nothing but the loss is wanted of them afterwards.
+    All share one track, as no two run at once and nothing but the loss is wanted of them afterwards.
     """
 
-    def __init__(self, work: Callable[[Batch], Tensor]) -> None:
-        self.work = work
-        self.pool = torch.cuda.graph_pool_handle()
-        self.side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        self.seen: set[tuple[torch.Size, ...]] = set()
-        self.recorded: dict[tuple[torch.Size, ...], tuple[torch.cuda.CUDAGraph, Batch, Tensor]] = {}
+    def __init__(self, work: Callable[[Batch], Tensor], device: torch.device) -> None:
+        self._work, self._device = work, device
+        self._track = Track.on(device)
+        self._known: dict[tuple[torch.Size, ...], tuple[Batch, Recorded]] = {}
 
     def __call__(self, batch: Batch) -> Tensor:
         shape = tuple(column.shape for column in batch.values())
-        if shape not in self.seen:
-            self.seen.add(shape)
-            return self._beside(batch)
-        if shape not in self.recorded:
-            self.recorded[shape] = self._record(batch)
-        graph, inputs, loss = self.recorded[shape]
+        if shape not in self._known:
+            inputs = {name: torch.empty_like(column) for name, column in batch.items()}
+            # once as usual is enough for libraries to settle: the optimizer, which wants more, is not recorded
+            self._known[shape] = inputs, Recorded(partial(self._work, inputs), self._device, 1, self._track)
+        inputs, work = self._known[shape]
         for name, column in batch.items():
             inputs[name].copy_(column)
-        graph.replay()
-        return loss.clone()  # the next replay writes over it
-
-    def _beside(self, batch: Batch) -> Tensor:
-        """On a stream that is not the default one, as recording will be."""
-        self.side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(self.side):
-            loss = self.work(batch)
-        torch.cuda.current_stream().wait_stream(self.side)
-        return loss
-
-    def _record(self, batch: Batch) -> tuple[torch.cuda.CUDAGraph, Batch, Tensor]:
-        inputs = {name: column.clone() for name, column in batch.items()}
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self.pool, stream=self.side):
-            loss = self.work(inputs)
-        return graph, inputs, loss
+        return work().clone()  # the next replay writes over it

@@ -164,8 +164,7 @@ class ImageClassifier(Workload):
 
     def exhibits(self, state: State, held_out: Any) -> list[Exhibit]:
         """How well each class is known, and what it is most often taken for."""
-        with state.autocast():
-            confusion = self._confusion(state, held_out)
+        confusion = self._confusion(state, held_out)
         names = [*held_out.class_names, *(f"class {label}" for label in range(len(held_out.class_names), self.classes))]
         rows = [_known(names, label, counts) for label, counts in enumerate(confusion.tolist()) if any(counts)]
         return [Exhibit(title="Classes", columns=["class", "pictures", "top-1, %", "most often taken for"], rows=rows)]

@@ -40,6 +40,8 @@ class DecoderState(NamedTuple):
 class AdditiveAttention(nn.Module):
     """Scores each source word by v . tanh(W query + U value); gives the mean of the values so weighted."""
 
+    role = "attention"
+
     def __init__(self, hidden: int) -> None:
         super().__init__()
         self.key = nn.Linear(hidden, hidden, bias=False)
@@ -59,7 +61,15 @@ class Translator(nn.Module):
     sentences of different lengths then go through one fused call, with no lengths for the host to know.
     """
 
-    def __init__(self, words: tuple[int, int], embedding: int, hidden: int, depth: int, dropout: float) -> None:
+    def __init__(
+        self,
+        words: tuple[int, int],
+        embedding: int,
+        hidden: int,
+        depth: int,
+        dropout: float,
+        forget_bias: float | None = None,
+    ) -> None:
         super().__init__()
         self.source_embedding = nn.Embedding(words[0], embedding, padding_idx=PAD)
         between = dropout if depth > 1 else 0.0
@@ -75,6 +85,14 @@ class Translator(nn.Module):
             nn.init.uniform_(weight, -0.08, 0.08)
         with torch.no_grad():
             self.source_embedding.weight[PAD].zero_()
+            if forget_bias is not None:
+                self._remember_at_first(forget_bias)
+
+    def _remember_at_first(self, bias: float) -> None:
+        """Opens the forget gates of the decoder, so that early words are not lost before it learns to keep them."""
+        for cell in self.decoder:
+            for name, value in (("bias_ih", bias), ("bias_hh", 0.0)):  # torch adds the two
+                cell.get_parameter(name).chunk(4)[1].fill_(value)  # of input, forget, cell and output
 
     def forward(self, source: Tensor, target: Tensor) -> Tensor:
         """Logits for every target word, given the true words before it; the source is padded on the left."""

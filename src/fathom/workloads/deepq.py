@@ -39,10 +39,11 @@ JUDGED_FRAMES = 18_000  # of the emulator, for each of them: five minutes of pla
 PROTOCOL = """\
 the mean score of 30 games in the emulator, as the 2015 paper plays them: up to 30 no-ops first, one action in 20 at \
 random, five minutes at most; they are played at once, the first of each emulator counts. The same 30 openings are \
-played after every round of 320,000 actions, or earlier, when the last 30 training games came within a point of the \
-target. Learnt with the paper's algorithm, network and preparation, but with Adam for RMSProp, a batch of 64 every 2 \
-actions for 32 every 4, a target network renewed every 1,000 updates for 10,000, a memory of 200,000 frames for a \
-million, and exploration that falls to 0.05 in 200,000 actions for 0.1 in a million; 64 games are played at once"""
+played after every round of 320,000 actions, or earlier, when 64 training games have ended in it and the last 30 came \
+within half a point of the target. Learnt with the paper's algorithm, network and preparation, but with Adam for \
+RMSProp, a batch of 64 every 2 actions for 32 every 4, a target network renewed every 1,000 updates for 10,000, a \
+memory of 200,000 frames for a million, and exploration that falls to 0.05 in 200,000 actions for 0.1 in a million; \
+64 games are played at once"""
 STABILISER = 0.01  # keeps the optimizer's steps small where gradients are; chosen for sums over a batch
 
 
@@ -82,7 +83,7 @@ class Deepq(Workload):
             better="higher",
             protocol=PROTOCOL,
         ),
-        rounds=20,
+        rounds=60,
         options={
             "game": "pong",
             "envs": 64,
@@ -122,6 +123,7 @@ class Deepq(Workload):
     adam: bool = False  # in place of RMSProp: far fewer games to the same score
     double: bool = False  # van Hasselt et al., 2016: the network chooses the action that the target network values
     round_frames: int = 320_000  # actions between two evaluations, at most
+    graphs: bool = True  # on a GPU, learn by replaying a CUDA graph of a step's updates
 
     @classmethod
     def taught(cls, data: str | None, options: Mapping[str, Any]) -> Lesson:
@@ -231,11 +233,11 @@ class Deepq(Workload):
                 agent.observe()
 
     def remember_anew(self, state: State) -> None:
-        """Starts the games again, and plays as it has learnt to until there is as much to learn from as at first."""
+        """Starts the games again, and plays as it has learnt to until there is as much to learn from as before."""
         agent: Agent = state.extra
         agent.memory.start(agent.environment.reset())
         agent.score = np.zeros_like(agent.score)
-        for _ in range(self._opening):
+        for _ in range(min(self._opening + agent.frames // self.envs, self.capacity // self.envs)):
             agent.act(self.best(state, agent), self.epsilon(agent.frames))
             agent.observe()
 

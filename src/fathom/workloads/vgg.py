@@ -88,12 +88,14 @@ class VGG(ImageClassifier):
 
     lesson: ClassVar = Lesson(
         quality=top_1(88.0),
-        rounds=45,
+        rounds=52,
         precision="bf16",
         options={
             **THUMBNAILS,
+            "batch": 64,  # as many pictures a second as 128, and twice the updates
             "weight_gain": 2**0.5,  # with 1, what comes out of nineteen layers is too faint to learn from for long
-            "learning_rate": 0.03,
+            "learning_rate": 0.02,
+            "warm_up": 0.05,
             "clip_norm": 2.0,  # nothing else keeps so deep a network in bounds
         },
     )
