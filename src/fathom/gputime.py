@@ -10,7 +10,7 @@ from statistics import median
 
 from fathom.record import ApiCall, GpuTime
 from fathom.trace import GPU_KINDS, LAUNCH_KINDS
-from fathom.tracefile import Event
+from fathom.tracefile import Event, collector_off
 
 Window = tuple[float, float]  # begin and end, in the trace's microseconds
 
@@ -32,6 +32,7 @@ class _Busy:
         self.starved += end - begin if starved else 0.0
 
 
+@collector_off()
 def gpu_time(events: Sequence[Event], windows: Sequence[Window]) -> GpuTime | None:
     """The mean over the windows (steps, or one for a whole life); None for a trace without a GPU."""
     pieces = sorted((event for event in events if event.cat in GPU_KINDS), key=lambda event: event.ts)

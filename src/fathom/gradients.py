@@ -16,6 +16,7 @@ import torch
 from fathom.breakdown import Breakdown, Occurrence
 from fathom.flops import Call
 from fathom.timing import fastest
+from fathom.tracefile import collector_off
 
 BACKWARD = "Conv2DBackward"
 FILTER, INPUT = "wgrad", "dgrad"  # as cuDNN's kernels say
@@ -23,6 +24,7 @@ REPEATS = 3
 NAMED = 0.8  # of an op's time in kernels that say which gradient they compute, to go by their names
 
 
+@collector_off()
 def split_convolution_backward(found: Breakdown, device: torch.device | None) -> list[str]:
     """Replaces every convolution backward by its two halves, in place; gives notes on how it was done."""
     alike: dict[str, list[Occurrence]] = defaultdict(list)

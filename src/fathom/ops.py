@@ -30,12 +30,14 @@ from fathom.workload import Output
 MIN_STEPS = 6  # fewer values show no trend
 MAX_CPU_STEPS = 24
 MAX_DEVICE_STEPS = 12  # kernels vary less, and their traces are larger
+MAX_PLAIN_STEPS = 100
+PLAIN_S = 1.0  # of plain steps, as a host's speed wanders: six of them told 68 ms where a hundred told 84
 BUDGET_S = 6.0  # of profiled steps, where the run has none; a step of minutes is still profiled MIN_STEPS times
 
 
 def profiled(session: Session, plain_step_s: Sequence[float] | None = None, trace_out: Path | None = None) -> Profile:
     """A profile of the session's next steps; plain_step_s are CPU steps already timed in this process."""
-    plain = list(plain_step_s) if plain_step_s and session.device.type == "cpu" else _timed(session, MIN_STEPS)
+    plain = list(plain_step_s) if plain_step_s and session.device.type == "cpu" else _plain(session)
     budget_s = session.spec.budget_s or BUDGET_S
     most = MAX_CPU_STEPS if session.device.type == "cpu" else MAX_DEVICE_STEPS
     steps = max(MIN_STEPS, min(most, int(budget_s / statistics.median(plain))))
@@ -64,6 +66,13 @@ def profiled(session: Session, plain_step_s: Sequence[float] | None = None, trac
         notes=[*found.notes, *notes],
         data_s=found.data_s(),
     )
+
+
+def _plain(session: Session) -> list[float]:
+    """Steps without the profiler, waited for one by one as the profiled ones are."""
+    first = _timed(session, MIN_STEPS)
+    more = min(MAX_PLAIN_STEPS, int(PLAIN_S / statistics.median(first))) - MIN_STEPS
+    return first + (_timed(session, more) if more > 0 else [])
 
 
 def lived(session: Session) -> tuple[GpuTime | None, list[float] | list[Output]]:

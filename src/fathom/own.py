@@ -158,6 +158,7 @@ def from_target(target: str) -> tuple[Any, ...]:
     raise BadOption(f"{target} must return a Workload, or a module and a batch, not {type(made).__name__}")
 
 
+@tracefile.collector_off()
 def from_trace(path: Path) -> Record:
     """A record from a torch.profiler trace that the user already has."""
     events = tracefile.read(path)

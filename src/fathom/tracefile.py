@@ -67,11 +67,21 @@ def read(path: Path) -> list[Event]:
         raise DataError.at(path, f"not JSON: {error}") from None
     events = document if isinstance(document, list) else document.traceEvents
     kept = [event for event in events if event.ph == "X"]
-    for number in ("correlation", "Sequence number"):
-        if not {type(event.args.get(number, 0)) for event in kept} <= {int}:
-            raise DataError.at(path, f"not a torch.profiler trace: a {number} that is no whole number")
-    if any(event.dur < 0 for event in kept):
-        raise DataError.at(path, "not a torch.profiler trace: a timed event without its duration")
-    if not any(event.cat == "cpu_op" for event in kept):
-        raise DataError.at(path, "not a torch.profiler trace: no cpu_op among its events")
+    if problem := _problem(kept):
+        raise DataError.at(path, f"not a torch.profiler trace: {problem}")
     return kept
+
+
+def _problem(events: list[Event]) -> str | None:
+    """What the format promises and the events do not keep; one pass, as there may be millions."""
+    ops = False
+    for event in events:
+        get = event.args.get
+        if type(get("correlation", 0)) is not int:
+            return "a correlation that is no whole number"
+        if type(get("Sequence number", 0)) is not int:
+            return "a Sequence number that is no whole number"
+        if event.dur < 0:
+            return "a timed event without its duration"
+        ops = ops or event.cat == "cpu_op"
+    return None if ops else "no cpu_op among its events"

@@ -178,7 +178,9 @@ def _sentence(place: str, verdicts: Sequence[Verdict]) -> str:
         groups.setdefault(verdict.name, []).append(workload if alike else f"{workload} {phase}")
     told = "; ".join(f"{listed(list(dict.fromkeys(names)))}: {name}" for name, names in groups.items())
     reached = [100 * verdict.of_peak for verdict in own if verdict.of_peak]
-    peak = f" (over a whole step, at best {max(reached):.0f} % of the measured FLOP/s)" if reached else ""
+    peak = f" (over a whole step, at best {max(reached):.0f} % of the measured FLOP/s" if reached else ""
+    if reached:
+        peak += "; above 100, as convolution is done with less work than is counted)" if max(reached) > 100 else ")"
     return f"On {place}, {told}{peak}."
 
 
