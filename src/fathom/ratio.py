@@ -13,16 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from fathom.statistics import resampled_medians
+from fathom.statistics import CONFIDENCE, RESAMPLES, resampled_medians
 
 Launches = Sequence[Sequence[float]]  # one process each, and its steps
 Array = NDArray[np.float64]
 
-CONFIDENCE = 0.95  # of the interval
 CHANCE = 0.005  # how often equal launches may differ by more than the noise: a table has some sixteen lines
 FEW = 5  # launches below which their spread is not known
 FLOOR = 0.15  # what two launches of one thing may differ by where that is not known: two studies differed by 0.11
-RESAMPLES = 1000
 
 
 @dataclass(frozen=True)

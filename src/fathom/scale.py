@@ -13,7 +13,7 @@ from dataclasses import replace
 from fathom.errors import BadOption
 from fathom.machine import Cpu, topology
 from fathom.spec import RunSpec
-from fathom.study import Plan
+from fathom.study import Plan, powers_of_two
 
 
 def plan(base: RunSpec, names: Sequence[str], counts: Sequence[int] | None) -> Plan:
@@ -35,11 +35,6 @@ def plan(base: RunSpec, names: Sequence[str], counts: Sequence[int] | None) -> P
             if count % 2 == 0 and (both := packed(here, count)):
                 specs.append(replace(bound, cores=both, threads=count))
     return Plan(tuple({spec.id: spec for spec in specs}.values()))
-
-
-def powers_of_two(most: int) -> list[int]:
-    """1, 2, 4, ... and the most itself."""
-    return sorted({1 << power for power in range(most.bit_length())} | {most})
 
 
 def spread(here: Sequence[Cpu], count: int) -> tuple[int, ...]:

@@ -21,6 +21,8 @@ FEWEST = 6  # values below which nothing is said: no trend in five values is sig
 MATERIAL = 0.02  # levels closer than this are one level: a CPU's clock wanders by as much
 SIGNIFICANT = 0.01
 SETTLED = 0.75  # a change of level after this part of the series leaves no steady state to speak of
+CONFIDENCE = 0.95  # of intervals
+RESAMPLES = 1000  # of a bootstrap
 LEAST_LAUNCHES = 3  # below which nothing is said of how launches differ
 
 
@@ -137,19 +139,17 @@ def coefficient_of_variation(values: Sequence[float]) -> float | None:
     return float(np.std(values, ddof=1) / np.mean(values))
 
 
-def median_interval(
-    launches: Sequence[Sequence[float]], confidence: float = 0.95, resamples: int = 1000, seed: int = 0
-) -> Interval:
+def median_interval(launches: Sequence[Sequence[float]], seed: int = 0) -> Interval:
     """The median of the launches' medians, with a bootstrap interval that resamples launches first, then steps.
 
     Each launch is one process; a single one gives the interval of its own steps.
     """
     generator = np.random.default_rng(seed)
-    medians = np.stack([resampled_medians(np.asarray(steps), resamples, generator) for steps in launches])
-    drawn = generator.integers(len(launches), size=(len(launches), resamples))
-    copies = generator.integers(resamples, size=(len(launches), resamples))  # a launch drawn twice differs in its steps
+    medians = np.stack([resampled_medians(np.asarray(steps), RESAMPLES, generator) for steps in launches])
+    drawn = generator.integers(len(launches), size=(len(launches), RESAMPLES))
+    copies = generator.integers(RESAMPLES, size=(len(launches), RESAMPLES))  # a launch drawn twice differs in its steps
     spread = np.median(medians[drawn, copies], axis=0)
-    low, high = np.quantile(spread, [(1 - confidence) / 2, (1 + confidence) / 2])
+    low, high = np.quantile(spread, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
     return Interval(float(np.median([np.median(steps) for steps in launches])), float(low), float(high))
 
 
