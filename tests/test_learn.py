@@ -248,6 +248,7 @@ def test_a_finding_shows_every_seed() -> None:
     other = RunSpec(**{**SPEC.to_json(), "seed": 1})
     finding = learning.analyse([ran(), ran(other)])
     assert [row[2] for row in finding.tables[0].rows] == [0, 1]
+    assert {row[0] for row in finding.tables[0].rows} == {"autoenc on synthetic data"}, "both learnt in the same way"
     assert finding.tables[1].title == "Over the seeds"
     (chart,) = finding.charts
     assert [series.name.split(",")[0] for series in chart.series] == ["seed 0", "seed 1", "target"]

@@ -56,17 +56,22 @@ def analyse(records: Sequence[Record]) -> Finding:
 def _runs_of(records: Sequence[Record]) -> list[Run]:
     """Runs in order; where a workload learnt the same data in several ways, the name says what differs."""
     chosen = sorted((record for record in records if record.spec.learn), key=_order)
-    ways: dict[str, list[dict[str, Any]]] = defaultdict(list)
-    for record in chosen:
-        ways[_thing(record)].append(_way(record))
     named = []
     for record in chosen:
-        others, own = ways[_thing(record)], _way(record)
-        differing = [name for name in own if any(other.get(name) != own[name] for other in others)]
-        switches = [name for name, value in own.items() if value is True and name not in differing]
-        said = [name if own[name] is True else f"{name} {own[name]}" for name in [*switches, *differing]]
+        own = _way(record)
+        others = [(_metric(other), _way(other)) for other in chosen if _thing(other) == _thing(record)]
+        said = []
+        for name, value in own.items():
+            # a switch may choose another lesson; all else is told where the lesson is the same
+            rivals = [way for metric, way in others if value is True or metric == _metric(record)]
+            if any(way.get(name) != value for way in rivals):
+                said.append(name if value is True else f"{name} {value}")
         named.append(Run(record, ", ".join([_thing(record), *said])))
     return named
+
+
+def _metric(record: Record) -> str | None:
+    return record.learning.metric if record.learning else None
 
 
 def _order(record: Record) -> tuple[object, ...]:

@@ -110,7 +110,7 @@ def _cells(table: Table, colours: Colours) -> list[list[Cell]]:
             numeric=numeric[column],
             long=long[column],
             colour=colours.workload(value) if isinstance(value, str) and column == 0 else None,
-            alarming=table.columns[column] == "outcome" and value != "ok",
+            alarming=table.columns[column] == "outcome" and value not in ("ok", "reached"),
         )
 
     return [[cell(row, column) for column in range(len(columns))] for row in range(len(table.rows))]
