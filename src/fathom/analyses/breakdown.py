@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from fathom import published
+from fathom import published as paper
 from fathom.analyses._settings import (
     Selection,
     Setting,
@@ -50,7 +50,7 @@ def analyse(records: Sequence[Record]) -> Finding:
 
 def columns_by_group(settings: Sequence[Setting]) -> dict[str, list[str]]:
     """Class A-G -> its op types: the published ones in their order, then ours above 1 %, heaviest first."""
-    printed = next(iter(published.op_percent().values()))
+    printed = next(iter(paper.op_percent().values()))
     columns = {group: [kind for kind in printed if group_of(kind) == group] for group in GROUPS}
     most: dict[tuple[str, str], float] = {}
     for setting in settings:
@@ -65,7 +65,7 @@ def columns_by_group(settings: Sequence[Setting]) -> dict[str, list[str]]:
 
 def differing_cells(workload: str, ours: Mapping[str, float]) -> list[tuple[str, float, float]]:
     """Op type, published and our percentage, where they are more than 10 points apart; the widest first."""
-    theirs = published.op_percent().get(workload)
+    theirs = paper.op_percent().get(workload)
     if theirs is None:
         return []
     pairs = [(kind, theirs.get(kind, 0.0), ours.get(kind, 0.0)) for kind in {**theirs, **ours}]
@@ -81,7 +81,7 @@ def _sentence(place: str, settings: list[Setting]) -> str:
         group = max(percent, key=lambda name: percent[name])
         heaviest.setdefault(group, []).append(f"{setting.workload} ({percent[group]:.0f} %)")
     told = "; ".join(f"{group} in {listed(names)}" for group, names in heaviest.items())
-    compared = [setting for setting in settings if setting.workload in published.op_percent()]
+    compared = [setting for setting in settings if setting.workload in paper.op_percent()]
     apart = sum(len(differing_cells(setting.workload, setting.percent_by(op_type))) for setting in compared)
     versus = f" Cells more than 10 points from the 2016 paper: {apart}." if compared else ""
     return f"On {place} the largest part is {told}.{versus}"
@@ -165,14 +165,35 @@ def _map(place: str, selection: Selection, columns: Mapping[str, list[str]]) -> 
     return _heat_map(f"Percent of a training step on {place}", rows, columns)
 
 
+def published() -> Finding:
+    """The printed percentages themselves; the largest of each workload in words."""
+    rows = paper.op_percent()
+    heaviest = {workload: max(row, key=lambda kind: row[kind]) for workload, row in rows.items()}
+    told = ", ".join(f"{kind} in {workload} ({rows[workload][kind]:.0f} %)" for workload, kind in heaviest.items())
+    types = list(next(iter(rows.values())))
+    return Finding(
+        question="breakdown",
+        title=TITLE,
+        summary=f"In the 2016 paper the largest part is {told}.",
+        tables=[
+            Table(
+                title=f"Published in 2016: percent of execution time on {paper.MACHINE}",
+                columns=["workload", *(f"{kind} (%)" for kind in types)],
+                rows=[[workload, *(row[kind] for kind in types)] for workload, row in rows.items()],
+            )
+        ],
+        notes=[f"{paper.SOURCES['fathom_fig3_op_percent']}; 0 is below 1 %, and what is left to 100 is not printed."],
+    )
+
+
 def _published_map(columns: Mapping[str, list[str]]) -> Chart:
     """The printed rows in the same columns; what is left to 100 is other ops and outside ops, not told apart."""
     types = [kind for group in columns.values() for kind in group]
     rows: dict[str, list[float | None]] = {
         workload: [*(percent.get(kind) for kind in types), 100 - sum(percent.values()), None]
-        for workload, percent in published.op_percent().items()
+        for workload, percent in paper.op_percent().items()
     }
-    return _heat_map(f"Published in 2016: percent of execution time on {published.MACHINE}", rows, columns)
+    return _heat_map(f"Published in 2016: percent of execution time on {paper.MACHINE}", rows, columns)
 
 
 def _heat_map(title: str, rows: Mapping[str, Sequence[float | None]], columns: Mapping[str, list[str]]) -> Chart:
@@ -189,9 +210,9 @@ def _heat_map(title: str, rows: Mapping[str, Sequence[float | None]], columns: M
 
 
 def _notes() -> list[str]:
-    low, high = published.OUTSIDE_OPS_PERCENT
+    low, high = paper.OUTSIDE_OPS_PERCENT
     return [
-        f"Published: {published.SOURCES['fathom_fig3_op_percent']}, training on {published.MACHINE}; it prints whole "
+        f"Published: {paper.SOURCES['fathom_fig3_op_percent']}, training on {paper.MACHINE}; it prints whole "
         f"percentages of the types above 1 %, and says that {low:.0f} to {high:.0f} % of the time is outside ops.",
         "Ours are percent of the step: the op types, other ops and outside ops of a row add up to 100. On a GPU, "
         "outside ops is the time in which no kernel ran, against the step without the profiler.",
