@@ -22,7 +22,7 @@ from fathom.datasets._subwords import Subwords
 from fathom.datasets._vocabulary import EOS, PAD
 from fathom.errors import BadOption, DataError, UnknownName
 from fathom.learn import FOLDER, learned
-from fathom.learners.seq2seq import Graphs, TranslationLearner, batches
+from fathom.learners.seq2seq import TranslationLearner, batches
 from fathom.record import Record
 from fathom.session import Session
 from fathom.spec import RunSpec
@@ -157,43 +157,6 @@ def test_what_is_judged_is_the_mean_of_the_weights(spread: float) -> None:
         after = session.state.model.get_parameter("projection.bias")
         assert not torch.equal(before, after)
         torch.testing.assert_close(learner.mean.projection.bias, spread * before + (1 - spread) * after)
-
-
-def test_work_is_recorded_for_each_shape_by_itself() -> None:
-    """Every batch is worked on once, as itself, and what was given is not written over."""
-    calls = []
-
-    def work(batch: Batch) -> torch.Tensor:
-        calls.append(tuple(batch["source"].shape))
-        return batch["source"].sum() + 10 * batch["target"].sum()
-
-    graphs = Graphs(work, torch.device("cpu"))
-    made = [{"source": torch.full((2, n), n), "target": torch.full((2, n), i)} for i, n in enumerate((3, 4, 3, 3, 4))]
-    found = [graphs(batch) for batch in made]
-    assert [int(each) for each in found] == [int(work(batch)) for batch in made]
-    assert calls[:5] == [(2, 3), (2, 4), (2, 3), (2, 3), (2, 4)]
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-def test_dropout_is_drawn_anew_at_every_replay() -> None:
-    device = torch.device("cuda")
-    graphs = Graphs(lambda batch: torch.nn.functional.dropout(batch["source"], 0.5), device)
-    found = [graphs({"source": torch.ones(1000, device=device)}) for _ in range(6)]
-    assert len({tuple(each.tolist()) for each in found}) == 6
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-def test_replayed_graphs_learn_what_single_launches_do() -> None:
-    losses = []
-    for graphs in (False, True):
-        options = {**LEARNING, "graphs": graphs, "averaging": 0.9}
-        with Session(
-            RunSpec(workload="seq2seq", preset="tiny", device="cuda", learn=True, options=options)
-        ).setup() as session:
-            learner = registry.learner("seq2seq")(session, session.workload.synthetic(1))
-            losses.append([float(learner.step()) for _ in range(60)])
-    assert losses[1] == pytest.approx(losses[0], rel=0.01)
-    assert losses[1][-1] < 0.9 * losses[1][0]
 
 
 class Parrot(Seq2Seq):

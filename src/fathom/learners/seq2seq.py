@@ -9,19 +9,16 @@ from __future__ import annotations
 import copy
 import dataclasses
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Iterator
 from typing import Any, cast
 
 import torch
 from torch import Tensor
-from torch.nn.utils import clip_grad_norm_
 
 from fathom.dataset import Batch
 from fathom.datasets._vocabulary import PAD
 from fathom.datasets.wmt import ParallelText
-from fathom.learner import Learner
-from fathom.recorded import Recorded, Track
+from fathom.replaying import ReplayingLearner
 from fathom.session import Session
 from fathom.workload import State
 from fathom.workloads._translator import Translator
@@ -30,7 +27,7 @@ from fathom.workloads.seq2seq import Seq2Seq
 ROUNDED_TO = 4  # words: a batch is as wide as its longest sentence, rounded up to a multiple of this
 
 
-class TranslationLearner(Learner):
+class TranslationLearner(ReplayingLearner):
     """Batches of like length; what is judged is the running mean of the weights."""
 
     def __init__(self, session: Session, held_out: Any) -> None:
@@ -39,15 +36,10 @@ class TranslationLearner(Learner):
         self.mean = copy.deepcopy(model)
         self.mean.encoder.flatten_parameters()  # a copy's weights lie apart, which cuDNN does not like
         self.averaging = workload.averaging
-        self.gradients: Callable[[Batch], Tensor] = self._gradients
-        if workload.graphs:
-            self.gradients = Graphs(self._gradients, self.state.device)
         self._feed(start=0)
 
     def step(self) -> Tensor:
-        assert self.state.optimizer is not None
-        loss = self.gradients(next(self.state.batches))
-        self.state.optimizer.step()
+        loss = super().step()
         # a mean over few steps at first, so that the weights it began with are soon forgotten
         new = max(1 - self.averaging, 9 / (10 + self.steps_done)) if self.averaging else 1.0
         with torch.no_grad():
@@ -68,17 +60,6 @@ class TranslationLearner(Learner):
     def _feed(self, start: int) -> None:
         text, workload = self.state.source, self.workload
         self.state.batches = batches(text, workload.batch, self.state.device, self.session.spec.seed, start)
-
-    def _gradients(self, batch: Batch) -> Tensor:
-        """Forward, backward, clip; the gradients stay where they are in memory, as a graph wants it."""
-        assert self.state.optimizer is not None
-        self.state.optimizer.zero_grad(set_to_none=False)
-        with self.state.autocast():
-            loss = self.workload.loss(self.state.model, batch)
-        loss.backward()  # type: ignore[no-untyped-call]
-        if self.workload.clip_norm is not None:
-            clip_grad_norm_(self.state.model.parameters(), self.workload.clip_norm)
-        return loss.detach()
 
 
 def batches(text: ParallelText, batch: int, device: torch.device, seed: int, start: int = 0) -> Iterator[Batch]:
@@ -120,26 +101,3 @@ def _gathered(widths: list[int], batch: int, seed: int) -> Iterator[tuple[int, l
             if len(together) == batch:
                 yield widths[item], together
                 waiting[widths[item]] = []
-
-
-class Graphs:
-    """Work on batches, recorded once for each shape and replayed from then on: one launch in place of thousands.
-
-    All share one track, as no two run at once and nothing but the loss is wanted of them afterwards.
-    """
-
-    def __init__(self, work: Callable[[Batch], Tensor], device: torch.device) -> None:
-        self._work, self._device = work, device
-        self._track = Track.on(device)
-        self._known: dict[tuple[torch.Size, ...], tuple[Batch, Recorded]] = {}
-
-    def __call__(self, batch: Batch) -> Tensor:
-        shape = tuple(column.shape for column in batch.values())
-        if shape not in self._known:
-            inputs = {name: torch.empty_like(column) for name, column in batch.items()}
-            # once as usual is enough for libraries to settle: the optimizer, which wants more, is not recorded
-            self._known[shape] = inputs, Recorded(partial(self._work, inputs), self._device, 1, self._track)
-        inputs, work = self._known[shape]
-        for name, column in batch.items():
-            inputs[name].copy_(column)
-        return work().clone()  # the next replay writes over it

@@ -85,6 +85,7 @@ class Autoenc(Workload):
     learning_rate: float = 0.01  # the paper tried 0.01, 0.02 and 0.1; the larger two overshoot at first
     adam: bool = False  # in place of the paper's Adagrad, for batches so large that a GPU is not idle
     warm_up: float | None = None  # the share of learning in which the rate rises, to fall from there; None is constant
+    graphs: bool = True  # on a GPU, learn by replaying a CUDA graph of a step's passes
 
     @classmethod
     def taught(cls, data: str | None, options: Mapping[str, Any]) -> Lesson:
