@@ -16,7 +16,6 @@ import torch
 from conftest import real_data
 
 from fathom import learn, registry
-from fathom.dataset import Batch
 from fathom.datasets import wmt
 from fathom.datasets._subwords import Subwords
 from fathom.datasets._vocabulary import EOS, PAD
