@@ -29,6 +29,9 @@ class DeepqLearner(Learner):
         super().__init__(session, held_out)
         self.agent: Agent = self.state.extra
         assert self.state.optimizer is not None
+        assert self.agent.target is not None
+        for network in (self.state.model, self.agent.target):
+            network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # as tensor cores want it
         self._batch: Batch = {}
         self._learn: Callable[[], Tensor] = lambda: self.workload.learn(self.state, self._batch)
         if self.workload.graphs:
