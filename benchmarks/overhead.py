@@ -1,10 +1,12 @@
 """What the harness costs: a training step inside Fathom over the same step in a bare loop, all workloads in one run.
 
 Run from the root of the checkout: PYTHONPATH=src python benchmarks/overhead.py --device cpu --out FILE.json
-Both loops train the same network on the same batches, a few steps in turn, in balanced order; the turns are short, so
-that whatever else the machine does meets both alike. Inside Fathom every step passes through its hook, is marked on the
-clock and told to a parent through a pipe, as in a worker; the bare loop is what one would write by hand. For deepq,
-whose step is more than an update, it calls the workload's step itself. The interval is of the median over rounds.
+The two take turns, step by step, on the same network and the same stream of batches, so that whatever else the machine
+does meets both alike. Inside Fathom a step is made by the session, passes through its hook, is marked on the clock and
+told to a parent through a pipe, as in a worker; the bare step is what one would write by hand, and keeps its loss too.
+For deepq, whose step is more than an update, that is the workload's own step. Each turn ends when the device has done
+its work: nothing of what Fathom adds can hide behind it. The ratio is the median over pairs of neighbours, and the
+interval is of this median.
 """
 
 from __future__ import annotations
@@ -12,7 +14,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import random
 import statistics
 import time
 from collections.abc import Callable
@@ -29,7 +30,8 @@ from fathom.spec import RunSpec
 from fathom.statistics import median_interval
 from fathom.timing import StepClock, wait
 
-TURN_S = 0.1  # of steps in one turn, at least one
+WARM_UP = 5  # pairs, before it is known how long one takes
+FEWEST = 10  # pairs, however long they take
 
 
 def bare(session: Session) -> Callable[[], Any]:
@@ -40,6 +42,8 @@ def bare(session: Session) -> Callable[[], Any]:
     if workload.name == "deepq":
         return lambda: workload.train_step(state)
 
+    losses = []
+
     def step() -> None:
         batch = next(state.batches)
         optimizer.zero_grad(set_to_none=True)
@@ -49,54 +53,50 @@ def bare(session: Session) -> Callable[[], Any]:
         if workload.clip_norm is not None:
             clip_grad_norm_(model.parameters(), workload.clip_norm)
         optimizer.step()
+        losses.append(loss.detach())
 
     return step
-
-
-def inside(session: Session, clock: StepClock, pipe: int) -> Callable[[int], Any]:
-    """So many steps as a worker runs them."""
-    tell = now_and_then(lambda done, total: os.write(pipe, json.dumps({"progress": [done, total]}).encode()) and None)
-
-    def timed(step: Step) -> None:
-        step.run()
-        clock.mark()
-        tell(step.index + 1, 1 << 30)
-
-    return lambda steps: session.run(steps, on_step=timed)
 
 
 def compare(name: str, arguments: argparse.Namespace, pipe: int) -> dict[str, Any]:
     spec = RunSpec(workload=name, preset=arguments.preset, device=arguments.device, precision=arguments.precision)
     with Session(spec).setup() as session:
-        by_hand = bare(session)
-
-        def seconds(loop: str, steps: int) -> float:
-            in_fathom = inside(session, StepClock(session.device, marks=steps), pipe)
-            wait(session.device)
-            begun = time.perf_counter()
-            if loop == "fathom":
-                in_fathom(steps)
-            else:
-                for _ in range(steps):
-                    by_hand()
-            wait(session.device)
-            return (time.perf_counter() - begun) / steps
-
-        steps = max(1, int(TURN_S / min(seconds("fathom", 3), seconds("bare", 3))))
-        times: dict[str, list[float]] = {"bare": [], "fathom": []}
-        stop = time.perf_counter() + arguments.seconds
-        while time.perf_counter() < stop or len(times["bare"]) < 10:
-            first, second = random.sample(list(times), 2)
-            for loop in (first, second, second, first):  # a drift meets both alike
-                times[loop].append(seconds(loop, steps))
-    pairs = [ours / theirs for ours, theirs in zip(_by_round(times["fathom"]), _by_round(times["bare"]), strict=True)]
-    found = median_interval([pairs])
+        alternate(session, WARM_UP, pipe)
+        times = alternate(session, WARM_UP, pipe)
+        pair_s = statistics.median(ours + theirs for ours, theirs in zip(*times.values(), strict=True))
+        times = alternate(session, max(FEWEST, int(arguments.seconds / pair_s)), pipe)
+    ratios = [ours / theirs for ours, theirs in zip(*times.values(), strict=True)]
+    found = median_interval([ratios])
     ratio = {"ratio": found.median, "low": found.low, "high": found.high}
-    return {"workload": name, "steps_a_turn": steps, "rounds": len(pairs), **ratio, "seconds": times}
+    quartiles = {f"{loop}_s": statistics.quantiles(each, n=4) for loop, each in times.items()}
+    return {"workload": name, "pairs": len(ratios), **ratio, **quartiles}
 
 
-def _by_round(times: list[float]) -> list[float]:
-    return [one + other for one, other in zip(times[::2], times[1::2], strict=True)]
+def alternate(session: Session, pairs: int, pipe: int) -> dict[str, list[float]]:
+    """The seconds of so many steps each: one as a worker runs it, one by hand, and so on."""
+    device, by_hand = session.device, bare(session)
+    times: dict[str, list[float]] = {"fathom": [], "bare": []}
+    tell = now_and_then(lambda done, total: os.write(pipe, json.dumps({"progress": [done, total]}).encode()) and None)
+    clock = StepClock(device, marks=pairs)
+    wait(device)
+    begun = time.perf_counter()
+
+    def timed(step: Step) -> None:
+        """What the session does between two hooks was done since `begun`, and counts as Fathom's."""
+        nonlocal begun
+        step.run()
+        clock.mark()
+        tell(step.index + 1, 1 << 30)
+        wait(device)
+        between = time.perf_counter()
+        by_hand()
+        wait(device)
+        times["fathom"].append(between - begun)
+        begun = time.perf_counter()
+        times["bare"].append(begun - between)
+
+    session.run(pairs, on_step=timed)
+    return times
 
 
 def main() -> None:
@@ -108,12 +108,11 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=20.0, help="for each workload")
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
-    random.seed(0)
     nobody = os.open(os.devnull, os.O_WRONLY)
     found = []
     for name in arguments.names:
         found.append(compare(name, arguments, nobody))
-        bare_s = statistics.median(found[-1]["seconds"]["bare"])
+        bare_s = found[-1]["bare_s"][1]
         told = "{ratio:.4f} ({low:.4f} to {high:.4f}) of it".format_map(found[-1])
         print(f"{name:9} {1e3 * bare_s:10.3f} ms bare; inside Fathom {told}", flush=True)
     if arguments.out:

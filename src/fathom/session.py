@@ -26,14 +26,17 @@ class Step:
     and a hook that does neither has the step run right after it returns.
     """
 
-    def __init__(self, index: int, work: Callable[[], Tensor | Output]) -> None:
+    __slots__ = ("_result", "_state", "_work", "index")
+
+    def __init__(self, index: int, work: Callable[[State], Tensor | Output], state: State) -> None:
         self.index = index
         self._work = work
+        self._state = state
         self._result: Tensor | Output | None = None
 
     def run(self) -> Tensor | Output:
         if self._result is None:
-            self._result = self._work()
+            self._result = self._work(self._state)
         return self._result
 
     @property
@@ -102,7 +105,7 @@ class Session:
         results: list[Any] = []
         with self._memory_watched():
             for _ in range(steps):
-                step = Step(self._steps_done, partial(work, state))
+                step = Step(self._steps_done, work, state)
                 if on_step is not None:
                     on_step(step)
                 results.append(step.run())

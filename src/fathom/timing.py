@@ -33,16 +33,17 @@ class StepClock:
     def __init__(self, device: torch.device, marks: int = 0) -> None:
         """With what so many marks need made ahead: the driver makes an event when it is first recorded."""
         self.device = device
+        self.mark: Callable[[], None] = self._note_time if device.type == "cpu" else self._record_event
         self._moments: list[float] = []  # on a CPU
         self._events: list[torch.Event] = []  # on any other device
         self._ready = [] if device.type == "cpu" else [self._event() for _ in range(marks)]
         for event in self._ready:
             event.record()
 
-    def mark(self) -> None:
-        if self.device.type == "cpu":
-            self._moments.append(time.perf_counter())
-            return
+    def _note_time(self) -> None:
+        self._moments.append(time.perf_counter())
+
+    def _record_event(self) -> None:
         event = self._ready.pop() if self._ready else self._event()
         event.record()
         self._events.append(event)
