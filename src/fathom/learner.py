@@ -7,7 +7,7 @@ once, playing a game) has a learner of its own in learners/.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -48,8 +48,10 @@ class Learner:
                 self.schedule.step()
             self.steps_done += 1
             told(self.steps_done)
-        items = self.steps_per_round * self.session.items_per_step
-        return float(torch.stack(losses).mean()), items
+        return self.mean_loss(losses), self.steps_per_round * self.session.items_per_step
+
+    def mean_loss(self, losses: Sequence[Tensor]) -> float:
+        return float(torch.stack(list(losses)).mean())
 
     def step(self) -> Tensor:
         """One update; gives the loss, still on the device."""

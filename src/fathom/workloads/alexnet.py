@@ -141,7 +141,7 @@ class AlexNet(ImageClassifier):
     lesson: ClassVar = Lesson(
         quality=top_1(85.0),
         rounds=100,
-        precision="bf16",
+        precision="tf32",  # in bfloat16 one of three runs lost its numbers in its second round
         options={
             **THUMBNAILS,
             # of the published start, ten classes make logits differ by 2e-4 around 0.8: bfloat16 does not see it
