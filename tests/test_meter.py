@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
+import pynvml
 import pytest
 import torch
 
@@ -39,3 +41,46 @@ def test_where_nobody_counts_energy_is_not_zero(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(meter, "RAPL", tmp_path / "nothing")
     assert Meter(CPU).joules() is None
     assert Meter(CPU).name is None
+
+
+class Card:
+    """A driver with one card: what it has counted, and how many programs are on it."""
+
+    millijoules, programs = 1000, 1
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        answers = {
+            "nvmlInit": lambda: None,
+            "nvmlDeviceGetHandleByUUID": self.by_name,
+            "nvmlDeviceGetTotalEnergyConsumption": lambda handle: self.millijoules,
+            "nvmlDeviceGetComputeRunningProcesses": lambda handle: [object()] * self.programs,
+        }
+        for name, answer in answers.items():
+            monkeypatch.setattr(pynvml, name, answer)
+        monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(uuid="the-second"))
+
+    def by_name(self, name: str) -> str:
+        if name != "GPU-the-second":
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_FOUND)
+        return name
+
+
+def test_the_card_that_torch_uses_is_metered_whatever_its_number(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(meter, "RAPL", tmp_path)
+    card = Card(monkeypatch)
+    found = Meter(torch.device("cuda:0"))
+    card.millijoules = 3500
+    assert found.joules() == pytest.approx(2.5)
+    assert found.name == "the GPU's counter"
+
+
+def test_a_card_with_other_programs_on_it_is_shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(meter, "RAPL", tmp_path)
+    card = Card(monkeypatch)
+    found = Meter(torch.device("cuda"))
+    assert not found.shared
+    card.programs = 2
+    assert found.shared
+    assert not Meter(CPU).shared

@@ -27,6 +27,7 @@ from fathom.timing import wait
 FOLDER = "FATHOM_CHECKPOINTS"  # the variable that names where checkpoints are kept; without it there are none
 KEEP_EVERY_S = 2.0  # between two checkpoints, at least
 KEEPING_SHARE = 0.05  # of the time, at most: a gigabyte takes seconds to write
+SHARED = "other programs were on the GPU: its time was not this run's alone, and the energy is that of all of them"
 
 
 def learned(spec: RunSpec, progress: Progress = lambda done, total: None, hear: Hear = lambda told: None) -> Record:
@@ -50,6 +51,7 @@ def _learned(spec: RunSpec, progress: Progress, hear: Hear) -> Record:
             items_per_step=session.items_per_step,
             parameters=learner.parameters,
             learning=course.told(),
+            notes=[SHARED] if course.shared else [],
         )
 
 
@@ -62,6 +64,7 @@ class Course:
         self.seconds, self.joules = 0.0, 0.0  # spent before this process
         self.resumed = 0
         self.diverged: str | None = None
+        self.shared = False  # whether other programs were seen on the GPU
         self.meter = Meter(session.device)
         self.metered = self.meter.joules()  # up to the last look at held-out data
         self.begun = self.kept = time.perf_counter()
@@ -86,6 +89,7 @@ class Course:
             quality = self.learner.evaluate()
             wait(self.session.device)
             self.metered = self.meter.joules()
+            self.shared = self.shared or self.meter.shared
             before = self.curve[-1].items if self.curve else 0
             point = Point(items=before + items, seconds=self._spent(), loss=loss, quality=quality)
             self.curve.append(point)
@@ -134,6 +138,7 @@ class Course:
         except Exception as error:  # whatever a damaged file may raise
             raise DataError.at(path, f"not a checkpoint of this run; remove it to begin anew: {error}") from None
         self.seconds, self.joules, self.resumed = kept["seconds"], kept["joules"], kept["resumed"] + 1
+        self.shared = kept["shared"]
         self.begun = time.perf_counter()
 
     def _keep(self) -> None:
@@ -151,6 +156,7 @@ class Course:
             "seconds": self._spent(),
             "joules": self.joules + (self.metered or 0.0),
             "resumed": self.resumed,
+            "shared": self.shared,
         }
         part = path.with_suffix(".part")
         try:

@@ -15,7 +15,7 @@ class Meter:
     """Counts from when it is made. What nobody counts is None, never zero."""
 
     def __init__(self, device: torch.device) -> None:
-        self._gpu = _gpu_counter(device.index or 0) if device.type == "cuda" else None
+        self._gpu = _gpu_counter(device) if device.type == "cuda" else None
         self._packages = _packages()
         self._begun = self._now()
 
@@ -35,6 +35,15 @@ class Meter:
             total += spent if spent >= 0 else spent + most
         return total
 
+    @property
+    def shared(self) -> bool:
+        """Whether other programs are on the GPU right now: the counter counts what they take, too."""
+        if self._gpu is None:
+            return False
+        import pynvml
+
+        return len(pynvml.nvmlDeviceGetComputeRunningProcesses(self._gpu)) > 1
+
     def _now(self) -> dict[str, tuple[float, float]]:
         """Counter -> joules, and where it goes round."""
         found = {}
@@ -48,13 +57,17 @@ class Meter:
         return found
 
 
-def _gpu_counter(index: int) -> object | None:
-    """The card's handle if it counts energy (Volta and later do)."""
+def _gpu_counter(device: torch.device) -> object | None:
+    """The card's handle if it counts energy (Volta and later do).
+
+    By its own name: where CUDA_VISIBLE_DEVICES hides some cards, torch and the driver number them differently.
+    """
     import pynvml
+    import torch
 
     try:
         pynvml.nvmlInit()
-        handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+        handle = pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{torch.cuda.get_device_properties(device).uuid}")
         pynvml.nvmlDeviceGetTotalEnergyConsumption(handle)
     except pynvml.NVMLError:
         return None
