@@ -26,7 +26,7 @@ def main() -> None:
     parser.add_argument("--longest", type=float, default=20.0, help="seconds between two kills, at most")
     arguments = parser.parse_args()
     names = arguments.names or registry.names("workloads")
-    planned = {spec.id for spec in plan(names, "tiny", ["cpu"]).specs}
+    planned = {spec.id for spec in plan(names, "tiny", ["cpu"])}
     victims: Counter[str] = Counter()
     chapters = 0
     while victims.total() < arguments.kills:

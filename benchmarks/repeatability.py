@@ -9,7 +9,7 @@ import argparse
 import json
 from pathlib import Path
 
-from fathom.analyses._settings import op_type, select
+from fathom.setting import op_type, select
 from fathom.store import Store
 
 LARGE = 5.0  # percent of the step in either study; smaller cells are noise to anybody

@@ -12,9 +12,9 @@ from sample_records import GPU, failed_record, op_row, profile_of, record_of, st
 
 from fathom import published, registry
 from fathom.analyses import breakdown, layers, parallelism, phases, roofline, similarity, skew, stationarity
-from fathom.analyses._settings import select
 from fathom.analysis import Chart, Finding, Table, analyse
 from fathom.record import Kernel, OpRow, Record
+from fathom.setting import select
 
 LAPTOP_NAME = "Laptop CPU, 4 cores"
 H200_NAME = "NVIDIA H200"

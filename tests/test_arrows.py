@@ -37,7 +37,7 @@ def reaches_torch(path: Path, seen: set[Path]) -> bool:
 
 
 TORCHLESS = ["cli.py", "analysis.py", "record.py", "store.py", "spec.py", "errors.py", "machine.py", "study.py"]
-TORCHLESS += ["repeat.py"]
+TORCHLESS += ["repeat.py", "setting.py"]
 
 
 @pytest.mark.parametrize("name", TORCHLESS)

@@ -32,7 +32,7 @@ from fathom.progress import Progress
 from fathom.record import Record
 from fathom.spec import RunSpec
 from fathom.store import Store
-from fathom.study import Plan, conduct
+from fathom.study import conduct
 
 GOOD = RunSpec(workload="quick", device="cpu", steps=3)
 REAL = RunSpec(workload="faulty", preset="tiny", device="cpu", steps=3)
@@ -301,7 +301,7 @@ def never(spec: RunSpec, _: Progress) -> Record:
     raise AssertionError("nothing is measured that cannot be kept")
 
 
-MANY = Plan(tuple(replace(GOOD, seed=number) for number in range(12)))
+MANY = [replace(GOOD, seed=number) for number in range(12)]
 
 
 def good_seeds(store: Store) -> list[int]:
@@ -322,14 +322,14 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 def test_a_full_disk_ends_the_study_with_a_line_and_room_lets_it_go_on(small_disk: Path) -> None:
     store = Store(small_disk)
     with pytest.raises(BadOption, match=r"No space left on device; this run is lost, those before it are kept"):
-        list(conduct(MANY.left(store), store, lambda index, spec: lambda *_: None, made))
+        list(conduct(store.left(MANY), store, lambda index, spec: lambda *_: None, made))
     kept = good_seeds(store)
     assert kept == list(range(len(kept)))
     assert 0 < len(kept) < 12
     assert store.strangers() == []
     assert not list(small_disk.glob(".*.part")), "the half record takes no room"
     subprocess.run(["mount", "-o", "remount,size=1m", str(small_disk)], check=True)
-    list(conduct(MANY.left(store), store, lambda index, spec: lambda *_: None, made))
+    list(conduct(store.left(MANY), store, lambda index, spec: lambda *_: None, made))
     assert good_seeds(store) == list(range(12))
 
 
@@ -338,7 +338,7 @@ def test_a_disk_that_became_read_only_is_told_before_anything_is_measured(small_
     store.add(made(GOOD, lambda *_: None))
     subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
     with pytest.raises(BadOption, match="Read-only file system"):
-        list(conduct(MANY.left(store), store, lambda index, spec: lambda *_: None, never))
+        list(conduct(store.left(MANY), store, lambda index, spec: lambda *_: None, never))
     assert good_seeds(store) == [0]
 
 
@@ -346,16 +346,16 @@ def test_a_file_in_the_place_of_the_folder_is_told_before_anything_is_measured(t
     (tmp_path / "records").write_text("not a folder")
     store = Store(tmp_path / "records")
     with pytest.raises(BadOption, match="cannot write .*records.*: File exists"):
-        list(conduct(MANY.left(store), store, lambda index, spec: lambda *_: None, never))
+        list(conduct(store.left(MANY), store, lambda index, spec: lambda *_: None, never))
 
 
 def test_a_folder_that_vanishes_costs_what_was_in_it_and_no_more(tmp_path: Path) -> None:
     store = Store(tmp_path / "records")
-    for number, _ in enumerate(conduct(MANY.left(store), store, lambda index, spec: lambda *_: None, made)):
+    for number, _ in enumerate(conduct(store.left(MANY), store, lambda index, spec: lambda *_: None, made)):
         if number == 4:
             shutil.rmtree(store.folder)
     assert good_seeds(store) == list(range(5, 12))
-    assert [spec.seed for spec in MANY.left(store)] == list(range(5))
+    assert [spec.seed for spec in store.left(MANY)] == list(range(5))
 
 
 def test_what_failed_is_tried_again_and_the_newest_run_is_shown(tmp_path: Path) -> None:
@@ -365,8 +365,8 @@ def test_what_failed_is_tried_again_and_the_newest_run_is_shown(tmp_path: Path) 
         return failed(spec, "bad luck") if spec.seed in fails else made(spec, _)
 
     def outcomes() -> list[str]:
-        list(conduct(MANY.left(store), store, lambda index, spec: lambda *_: None, run))
-        return [record.outcome for record in _latest(MANY.specs, store)]
+        list(conduct(store.left(MANY), store, lambda index, spec: lambda *_: None, run))
+        return [record.outcome for record in _latest(MANY, store)]
 
     assert outcomes() == ["failed" if number in fails else "ok" for number in range(12)]
     fails.remove(3)

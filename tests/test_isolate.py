@@ -13,7 +13,7 @@ from fathom import registry
 from fathom.isolate import Refused, isolated
 from fathom.spec import RunSpec
 from fathom.store import Store
-from fathom.study import Plan, conduct, plan
+from fathom.study import conduct, plan
 
 TINY = RunSpec(workload="autoenc", preset="tiny", device="cpu", steps=3)
 
@@ -61,15 +61,15 @@ def test_an_interrupted_parent_takes_its_worker_along() -> None:
 def test_a_study_goes_on_after_a_failure_and_resumes_what_is_left(tmp_path: Path) -> None:
     store = Store(tmp_path)
     bad = RunSpec(workload="autoenc", preset="tiny", device="cpu", options={"nonsense": 1})
-    both = Plan((bad, TINY))
-    outcomes = [record.outcome for record, _ in conduct(both.left(store), store, lambda index, spec: lambda *_: None)]
+    both = [bad, TINY]
+    outcomes = [record.outcome for record, _ in conduct(store.left(both), store, lambda index, spec: lambda *_: None)]
     assert outcomes == ["failed", "ok"]
-    assert both.left(store) == [bad]
+    assert store.left(both) == [bad]
     assert len(list(store.records())) == 2
 
 
 def test_the_plan_covers_every_workload_phase_and_device() -> None:
-    specs = plan([], "paper", ["cpu", "cuda:0"]).specs
+    specs = plan([], "paper", ["cpu", "cuda:0"])
     pairs = {(spec.workload, spec.phase, spec.device, spec.preset) for spec in specs if spec.threads is None}
     assert len(pairs) == len(registry.names("workloads")) * 2 * 2
     assert {preset for *_, device, preset in pairs if device == "cpu"} == {"small"}

@@ -15,11 +15,11 @@ from torch import nn
 
 import fathom as suite
 from fathom import own, trace
-from fathom.analyses._settings import select
 from fathom.analyses.similarity import nearest_measured
 from fathom.commands.profile import by_type
 from fathom.errors import BadOption
 from fathom.record import OpRow
+from fathom.setting import select
 
 HIDDEN_FLOP = 2 * 32 * 64 * 128
 HEAD_FLOP = 2 * 32 * 128 * 10

@@ -61,6 +61,15 @@ def test_items_of_different_kinds_are_not_divided() -> None:
     finding = phases.analyse([*alike, timed("deepq", "train", 400.0), timed("deepq", "infer", 1.0)])
     assert "training takes 4 times as long as inference" in finding.summary
     assert [row[0] for row in finding.tables[1].rows] == ["vgg"]
+    over = finding.tables[0].columns[-1]
+    assert cells(finding.tables[0], workload="deepq", phase="infer")["items/s"] == 100, "its row stays"
+    assert cells(finding.tables[0], workload="deepq", phase="infer")[over] is None
+    bars = {
+        series.name.split(",")[0]: dict(zip(series.x, series.y, strict=True)) for series in finding.charts[0].series
+    }
+    assert bars == {"train": {"vgg": 1, "deepq": 1}, "infer": {"vgg": 0.25, "deepq": None}}
+    assert finding.charts[0].note == "deepq has no bar for inference: other items than in training."
+    assert phases.analyse(alike).charts[0].note == ""
     assert any("An item of deepq is a transition" in note for note in finding.notes)
     assert not any("deepq" in note for note in phases.analyse(alike).notes)
 

@@ -17,7 +17,7 @@ from fathom import cli, repeat, study
 from fathom.errors import BadOption
 from fathom.progress import Progress
 from fathom.record import Record
-from fathom.repeat import left, order, plan
+from fathom.repeat import order, plan
 from fathom.spec import RunSpec
 from fathom.store import Store
 
@@ -69,20 +69,20 @@ def test_more_launches_go_on_in_the_same_order() -> None:
 def test_what_is_left_is_counted(tmp_path: Path) -> None:
     store = Store(tmp_path / "records")
     ordered = order(plan(BASE, NAMES, ["cpu"]), 5, seed=0)
-    assert left(ordered, store) == ordered, "no folder yet"
+    assert store.left(ordered) == ordered, "no folder yet"
     kept(store, ordered[:7])
-    assert left(ordered, store) == ordered[7:]
+    assert store.left(ordered) == ordered[7:]
     kept(store, [ordered[7]], outcome="failed")
-    assert left(ordered, store) == ordered[7:], "a failure is no launch"
+    assert store.left(ordered) == ordered[7:], "a failure is no launch"
     kept(store, ordered)
-    assert left(ordered, store) == []
+    assert store.left(ordered) == []
 
 
 def test_of_another_configuration_nothing_is_counted(tmp_path: Path) -> None:
     store = Store(tmp_path)
     kept(store, plan(BASE, NAMES, ["cpu"]))
     others = order(plan(RunSpec(workload="", preset="tiny", device="cpu", steps=11), NAMES, ["cpu"]), 1, seed=0)
-    assert left(others, store) == others
+    assert store.left(others) == others
 
 
 # the command

@@ -58,7 +58,7 @@ def test_the_plan_binds_with_matching_threads_and_with_those_of_the_whole_machin
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(scale, "topology", lambda: TWO_NODES)
-    specs = scale.plan(RunSpec(workload=""), ["vgg"], [1, 2, 8]).specs
+    specs = scale.plan(RunSpec(workload=""), ["vgg"], [1, 2, 8])
     assert [(spec.cores, spec.threads) for spec in specs] == [
         ((0,), 1),
         ((0,), 8),

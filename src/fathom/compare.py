@@ -12,10 +12,10 @@ from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise
 from typing import Any, Literal
 
-from fathom.analyses._settings import Setting, configuration, op_type, workload_order
 from fathom.analyses.phases import settled_steps
 from fathom.ratio import FEW, launches_needed, ratio
 from fathom.record import Record
+from fathom.setting import Setting, configuration, op_type, workload_order
 from fathom.spec import RunSpec
 
 Verdict = Literal["faster", "slower", "no change", "not comparable"]

@@ -7,13 +7,10 @@ interruption is leaving out what has succeeded already.
 from __future__ import annotations
 
 import random
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
-from fathom.errors import DataError
 from fathom.spec import RunSpec
-from fathom.store import Store
 
 WARM_UP = "warm-up"  # the folder, below that of the records, in which warm-up launches are kept apart
 
@@ -33,18 +30,3 @@ def order(specs: Sequence[RunSpec], rounds: int, seed: int) -> list[RunSpec]:
     cut short has launched all equally often."""
     chance = random.Random(seed)
     return [spec for _ in range(rounds) for spec in chance.sample(specs, len(specs))]
-
-
-def left(ordered: Sequence[RunSpec], store: Store) -> list[RunSpec]:
-    """The launches that are still to be made, in their order: each that succeeded in this folder stands for one."""
-    try:
-        done = Counter(record.spec.id for record in store.records() if record.outcome == "ok")
-    except DataError:
-        done = Counter()  # the folder is not there yet
-    missing = []
-    for spec in ordered:
-        if done[spec.id]:
-            done[spec.id] -= 1
-        else:
-            missing.append(spec)
-    return missing

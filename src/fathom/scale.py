@@ -13,10 +13,10 @@ from dataclasses import replace
 from fathom.errors import BadOption
 from fathom.machine import Cpu, topology
 from fathom.spec import RunSpec
-from fathom.study import Plan, powers_of_two
+from fathom.study import powers_of_two
 
 
-def plan(base: RunSpec, names: Sequence[str], counts: Sequence[int] | None) -> Plan:
+def plan(base: RunSpec, names: Sequence[str], counts: Sequence[int] | None) -> list[RunSpec]:
     """Each workload on each number of cores, with matching threads and with as many as the whole machine has.
 
     Where cores have several hardware threads, each even number is also run on both threads of half as many cores.
@@ -34,7 +34,7 @@ def plan(base: RunSpec, names: Sequence[str], counts: Sequence[int] | None) -> P
                 specs.append(replace(bound, threads=len(here)))
             if count % 2 == 0 and (both := packed(here, count)):
                 specs.append(replace(bound, cores=both, threads=count))
-    return Plan(tuple({spec.id: spec for spec in specs}.values()))
+    return list({spec.id: spec for spec in specs}.values())
 
 
 def spread(here: Sequence[Cpu], count: int) -> tuple[int, ...]:

@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import json
 import os
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
@@ -55,6 +56,18 @@ class Store:
     def strangers(self) -> list[str]:
         """One line for each JSON file that is not a record this Fathom can read."""
         return [problem for _, problem in self._read() if problem]
+
+    def left(self, planned: Iterable[RunSpec]) -> list[RunSpec]:
+        """The runs still to be made, in their order: each that succeeded in this folder stands for one of its spec."""
+        there = self.records() if self.folder.is_dir() else ()  # before the first record there is no folder
+        done = Counter(record.spec.id for record in there if record.outcome == "ok")
+        missing = []
+        for spec in planned:
+            if done[spec.id]:
+                done[spec.id] -= 1
+            else:
+                missing.append(spec)
+        return missing
 
     def take(self, spec: RunSpec) -> tuple[Record, Path] | None:
         """A good run of this spec that somebody else has added since this store was opened; each is given once."""

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from fathom import registry
-from fathom.errors import BadOption, DataError, FathomError
+from fathom.errors import BadOption, FathomError
 from fathom.isolate import failed, isolated
 from fathom.machine import usable_cores
 from fathom.progress import Progress
@@ -21,22 +21,7 @@ BUDGET_S = 6.0  # for the timed steps of one run on all devices together
 SWEEP_BUDGET_S = 2.0  # for one run at a number of threads, where the op rows are what is asked for
 
 
-@dataclass(frozen=True)
-class Plan:
-    """What a study will run, in order."""
-
-    specs: tuple[RunSpec, ...]
-
-    def left(self, store: Store) -> list[RunSpec]:
-        """The runs that have not succeeded yet in this folder."""
-        try:
-            done = {record.spec.id for record in store.records() if record.outcome == "ok"}
-        except DataError:
-            done = set()  # the folder is not there yet
-        return [spec for spec in self.specs if spec.id not in done]
-
-
-def plan(names: Sequence[str], preset: str, devices: Sequence[str]) -> Plan:
+def plan(names: Sequence[str], preset: str, devices: Sequence[str]) -> list[RunSpec]:
     """Each workload in both phases on each device; and the three of Fig. 6 at 1, 2, 4, ... CPU threads.
 
     Beside an accelerator the CPU runs the small preset, as published batches would take it hours: what is compared
@@ -45,7 +30,7 @@ def plan(names: Sequence[str], preset: str, devices: Sequence[str]) -> Plan:
     chosen = list(names) or registry.names("workloads")
     for name in chosen:
         registry.check("workloads", name)
-    specs = []
+    specs: list[RunSpec] = []
     for device in sorted(devices, key=lambda name: name == "cpu"):  # accelerators first: they tell more in less time
         fitting = "small" if device == "cpu" and len(devices) > 1 and preset == "paper" else preset
         base = RunSpec(
@@ -64,7 +49,7 @@ def plan(names: Sequence[str], preset: str, devices: Sequence[str]) -> Plan:
                 if name in PARALLEL
                 for threads in powers_of_two(usable_cores())
             ]
-    return Plan(tuple(specs))
+    return specs
 
 
 def powers_of_two(most: int) -> list[int]:

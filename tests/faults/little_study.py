@@ -6,28 +6,26 @@ import sys
 
 from fathom.spec import RunSpec
 from fathom.store import Store
-from fathom.study import Plan, conduct
+from fathom.study import conduct
 
 
-def planned(runs: int) -> Plan:
+def planned(runs: int) -> list[RunSpec]:
     """Every third run leaves a daemon behind."""
-    return Plan(
-        tuple(
-            RunSpec(
-                workload="quick",
-                device="cpu",
-                steps=5,
-                seed=number,
-                options={"answers": 8000} | ({"misdeed": "leaves_a_daemon"} if number % 3 == 0 else {}),
-            )
-            for number in range(runs)
+    return [
+        RunSpec(
+            workload="quick",
+            device="cpu",
+            steps=5,
+            seed=number,
+            options={"answers": 8000} | ({"misdeed": "leaves_a_daemon"} if number % 3 == 0 else {}),
         )
-    )
+        for number in range(runs)
+    ]
 
 
 def main() -> None:
     store, outcomes = Store(sys.argv[1]), set()
-    for record, path in conduct(planned(int(sys.argv[2])).left(store), store, lambda index, spec: lambda *_: None):
+    for record, path in conduct(store.left(planned(int(sys.argv[2]))), store, lambda index, spec: lambda *_: None):
         print(path.name, record.outcome, flush=True)
         outcomes.add(record.outcome)
     sys.exit("failed" in outcomes)

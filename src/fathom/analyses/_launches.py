@@ -7,9 +7,10 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from fathom.analyses._settings import counted, fullness, listed, on_cpu, usable, where, workload_order
+from fathom.analyses._words import listed
 from fathom.analysis import Cell
 from fathom.record import Record
+from fathom.setting import counted, fullness, on_cpu, usable, where, workload_order
 from fathom.spec import PHASES
 from fathom.statistics import LEAST_LAUNCHES, Spread, spread
 

@@ -6,19 +6,10 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from fathom import published as paper
-from fathom.analyses._settings import (
-    Selection,
-    Setting,
-    listed,
-    on_gpu,
-    op_seconds,
-    op_type,
-    plain_step_s,
-    select,
-    unanswered,
-)
+from fathom.analyses._words import listed, unanswered
 from fathom.analysis import Cell, Chart, Finding, Series, Table
 from fathom.record import Kernel, Record
+from fathom.setting import Selection, Setting, on_gpu, op_seconds, op_type, plain_step_s, select
 from fathom.taxonomy import GROUPS, group_of, kernel_type, short_name
 
 TITLE = "Where does the time go, by op type?"

@@ -13,20 +13,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fathom import published
-from fathom.analyses._settings import (
-    configuration,
-    counted,
-    counted_threads,
-    in_percent,
-    listed,
-    on_cpu,
-    unanswered,
-    workload_order,
-)
+from fathom.analyses._words import in_percent, listed, unanswered
 from fathom.analyses.parallelism import serial_share
 from fathom.analyses.phases import settled_steps
 from fathom.analysis import Cell, Chart, Finding, Series, Table
 from fathom.record import Record
+from fathom.setting import configuration, counted, counted_threads, on_cpu, workload_order
 from fathom.statistics import Interval, median_interval
 
 TITLE = "What is a further core worth?"

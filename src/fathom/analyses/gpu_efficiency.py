@@ -12,9 +12,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fathom import published
-from fathom.analyses._settings import in_percent, listed, select, unanswered, where, workload_order
+from fathom.analyses._words import in_percent, listed, unanswered
 from fathom.analysis import Cell, Chart, Finding, Series, Table
 from fathom.record import GpuTime, Record
+from fathom.setting import select, where, workload_order
 
 TITLE = "Does the host keep the GPU busy?"
 SHOWN_CALLS = 4  # the longest API calls of a workload

@@ -6,9 +6,10 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 
 from fathom import published
-from fathom.analyses._settings import Selection, Setting, select, unanswered
+from fathom.analyses._words import unanswered
 from fathom.analysis import Cell, Chart, Finding, Series, Table
 from fathom.record import OpRow, Record
+from fathom.setting import Selection, Setting, select
 
 TITLE = "Where in the network is the time?"
 FULLY_CONNECTED = "fully connected"  # the role of such layers

@@ -8,9 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fathom.analyses._settings import listed, unanswered, where, workload_order
+from fathom.analyses._words import listed, unanswered
 from fathom.analysis import Cell, Chart, Finding, Picture, Series, Table
 from fathom.record import Learning, Record
+from fathom.setting import where, workload_order
 
 TITLE = "Do they learn, and what does it take?"
 

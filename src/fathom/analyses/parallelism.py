@@ -14,23 +14,21 @@ import numpy as np
 from scipy.optimize import nnls
 
 from fathom import published
-from fathom.analyses._settings import (
+from fathom.analyses._words import in_percent, least_and_most, unanswered
+from fathom.analysis import Cell, Chart, Finding, Series, Table
+from fathom.record import OpRow, Record
+from fathom.setting import (
     Key,
     Setting,
     configuration,
     counted_threads,
     fullness,
-    in_percent,
-    least_and_most,
     on_cpu,
     op_type,
     select,
-    unanswered,
     where,
     workload_order,
 )
-from fathom.analysis import Cell, Chart, Finding, Series, Table
-from fathom.record import OpRow, Record
 
 TITLE = "Which ops gain from more threads?"
 LEAST_PERCENT = 1.0  # ops that reach it at no thread count are not listed

@@ -13,9 +13,10 @@ from statistics import geometric_mean
 from scipy import stats
 
 from fathom import published
-from fathom.analyses._settings import Setting, on_cpu, select, unanswered, workload_order
+from fathom.analyses._words import unanswered
 from fathom.analysis import Cell, Chart, Finding, Series, Table
 from fathom.record import Record
+from fathom.setting import Setting, on_cpu, select, workload_order
 from fathom.statistics import Interval, median_interval, steady_state
 
 TITLE = "What do training and inference cost, and how much faster is each machine?"
@@ -76,9 +77,9 @@ def settled_steps(run: Record) -> list[float]:
 
 
 def relative(timings: Timings, key: tuple[str, str, str], base: str) -> float | None:
-    """Time per item over that of training at the base; None without one, or if that network was another one."""
+    """Time per item over that of training at the base; None without one, or if network or item are other things."""
     ours, theirs = timings[key], timings.get((key[0], "train", base))
-    if theirs is None or not _same_network(ours, theirs):
+    if theirs is None or not _same_network(ours, theirs) or (key[0] in OTHER_ITEMS and key[1] == "infer"):
         return None
     return ours.item_s / theirs.item_s
 
@@ -92,6 +93,11 @@ def _timing(setting: Setting) -> Timing | None:
 
 def _same_network(one: Timing, other: Timing) -> bool:
     return one.parameters is None or other.parameters is None or one.parameters == other.parameters
+
+
+def _other_items(timings: Timings) -> list[str]:
+    """The workloads timed in both phases whose items are not the same thing in both."""
+    return [name for name in OTHER_ITEMS if {"train", "infer"} <= {key[1] for key in timings if key[0] == name}]
 
 
 def _slowest_place(timings: Timings) -> str:
@@ -217,6 +223,9 @@ def _chart(timings: Timings, base: str) -> Chart:
         y_title="time per item (training there = 1)",
         series=series,
         log_y=True,
+        note=" ".join(
+            f"{name} has no bar for inference: other items than in training." for name in _other_items(timings)
+        ),
     )
 
 
@@ -236,12 +245,10 @@ def _notes(base: str, timings: Timings) -> list[str]:
         notes.append(
             f"Not compared, as the network is of another size than the one timed on {base}: {'; '.join(other)}."
         )
-    for name, meaning in OTHER_ITEMS.items():
-        if {"train", "infer"} <= {phase for workload, phase, _ in timings if workload == name}:
-            notes.append(
-                f"An item of {name} is {meaning}: training over inference leaves it out. Where its inference stands "
-                "over training, as in the chart, different things are divided."
-            )
+    notes += [
+        f"An item of {name} is {OTHER_ITEMS[name]}: their times are not divided by each other, in table or chart."
+        for name in _other_items(timings)
+    ]
     return notes + _correlation(timings, base)
 
 

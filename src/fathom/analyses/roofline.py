@@ -10,20 +10,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fathom.analyses._settings import (
-    Selection,
-    Setting,
-    in_percent,
-    listed,
-    on_gpu,
-    op_seconds,
-    op_type,
-    plain_step_s,
-    select,
-    unanswered,
-)
+from fathom.analyses._words import in_percent, listed, unanswered
 from fathom.analysis import Cell, Chart, Finding, Series, Table
 from fathom.record import OpRow, Profile, Record
+from fathom.setting import Selection, Setting, on_gpu, op_seconds, op_type, plain_step_s, select
 
 TITLE = "What holds each workload back?"
 COMPUTE, MEMORY, LATENCY, LAUNCH = "compute-bound", "memory-bound", "latency-bound", "launch-bound"

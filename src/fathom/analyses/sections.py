@@ -30,19 +30,10 @@ from fathom.analyses._launches import (
     same_work,
     whose,
 )
-from fathom.analyses._settings import (
-    counted,
-    least_and_most,
-    listed,
-    on_cpu,
-    select,
-    unanswered,
-    usable,
-    where,
-    workload_order,
-)
+from fathom.analyses._words import least_and_most, listed, unanswered
 from fathom.analysis import Cell, Chart, Finding, Series, Table
 from fathom.record import Record
+from fathom.setting import counted, on_cpu, select, usable, where, workload_order
 from fathom.spec import PHASES
 from fathom.statistics import LEAST_LAUNCHES, Interval
 

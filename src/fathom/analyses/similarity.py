@@ -16,20 +16,11 @@ from typing import NamedTuple
 from scipy import stats
 
 from fathom import published as paper
-from fathom.analyses._settings import (
-    Selection,
-    Setting,
-    listed,
-    on_cpu,
-    op_type,
-    seconds_by,
-    select,
-    unanswered,
-    where,
-)
+from fathom.analyses._words import listed, unanswered
 from fathom.analysis import Cell, Chart, Finding, Series, Table
 from fathom.errors import BadOption
 from fathom.record import Profile, Record
+from fathom.setting import Selection, Setting, on_cpu, op_type, seconds_by, select, where
 
 TITLE = "Which workloads are alike?"
 # what one op does today took several in 2016: a recurrent layer and attention were matrix products with elementwise

@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from itertools import accumulate
 
 from fathom import published
-from fathom.analyses._settings import Selection, Setting, op_type, select, unanswered
+from fathom.analyses._words import unanswered
 from fathom.analysis import Cell, Chart, Finding, Series, Table
 from fathom.record import Record
+from fathom.setting import Selection, Setting, op_type, select
 
 TITLE = "How few op types take most of the time?"
 MOST_PERCENT = 90.0

@@ -8,9 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fathom import published
-from fathom.analyses._settings import Selection, Setting, in_percent, select, unanswered
+from fathom.analyses._words import in_percent, unanswered
 from fathom.analysis import Cell, Chart, Finding, Series, Table
 from fathom.record import Record
+from fathom.setting import Selection, Setting, select
 from fathom.statistics import (
     FEWEST,
     MATERIAL,

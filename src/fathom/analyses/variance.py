@@ -23,7 +23,7 @@ from fathom.analyses._launches import (
     same_work,
     whose,
 )
-from fathom.analyses._settings import in_percent, least_and_most, unanswered
+from fathom.analyses._words import in_percent, least_and_most, unanswered
 from fathom.analysis import Cell, Chart, Finding, Series, Table
 from fathom.record import Record
 from fathom.statistics import LEAST_LAUNCHES, coefficient_of_variation

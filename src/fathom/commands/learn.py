@@ -46,7 +46,7 @@ def command(
     aim = f"{quality.metric} of {quality.target:g} {quality.unit} or {quality.better}"
     human.print(f"{name}: {count(runs, 'run')}, seed{'s' if runs > 1 else ''} {seeds}; the target is a {aim}")
     store, keep = Store(out), {FOLDER: str(out / "checkpoints")}
-    for each in study.Plan(tuple(specs)).left(store):
+    for each in store.left(specs):
         _run(each, store, keep)
     wanted = {each.id for each in specs}
     records = [record for record in store.records() if record.spec.id in wanted]

@@ -105,7 +105,7 @@ def _tell(record: Record, path: Path, eight: list[Record], as_json: bool) -> Non
 
 def by_type(profile: Profile) -> list[list[Cell]]:
     """A line an op type, heaviest first, small ones together, and what is outside ops: percentages add up to 100."""
-    from fathom.analyses._settings import op_seconds, outside
+    from fathom.setting import op_seconds, outside
 
     seconds: dict[tuple[str, str], float] = {}
     flop: dict[tuple[str, str], float] = {}

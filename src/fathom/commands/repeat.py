@@ -47,7 +47,7 @@ def command(
         registry.workload(name).configured(preset)  # a mistake is told now, not by every launch
     specs = repeat.plan(RunSpec(workload="", phase=phase, preset=preset, steps=steps), chosen, devices)
     store, ordered = Store(out), repeat.order(specs, runs, seed)
-    left = repeat.left(ordered, store)
+    left = store.left(ordered)
     if done := len(ordered) - len(left):
         human.print(f"{done} of {len(ordered)} launches are in {out} already")
     first = repeat.order([spec for spec in specs if spec in left], warmup, seed)
@@ -55,9 +55,9 @@ def command(
         human.print(f"{len(first)} launches to warm up, kept apart in {out / repeat.WARM_UP}")
         conduct(first, Store(out / repeat.WARM_UP), "warm-up")
     conduct(left, store, "launches")
-    conduct(repeat.left(repeat.lives(specs), store), store, "lives")
+    conduct(store.left(repeat.lives(specs)), store, "lives")
     _tell(specs, list(store.records()), out, as_json)
-    if repeat.left(ordered, store):
+    if store.left(ordered):
         raise typer.Exit(1)
 
 

@@ -34,14 +34,14 @@ def command(
     base = RunSpec(workload="", phase=phase, preset=preset, steps=steps, budget_s=budget)
     planned = scale.plan(base, chosen, _counts(cores))
     store = Store(out)
-    conduct(planned.left(store), store, "scale")
-    wanted = {spec.id for spec in planned.specs}
+    conduct(store.left(planned), store, "scale")
+    wanted = {spec.id for spec in planned}
     finding = analyse("cores", [record for record in store.records() if record.spec.id in wanted])
     if as_json:
         print_json({"records": str(out), **finding.to_json()})
     else:
         _tell(finding)
-    if planned.left(store):
+    if store.left(planned):
         raise typer.Exit(1)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -36,11 +37,11 @@ def command(
     devices = [str(resolve(name)) for name in device] if device else available()
     store = Store(out)
     planned = study.plan(names or [], preset, devices)
-    left = planned.left(store) if resume else list(planned.specs)
-    if done := len(planned.specs) - len(left):
-        human.print(f"{done} of {len(planned.specs)} runs are in {out} already; --fresh measures them again")
+    left = store.left(planned) if resume else planned
+    if done := len(planned) - len(left):
+        human.print(f"{done} of {len(planned)} runs are in {out} already; --fresh measures them again")
     conduct(left, store, "study")
-    records = _latest(planned.specs, store)
+    records = _latest(planned, store)
     path = write(read([out], passed_over), report)
     if as_json:
         print_json({"records": str(out), "report": str(path), "runs": [_row(record) for record in records]})
@@ -52,7 +53,7 @@ def command(
         raise typer.Exit(1)
 
 
-def _latest(specs: tuple[RunSpec, ...], store: Store) -> list[Record]:
+def _latest(specs: Sequence[RunSpec], store: Store) -> list[Record]:
     """The newest record of each planned run, in the plan's order."""
     newest = {record.spec.id: record for record in store.records()}
     if gone := sum(spec.id not in newest for spec in specs):

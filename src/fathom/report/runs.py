@@ -7,12 +7,12 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fathom.analyses._settings import on_cpu, workload_order
 from fathom.analyses.phases import settled_steps
 from fathom.analysis import Cell, Table
 from fathom.record import Record
 from fathom.report import words
 from fathom.report.method import outside_percent
+from fathom.setting import on_cpu, workload_order
 from fathom.statistics import median_interval
 
 COMPARED = ("preset", "precision", "batch", "data", "options")  # runs that differ in these are different things

@@ -1,16 +1,15 @@
-"""Which records can answer a question: the runs of one configuration together, and a line about what is left out."""
+"""A setting: the runs of one workload in one phase at one place; which of them to take, and what they add up to."""
 
 from __future__ import annotations
 
 import dataclasses
 import statistics
 from collections import Counter, defaultdict
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
 from fathom import published
-from fathom.analysis import Finding
 from fathom.record import OpRow, Profile, Record
 from fathom.spec import PHASES, RunSpec
 
@@ -105,25 +104,10 @@ def usable(records: Sequence[Record], profiled: bool, phases: Sequence[str]) -> 
     return full, notes
 
 
-def listed(names: Sequence[str]) -> str:
-    """One, two and three."""
-    return "".join(names) if len(names) < 2 else f"{', '.join(names[:-1])} and {names[-1]}"
-
-
 def counted(names: Iterable[str]) -> str:
     """Names with how often each occurs, in the order of first appearance."""
     counts = Counter(names)
     return "; ".join(f"{name} x {count}" if count > 1 else name for name, count in counts.items())
-
-
-def least_and_most(values: Mapping[str, float], style: str) -> str:
-    """Two numbers, and whose they are."""
-    ends = dict.fromkeys((min(values, key=lambda name: values[name]), max(values, key=lambda name: values[name])))
-    return " to ".join(f"{values[name]:{style}} ({name})" for name in ends)
-
-
-def unanswered(question: str, title: str, missing: str, notes: Iterable[str] = ()) -> Finding:
-    return Finding(question=question, title=title, summary=f"Nothing to answer from: {missing}.", notes=list(notes))
 
 
 def where(record: Record) -> str:
@@ -186,10 +170,6 @@ def op_type(row: OpRow) -> str:
 
 def counted_threads(threads: int) -> str:
     return "1 thread" if threads == 1 else f"{threads} threads"
-
-
-def in_percent(part: float | None) -> float | None:
-    return None if part is None else 100 * part
 
 
 def workload_order(name: str) -> tuple[int, str]:
