@@ -7,13 +7,15 @@ import json
 import math
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import lessons
 import pytest
 import torch
+from lessons import Killed, learnt, numbers
 from rich.console import Console
 from rich.progress import Progress
 
@@ -26,7 +28,8 @@ from fathom.devices import resolve
 from fathom.errors import DataError
 from fathom.learn import FOLDER, learned
 from fathom.lesson import Quality
-from fathom.record import Learning, Record
+from fathom.meter import Meter
+from fathom.record import Record
 from fathom.session import Session
 from fathom.spec import RunSpec
 from fathom.store import Store
@@ -36,25 +39,8 @@ from fathom.workloads.autoenc import Autoenc
 SPEC = RunSpec(workload="autoenc", preset="tiny", device="cpu", threads=1, learn=True, rounds=4)
 
 
-class Killed(BaseException):
-    """Ends a run where a signal might."""
-
-
 def ran(spec: RunSpec = SPEC, die_in: int | None = None) -> Record:
-    def hear(told: Mapping[str, Any]) -> None:
-        if told["round"] == die_in:
-            raise Killed
-
-    return learned(spec, lambda done, total: None, hear)
-
-
-def learnt(record: Record) -> Learning:
-    assert record.learning is not None
-    return record.learning
-
-
-def numbers(record: Record) -> list[tuple[int, float, float]]:
-    return [(point.items, point.loss, point.quality) for point in learnt(record).curve]
+    return lessons.ran(spec, die_in)
 
 
 @pytest.fixture(autouse=True)
@@ -83,6 +69,15 @@ def test_the_first_round_is_kept_however_short_it_was(monkeypatch: pytest.Monkey
     with pytest.raises(Killed):
         ran(die_in=2)
     assert learnt(ran()).resumed == 1
+
+
+def test_company_on_the_gpu_is_noted_even_if_it_left_before_a_kill(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert ran(replace(SPEC, rounds=1)).notes == []
+    monkeypatch.setattr(Meter, "shared", True)
+    with pytest.raises(Killed):
+        ran(die_in=3)
+    monkeypatch.setattr(Meter, "shared", False)
+    assert ran().notes == [learn.SHARED]
 
 
 def test_the_curve_counts_items_and_falls(checkpoints: Path) -> None:

@@ -9,16 +9,18 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import lessons
 import numpy as np
 import pytest
 import torch
+from lessons import Killed, learnt
 from numpy.typing import NDArray
 from PIL import Image
 from test_deepq import QUICK, Constant, Scripted
 
 from fathom import learn, registry
 from fathom.datasets import atari
-from fathom.learn import FOLDER, learned
+from fathom.learn import FOLDER
 from fathom.learners.deepq import PROMISING, DeepqLearner
 from fathom.record import Learning
 from fathom.recorded import Recorded
@@ -30,21 +32,11 @@ from fathom.workloads.deepq import JUDGED, PROTOCOL, Deepq
 SHORT = {**QUICK, "game": "catch", "capacity": 80, "round_frames": 40, "target_every": 7}
 
 
-class Killed(BaseException):
-    """Ends a run where a signal might."""
-
-
 def ran(options: Mapping[str, Any], rounds: int, die_in: int | None = None, seed: int = 0) -> Learning:
-    def hear(told: Mapping[str, Any]) -> None:
-        if told["round"] == die_in:
-            raise Killed
-
     spec = RunSpec(
         workload="deepq", preset="tiny", device="cpu", learn=True, rounds=rounds, seed=seed, options=dict(options)
     )
-    record = learned(spec, lambda done, total: None, hear)
-    assert record.learning is not None
-    return record.learning
+    return learnt(lessons.ran(spec, die_in))
 
 
 def taught(environment: atari.Environment, monkeypatch: pytest.MonkeyPatch, **options: Any) -> DeepqLearner:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from lessons import Killed, learnt, numbers, ran
 from PIL import Image
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -20,9 +19,8 @@ from fathom import learn, registry
 from fathom.datasets import imagenet
 from fathom.datasets._thumbnails import Thumbnails, Variation, coloured, enlarged, holed, placed, placements, varied
 from fathom.errors import DataError
-from fathom.learn import FOLDER, learned
+from fathom.learn import FOLDER
 from fathom.lesson import Lesson
-from fathom.record import Record
 from fathom.spec import RunSpec
 from fathom.workload import State
 from fathom.workloads._image_classifier import ImageClassifier
@@ -32,18 +30,6 @@ from fathom.workloads.vgg import VGG
 CPU = torch.device("cpu")
 EVERYTHING = Variation(shift=0.125, zoom=0.2, turn=15.0, colour=0.3, hole=0.25)
 SAME = torch.tensor([[1.0, 0, 0], [0, 1, 0]])
-
-
-class Killed(BaseException):
-    """Ends a run where a signal might."""
-
-
-def ran(spec: RunSpec, die_in: int | None = None) -> Record:
-    def hear(told: Mapping[str, Any]) -> None:
-        if told["round"] == die_in:
-            raise Killed
-
-    return learned(spec, lambda done, total: None, hear)
 
 
 def pictures(count: int, side: int = 8, seed: int = 0) -> Tensor:
@@ -72,8 +58,7 @@ def test_it_learns_classes_it_is_judged_on_by_other_pictures(name: str, monkeypa
     assert isinstance(lesson, Lesson)
     harder = dataclasses.replace(lesson, quality=dataclasses.replace(lesson.quality, target=90.1))
     monkeypatch.setattr(workload, "lesson", harder)
-    learning = ran(RunSpec(workload=name, preset="tiny", device="cpu", learn=True, rounds=6)).learning
-    assert learning is not None
+    learning = learnt(ran(RunSpec(workload=name, preset="tiny", device="cpu", learn=True, rounds=6)))
     assert learning.reached
     assert learning.quality is not None
     assert learning.quality > 90
@@ -90,15 +75,12 @@ def test_a_killed_run_on_small_pictures_goes_on_to_the_very_same_numbers(
     monkeypatch.setattr(learn, "KEEP_EVERY_S", 0.0)  # after every round
     with pytest.raises(Killed):
         ran(spec, die_in=3)
-    resumed = ran(spec).learning
+    resumed = ran(spec)
     monkeypatch.delenv(FOLDER)
-    whole = ran(spec).learning
-    assert resumed is not None
-    assert whole is not None
-    assert (resumed.resumed, whole.resumed) == (1, 0)
-    numbers = [[(point.items, point.loss, point.quality) for point in found.curve] for found in (resumed, whole)]
-    assert numbers[0] == numbers[1]
-    assert len({loss for _, loss, _ in numbers[0]}) == len(numbers[0]), "it learnt all the while"
+    whole = ran(spec)
+    assert (learnt(resumed).resumed, learnt(whole).resumed) == (1, 0)
+    assert numbers(resumed) == numbers(whole)
+    assert len({loss for _, loss, _ in numbers(resumed)}) == len(numbers(resumed)), "it learnt all the while"
 
 
 def test_small_pictures_are_kept_as_they_were_decoded(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -11,33 +10,19 @@ from typing import Any
 import pytest
 import torch
 from conftest import real_data
+from lessons import Killed, learnt, numbers, ran
 from torch.optim import SGD
 
 from fathom import learn, registry
 from fathom.datasets import babi
-from fathom.learn import FOLDER, learned
+from fathom.learn import FOLDER
 from fathom.learners.memnet import Ensemble, Facts, MemnetLearner
-from fathom.record import Learning
 from fathom.session import Session
 from fathom.spec import RunSpec
 from fathom.workload import State
 from fathom.workloads.memnet import Memnet
 
 TINY = {"task_number": 0, "starts": 2, "dimension": 4, "linear_epochs": 8, "epochs": 40, "batch": 4}
-
-
-class Killed(BaseException):
-    """Ends a run where a signal might."""
-
-
-def run(spec: RunSpec, die_in: int | None = None) -> Learning:
-    def hear(told: Mapping[str, Any]) -> None:
-        if told["round"] == die_in:
-            raise Killed
-
-    learning = learned(spec, lambda done, total: None, hear).learning
-    assert learning is not None
-    return learning
 
 
 def write_tasks(folder: Path) -> Path:
@@ -216,15 +201,13 @@ def test_a_killed_run_goes_on_to_the_very_same_numbers(
     monkeypatch.setenv(FOLDER, str(tmp_path / "checkpoints"))
     monkeypatch.setattr(learn, "KEEP_EVERY_S", 0.0)
     with pytest.raises(Killed):
-        run(spec, die_in=3)
-    resumed = run(spec)
+        ran(spec, die_in=3)
+    resumed = ran(spec)
     monkeypatch.delenv(FOLDER)
-    whole = run(spec)
-    assert (resumed.resumed, whole.resumed) == (1, 0)
-    assert [(point.items, point.loss, point.quality) for point in resumed.curve] == [
-        (point.items, point.loss, point.quality) for point in whole.curve
-    ]
-    assert resumed.exhibits == whole.exhibits
+    whole = ran(spec)
+    assert (learnt(resumed).resumed, learnt(whole).resumed) == (1, 0)
+    assert numbers(resumed) == numbers(whole)
+    assert learnt(resumed).exhibits == learnt(whole).exhibits
 
 
 @pytest.mark.parametrize("real", [False, True])
@@ -234,7 +217,7 @@ def test_learns_where_people_are(real: bool) -> None:
     options = {"task_number": 1, "starts": 3, "learning_rate": 0.005}
     rounds = 4 if real else 2  # there are twice as many invented questions
     spec = RunSpec(workload="memnet", device="cpu", threads=1, learn=True, rounds=rounds, data=data, options=options)
-    learning = run(spec)
+    learning = learnt(ran(spec))
     assert learning.quality is not None
     assert learning.quality < 5
     assert learning.curve[-1].loss < learning.curve[0].loss / 4

@@ -5,47 +5,28 @@ from __future__ import annotations
 import dataclasses
 import random
 from collections import Counter
-from collections.abc import Mapping
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import pytest
 import sacrebleu
 import torch
 from conftest import real_data
+from lessons import Killed, learnt, numbers, ran
 
 from fathom import learn, registry
 from fathom.datasets import wmt
 from fathom.datasets._subwords import Subwords
 from fathom.datasets._vocabulary import EOS, PAD
 from fathom.errors import BadOption, DataError, UnknownName
-from fathom.learn import FOLDER, learned
+from fathom.learn import FOLDER
 from fathom.learners.seq2seq import TranslationLearner, batches
-from fathom.record import Record
 from fathom.session import Session
 from fathom.spec import RunSpec
 from fathom.workload import Output
 from fathom.workloads.seq2seq import Seq2Seq, bleu
 
 LEARNING = {"solver": "adam", "learning_rate": 0.004, "warmup": 20, "target_language": "de", "clip_norm": 1.0}
-
-
-class Killed(BaseException):
-    """Ends a run where a signal might."""
-
-
-def ran(spec: RunSpec, die_in: int | None = None) -> Record:
-    def hear(told: Mapping[str, Any]) -> None:
-        if told["round"] == die_in:
-            raise Killed
-
-    return learned(spec, lambda done, total: None, hear)
-
-
-def curve(record: Record) -> list[tuple[int, float, float]]:
-    assert record.learning is not None
-    return [(point.items, point.loss, point.quality) for point in record.learning.curve]
 
 
 @pytest.fixture(autouse=True)
@@ -80,10 +61,9 @@ def test_it_learns_to_reverse_sequences_it_has_not_seen(tmp_path: Path, monkeypa
             workload="seq2seq", preset="tiny", device="cpu", learn=True, data=str(folder), rounds=20, options=options
         )
     )
-    assert record.learning is not None
-    scores, translations = record.learning.exhibits
+    scores, translations = learnt(record).exhibits
     assert [row[0] for row in scores.rows] == ["greedy", "beam of 1"]
-    assert record.learning.quality == pytest.approx(100.0), "every one of the 200, exactly"
+    assert learnt(record).quality == pytest.approx(100.0), "every one of the 200, exactly"
     assert all(line == reference for _, line, reference in translations.rows)
 
 
@@ -101,11 +81,9 @@ def test_a_killed_run_goes_on_to_the_very_same_numbers(tmp_path: Path, monkeypat
     resumed = ran(spec)
     monkeypatch.delenv(FOLDER)
     whole = ran(spec)
-    assert curve(resumed) == curve(whole)
-    assert resumed.learning is not None
-    assert whole.learning is not None
-    assert resumed.learning.resumed == 1
-    assert resumed.learning.exhibits == whole.learning.exhibits
+    assert numbers(resumed) == numbers(whole)
+    assert learnt(resumed).resumed == 1
+    assert learnt(resumed).exhibits == learnt(whole).exhibits
 
 
 def test_batches_are_of_like_length_and_take_every_sentence_once_a_round() -> None:

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 import torch
 from conftest import real_data
-from test_learn import Killed, checkpoints, learnt, numbers, ran  # noqa: F401 - checkpoints is a fixture
+from lessons import Killed, learnt, numbers, ran
+from test_learn import checkpoints  # noqa: F401 - a fixture
 from test_timit import corpus
 
 from fathom import registry
