@@ -18,7 +18,7 @@ def ran(spec: RunSpec, die_in: int | None = None) -> Record:
     """Runs the lesson; given a round to die in, only as far as that round is told of, which is before it is kept."""
 
     def hear(told: Mapping[str, Any]) -> None:
-        if told["round"] == die_in:
+        if die_in is not None and told.get("round") == die_in:
             raise Killed
 
     return learned(spec, lambda done, total: None, hear)

@@ -65,6 +65,19 @@ def test_show_adds_presets_and_costs(monkeypatch: pytest.MonkeyPatch, capsys: py
     assert facts["train_flop_per_item"] == 2 * (3 * facts["macs_per_item"] - first_layer)
 
 
+def test_show_tells_the_lesson(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert fathom(monkeypatch, "show", "memnet", "--json") == 0
+    lesson = document(capsys)["lesson"]
+    assert {"metric", "unit", "target", "better", "protocol"} == set(lesson["quality"])
+    assert {"rounds", "options", "preset", "precision"} <= set(lesson)
+    assert lesson["instead"]["joint"]["quality"]["target"] == 12.4
+    assert fathom(monkeypatch, "show", "memnet") == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "the target is a mean error of 13.9 % or lower" in shown
+    assert "lesson with joint" in shown
+    assert "encoding=program" in shown
+
+
 def test_run_keeps_a_record_and_tells_scripts_where(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -122,6 +135,9 @@ MISTAKES = [
     (["run", "autoenc", "--device", "gpu"], "no device 'gpu'; there are: cpu"),
     (["run", "autoenc", "--device", "cpu", "--precision", "tf32"], "precision tf32 needs an NVIDIA GPU"),
     (["run", "autoenc", "--device", "cpu", "--batch", "100000000000"], "try a smaller --batch"),
+    (["learn", "autoenc", "--data", "nowhere"], "no such folder; put there MNIST's idx files"),
+    (["learn", "autoenc", "--preset", "tny"], "no preset 'tny'; did you mean tiny?"),
+    (["learn", "deepq", "--set", "envs=3"], "envs of deepq must be a multiple of"),
     (["analyse", "skew", "--published"], "the paper prints no numbers that skew could be answered from"),
 ]
 
@@ -134,7 +150,7 @@ def test_a_mistake_is_one_line_and_exit_code_2(
     arguments: list[str],
     expected: str,
 ) -> None:
-    if arguments[0] == "run":
+    if arguments[0] in ("run", "learn"):
         arguments = [*arguments, "--out", str(tmp_path)]
     assert fathom(monkeypatch, *arguments) == 2
     printed = capsys.readouterr()

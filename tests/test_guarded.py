@@ -34,13 +34,19 @@ def test_one_gradient_that_is_lost_costs_one_update_and_no_weight(clip_norm: flo
         learner.step()
         hook.remove()
         assert all(bool(each.isfinite().all()) for each in model.parameters())
+        assert learner.notes() == ["updates left out, as their gradients were not finite: 1"]
+        assert learner.state_dict()["left_out"] == 1
         learner.step()
         assert not torch.equal(weight, before)
 
 
-@pytest.mark.parametrize(("lost", "mean"), [(0, 2.0), (1, 2.0), (3, math.nan), (200, math.nan)])
-def test_the_mean_is_of_what_counted_unless_too_little_did(lost: int, mean: float) -> None:
+@pytest.mark.parametrize(
+    ("lost", "steps", "mean"),
+    [(0, 200, 2.0), (2, 200, 2.0), (3, 200, math.nan), (1, 30, 2.0), (2, 30, math.nan), (1, 1, math.nan)],
+)
+def test_the_mean_is_of_what_counted_unless_too_little_did(lost: int, steps: int, mean: float) -> None:
+    """One lost loss is bad luck in a short round too."""
     with Session(SPEC).setup() as session:
         learner = registry.learner("alexnet")(session, None)
-    losses = [torch.tensor(math.nan if step < lost else 2.0) for step in range(200)]
+    losses = [torch.tensor(math.nan if step < lost else 2.0) for step in range(steps)]
     assert learner.mean_loss(losses) == pytest.approx(mean, nan_ok=True)

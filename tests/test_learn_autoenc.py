@@ -12,16 +12,19 @@ from conftest import real_data
 from PIL import Image
 
 from fathom.datasets import mnist
+from fathom.errors import BadOption
 from fathom.learn import learned
 from fathom.session import Session
 from fathom.spec import RunSpec
+from fathom.workloads import autoenc
 from fathom.workloads.autoenc import Autoenc
 
 ONE_ROUND = {"adam": True, "batch": 100, "learning_rate": 0.003}
 
 
-def test_one_round_through_mnist_passes_140_nats() -> None:
+def test_one_round_through_mnist_passes_140_nats(monkeypatch: pytest.MonkeyPatch) -> None:
     folder = real_data("mnist")
+    monkeypatch.setattr(autoenc, "ROUND", 60_000)  # a tenth of a lesson's round
     spec = RunSpec(workload="autoenc", preset="paper", device="cpu", learn=True, rounds=1, data=str(folder))
     record = learned(RunSpec.from_json({**spec.to_json(), "options": ONE_ROUND}), lambda *_: None, lambda _: None)
     assert record.learning is not None
@@ -36,6 +39,16 @@ def test_the_lesson_is_as_long_as_the_papers_figure(tmp_path: Path) -> None:
     assert lesson.rounds * lesson.steps * lesson.options["batch"] == pytest.approx(1e8, rel=0.01)
     assert not lesson.stops_at_target
     assert Autoenc.taught(None, {}).steps is None, "of invented digits, once through them"
+
+
+@pytest.mark.parametrize(("batch", "steps"), [(20, 30_000), (1000, 600), (7, 85_715)])
+def test_a_round_is_as_many_images_whatever_the_batch(batch: int, steps: int, tmp_path: Path) -> None:
+    assert Autoenc.taught(str(tmp_path), {"batch": batch}).steps == steps
+
+
+def test_a_batch_of_nothing_is_told_as_such(tmp_path: Path) -> None:
+    with pytest.raises(BadOption, match="batch must be at least 1, not 0"):
+        Autoenc.taught(str(tmp_path), {"batch": 0})
 
 
 def test_the_learning_rate_rises_and_falls_to_nothing() -> None:

@@ -209,6 +209,13 @@ def test_many_games_at_once_must_all_have_had_their_turn() -> None:
     assert not learner._promising([21.0] * 10 + [18.0] * 30), "the last thirty tell"
 
 
+def test_without_a_target_no_game_is_reason_to_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    learner = taught(Scripted(), monkeypatch)
+    assert learner._promising([21.0] * JUDGED)
+    learner.lesson = replace(learner.lesson, quality=replace(learner.lesson.quality, target=None))
+    assert not learner._promising([21.0] * JUDGED)
+
+
 @pytest.mark.parametrize("graphs", [False, True])
 def test_recording_may_be_switched_off(graphs: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     learner = taught(Scripted(rewards=[1]), monkeypatch, graphs=graphs)
@@ -250,6 +257,7 @@ def test_the_lesson_is_the_game_it_speaks_of() -> None:
     assert f"after every round of {workload.round_frames:,} actions, or earlier, when {workload.envs} " in PROTOCOL
     assert f"the last {JUDGED} came within half a point" in PROTOCOL
     assert PROMISING == 0.5
+    assert "the first look that reaches it ends the run" in PROTOCOL
     assert f"a batch of {workload.batch} every {workload.update_frequency} actions" in PROTOCOL
 
 

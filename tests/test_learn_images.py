@@ -278,3 +278,11 @@ def test_lessons_fit_their_networks() -> None:
         assert isinstance(configured, ImageClassifier)
         assert (configured.classes, configured.shrink) == (10, 1)
         assert workload.lesson.quality.target == {"alexnet": 85, "vgg": 88, "residual": 90}[name]
+
+
+def test_the_protocol_says_how_often_the_test_was_looked_at() -> None:
+    for name in ("alexnet", "vgg", "residual", "seq2seq"):
+        lesson = registry.workload(name).lesson
+        assert lesson is not None
+        assert lesson.stops_at_target
+        assert "after every round, and the first look that reaches the target ends the run" in lesson.quality.protocol

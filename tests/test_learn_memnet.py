@@ -15,6 +15,7 @@ from torch.optim import SGD
 
 from fathom import learn, registry
 from fathom.datasets import babi
+from fathom.errors import BadOption
 from fathom.learn import FOLDER
 from fathom.learners.memnet import Ensemble, Facts, MemnetLearner
 from fathom.session import Session
@@ -177,6 +178,41 @@ def test_joint_training_is_one_network_judged_task_by_task(tmp_path: Path) -> No
     (table, *_) = joint.exhibits()
     assert [row[2:4] for row in table.rows[:2]] == [[0.0, 0], [11.4, 0]], "beside the published joint errors"
     assert table.rows[20][:3] == ["mean", 70.8, 12.4]
+
+
+@pytest.mark.parametrize(("task", "error"), [(1, 0.0), (4, 2.8), (19, 82.8)])
+def test_a_task_alone_is_held_to_its_own_published_error(task: int, error: float, tmp_path: Path) -> None:
+    lesson = Memnet.taught(str(tmp_path), {"task_number": task})
+    assert (lesson.quality.metric, lesson.quality.target) == ("error", error)
+    assert f"the test questions of task {task} alone, {babi.TASKS[task - 1]};" in lesson.quality.protocol
+    assert "mean" not in lesson.quality.protocol
+    ten_thousand = Memnet.taught(str(tmp_path), {"task_number": task, "subset": "en-10k"})
+    assert ten_thousand.quality.target is None, "the published errors are those of 1,000 questions"
+    assert Memnet.taught(None, {"task_number": task}) is Memnet.lesson, "invented stories are of no task"
+
+
+@pytest.mark.parametrize(("joint", "error"), [(False, 13.9), (True, 12.4)])
+def test_all_tasks_are_held_to_the_published_mean(joint: bool, error: float, tmp_path: Path) -> None:
+    quality = Memnet.taught(str(tmp_path), {"joint": joint}).quality
+    assert quality.target == error
+    assert quality.metric.startswith("mean error")
+    assert "wrong answers to the test questions, a mean over the tasks" in quality.protocol
+    assert "valid" not in quality.protocol
+
+
+@pytest.mark.parametrize("options", [{}, {"joint": True}, {"task_number": 2}])
+def test_nobody_said_what_would_be_good_in_validation(options: dict[str, Any], tmp_path: Path) -> None:
+    tested = Memnet.taught(str(tmp_path), options).quality
+    quality = Memnet.taught(str(tmp_path), {**options, "judged_on": "valid"}).quality
+    assert (quality.target, quality.reached(0.0)) == (None, None)
+    assert quality.metric == f"{tested.metric}, in validation"
+    assert "the last tenth of the training questions" in quality.protocol
+    assert "test questions" not in quality.protocol
+
+
+def test_one_task_is_not_learnt_jointly(tmp_path: Path) -> None:
+    with pytest.raises(BadOption, match="joint is one network for all tasks: leave task_number=3 out"):
+        Memnet.taught(str(tmp_path), {"joint": True, "task_number": 3})
 
 
 def test_linear_start_ends_and_the_rate_is_halved_in_time(tmp_path: Path) -> None:

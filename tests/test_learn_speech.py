@@ -240,9 +240,21 @@ def _utterance(frames: int, phones: int) -> Utterance:
 def test_each_corpus_has_its_lesson(tmp_path: Path) -> None:
     assert Speech.taught(None, {}) is AN4
     assert Speech.taught(str(corpus(tmp_path)), {}) is TIMIT
-    assert "core test set of 24 speakers" in TIMIT.quality.protocol
     for lesson in (AN4, TIMIT):
         Speech.configured(lesson.preset, **lesson.options)
+
+
+def test_protocols_are_true_of_any_folder_and_say_how_the_test_was_used() -> None:
+    """Numbers are those of the whole corpora: a folder may hold a part of one."""
+    looked = "looked at after every round, and the first look that reaches the target ends the run"
+    whole = {"AN4": (AN4, "(130 in the whole corpus)"), "TIMIT": (TIMIT, "192 utterances in the whole corpus)")}
+    for name, (lesson, count) in whole.items():
+        protocol = lesson.quality.protocol
+        assert name in protocol
+        assert "that the folder holds" in protocol
+        assert count in protocol
+        assert looked in protocol
+        assert lesson.stops_at_target
 
 
 def test_the_core_test_set_is_24_speakers_of_the_test_split(tmp_path: Path) -> None:
@@ -262,7 +274,7 @@ def test_timit_is_learnt_with_its_protocol_in_the_record(tmp_path: Path) -> None
         RunSpec(workload="speech", device="cpu", learn=True, rounds=1, data=str(corpus(tmp_path)), options=options)
     )
     found = learnt(record)
-    assert found.protocol == TIMIT.quality.protocol
+    assert found.protocol.startswith(TIMIT.quality.protocol)
     assert found.target == 25
     assert len(found.exhibits[0].rows) == 2, "the SA sentence is left out"
     assert found.exhibits[0].rows[0][1] == "sil sh iy sil"

@@ -7,6 +7,7 @@ import random
 import re
 import statistics
 import sys
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from subprocess import run
@@ -18,7 +19,7 @@ from markdown_it import MarkdownIt
 from sample_report import AWKWARD, DRAWING, GPU, HOSTILE, any_finding, record, sample_findings, sample_records
 
 from fathom import report
-from fathom.analysis import Chart, Series, Table
+from fathom.analysis import Chart, Finding, Picture, Series, Table
 from fathom.errors import BadOption
 from fathom.report import charts, runs, words
 from fathom.report.machines import machines
@@ -264,9 +265,72 @@ def test_a_chart_as_a_table() -> None:
     table = chart_table(lines)
     assert (table.columns, table.rows) == (["threads", "a", "b"], [[1, 0.5, None], [2, 0.25, 3.0], [4, None, None]])
     many = Chart(
-        kind="line", title="", x_title="", y_title="s", series=[Series(name="a", x=[*range(99)], y=[*range(99)])]
+        kind="scatter", title="", x_title="", y_title="s", series=[Series(name="a", x=[*range(99)], y=[*range(99)])]
     )
     assert chart_table(many).rows == [["a", 99, 49, 0, 98]]
+
+
+def test_a_long_line_as_a_table_is_some_points_from_the_first_to_the_last() -> None:
+    series = [Series(name="a", x=[*range(99)], y=[2 * x for x in range(99)]), Series(name="b", x=[], y=[])]
+    table = chart_table(Chart(kind="line", title="", x_title="time (s)", y_title="quality", series=series))
+    assert table.columns == ["", "time (s)", "quality"]
+    assert [row[1] for row in table.rows] == [0, 24, 49, 74, 98]
+    assert table.rows[-1] == ["a", 98, 196]
+    short = [Series(name="seed 0", x=[1, 2], y=[3, 4]), Series(name="target", x=[0, 2], y=[5, 5])]
+    table = chart_table(Chart(kind="line", title="", x_title="s", y_title="quality", series=short))
+    assert table.rows == [["seed 0", 1, 3], ["seed 0", 2, 4], ["target", 0, 5], ["target", 2, 5]], "no dashes"
+
+
+LEARNT = RunSpec(workload="vgg", learn=True)
+
+
+def test_learning_has_no_speed_of_a_step() -> None:
+    run = record("vgg", spec=LEARNT, step_s=[], losses=[], profile=None)
+    timed = record("alexnet")
+    assert [row[0] for row in runs.headline([run, timed]).rows] == ["alexnet"]
+    assert "options" not in runs.headline([record("vgg", spec=replace(LEARNT, options={"a": 1})), timed]).columns
+    assert len(runs.every_run([run, timed]).rows) == 2
+    assert [heading for heading, _ in method([run])] == ["Data", "What is missing"]
+
+
+@pytest.mark.usefixtures("light")
+def test_a_report_of_learning_alone_does_not_speak_of_steps() -> None:
+    run = record("vgg", spec=LEARNT, step_s=[], losses=[], profile=None)
+    page = Page(report.html([run], [], "Lessons"))
+    for text in (page.text, report.markdown([run], [], "Lessons")):
+        assert runs.NO_HEADLINE in text
+        assert "timed steps" not in text
+
+
+@pytest.mark.usefixtures("light")
+def test_the_tables_that_answer_come_before_the_charts_and_others_after() -> None:
+    tables = [Table(title=f"Table {number}", columns=["what"], rows=[["x"]]) for number in range(3)]
+    chart = Chart(kind="line", title="Curve 0", x_title="", y_title="", series=[Series(name="a", x=[1], y=[2])])
+    picture = Picture(title="Sample 0", png="iVBORw0KGgo=")
+    for question, order in (
+        ("learning", ["Table 0", "Table 1", "Curve 0", "Sample 0", "Table 2"]),
+        ("skew", ["Curve 0", "Sample 0", "Table 0", "Table 1", "Table 2"]),
+    ):
+        answer = Finding(question=question, title="?", summary="", tables=tables, charts=[chart], pictures=[picture])
+        page = re.sub(r"<script.*?</script>", "", report.html([], [answer], "A study"), flags=re.DOTALL)
+        for text in (page, report.markdown([], [answer], "A study")):
+            assert sorted(order, key=text.index) == order
+
+
+@pytest.mark.usefixtures("light")
+def test_an_outcome_alarms_where_something_went_wrong() -> None:
+    said = [
+        "reached; went on after 1 kill",
+        "no target; shared the GPU",
+        "ok",
+        "not reached",
+        "failed: nan",
+        "1 of 2 failed",
+    ]
+    table = Table(title="", columns=["what", "outcome"], rows=[["x", text] for text in said])
+    answer = Finding(question="learning", title="?", summary="", tables=[table])
+    page = report.html([], [answer], "A study")
+    assert re.findall(r'class="alarm">([^<]*)</td>', page) == said[3:]
 
 
 def test_markdown_says_the_same_and_stays_text() -> None:

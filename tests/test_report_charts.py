@@ -178,3 +178,31 @@ def test_boxes_keep_their_height_beside_a_far_value() -> None:
     assert layout["annotations"][0]["text"] == "1 of 21 values lie beyond, from 30 to 30"
     calm = Chart(kind="box", title="", x_title="", y_title="", series=[Series(name="vgg", x=["Add"] * 20, y=near)])
     assert "range" not in charts.figure(calm, Colours([]))["layout"]["yaxis"]
+
+
+def curve(*values: float) -> Series:
+    return Series(name="seed 0", x=[*range(len(values))], y=[*values])
+
+
+def striving(*series: Series) -> Any:
+    return charts.figure(Chart(kind="line", title="", x_title="s", y_title="", series=[*series]), Colours([]))
+
+
+def test_the_axis_shows_how_a_curve_comes_near_its_target() -> None:
+    target = Series(name="target", x=[0, 8], y=[30.0, 30.0])
+    figure = striving(curve(-500, -90, 2, 20, 24, 26, 28, 29, 31), target)
+    assert figure["layout"]["yaxis"]["range"] == pytest.approx([18.9, 32.1])
+    (note,) = figure["layout"]["annotations"]
+    assert note["text"] == "3 of 9 values lie beyond, from -500 to 2"
+    assert (note["xanchor"], note["yanchor"]) == ("right", "bottom")
+    assert figure["data"][1]["mode"] == "lines"
+    falling = striving(curve(900, 500, 70, 40, 34, 32, 31, 30, 29), target)
+    assert falling["layout"]["annotations"][0]["yanchor"] == "top"
+
+
+def test_an_axis_is_whole_where_nothing_lies_far_off_or_nothing_is_striven_for() -> None:
+    target = Series(name="target", x=[0, 8], y=[30.0, 30.0])
+    for series in ([curve(29, 28, 27, 31)], [curve(30, 30, 30), target], [curve(29, 28, 27, 31), target], [target]):
+        assert "range" not in striving(*series)["layout"]["yaxis"]
+    assert "range" not in striving(curve(-500, -90, 2, 20, 24, 26))["layout"]["yaxis"]
+    assert "range" not in striving(curve(float("nan"), float("inf")), target)["layout"]["yaxis"]

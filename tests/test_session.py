@@ -160,3 +160,8 @@ def test_a_measurement_that_fails_closes_its_session(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(fathom.Session, "close", close)
     assert measure(TINY).reason == "RuntimeError: no more"
     assert len(closed) == 1
+
+
+def test_what_an_optimizer_refuses_is_the_users_to_put_right() -> None:
+    with pytest.raises(BadOption, match="the optimizer of autoenc: Invalid learning rate: -1"):
+        fathom.load("autoenc", preset="tiny", device="cpu", learning_rate=-1.0).setup()

@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 from fathom.learner import Learner
 from fathom.session import Session
 
-TRUSTED = 0.99  # of a round's losses must be finite: now and then is bad luck, oftener is divergence
+TOLERATED = 0.01  # of a round's losses may be lost, and one in any case: oftener is no bad luck, but divergence
 
 
 class GuardedLearner(Learner):
@@ -25,19 +25,32 @@ class GuardedLearner(Learner):
     def __init__(self, session: Session, held_out: Any) -> None:
         super().__init__(session, held_out)
         assert self.state.optimizer is not None
-        self.state.optimizer.register_step_pre_hook(_only_finite)
+        self._left_out = torch.zeros((), dtype=torch.long, device=self.state.device)
+        self.state.optimizer.register_step_pre_hook(self._only_finite)
 
     def mean_loss(self, losses: Sequence[Tensor]) -> float:
         """Of those steps that counted."""
         values = torch.stack(list(losses))
-        finite = values.isfinite()
-        return float(values[finite].mean()) if float(finite.float().mean()) >= TRUSTED else float("nan")
+        finite = values[values.isfinite()]
+        tolerated = max(1, int(TOLERATED * len(values)))
+        return float(finite.mean()) if len(finite) and len(values) - len(finite) <= tolerated else float("nan")
 
+    def notes(self) -> list[str]:
+        updates = int(self._left_out)
+        return [f"updates left out, as their gradients were not finite: {updates}"] if updates else []
 
-def _only_finite(optimizer: Optimizer, *_: Any) -> None:
-    """Decided on the device, so that the host need not wait."""
-    weights = [weight for group in optimizer.param_groups for weight in group["params"]]
-    gradients = [weight.grad for weight in weights if weight.grad is not None]
-    lost = ~torch.stack(torch._foreach_norm(gradients)).sum().isfinite()
-    for gradient in gradients:
-        gradient.masked_fill_(lost, 0)
+    def state_dict(self) -> dict[str, Any]:
+        return {**super().state_dict(), "left_out": int(self._left_out)}
+
+    def load_state_dict(self, kept: dict[str, Any]) -> None:
+        super().load_state_dict(kept)
+        self._left_out.fill_(kept["left_out"])
+
+    def _only_finite(self, optimizer: Optimizer, *_: Any) -> None:
+        """Decided on the device, so that the host need not wait."""
+        weights = [weight for group in optimizer.param_groups for weight in group["params"]]
+        gradients = [weight.grad for weight in weights if weight.grad is not None]
+        lost = ~torch.stack(torch._foreach_norm(gradients)).sum().isfinite()
+        for gradient in gradients:
+            gradient.masked_fill_(lost, 0)
+        self._left_out += lost

@@ -19,7 +19,7 @@ from fathom.machine import fingerprint
 from fathom.measure import recorded
 from fathom.meter import Meter
 from fathom.progress import Hear, Progress, now_and_then
-from fathom.record import Learning, Point, Record
+from fathom.record import SHARED, Learning, Point, Record
 from fathom.session import Session
 from fathom.spec import RunSpec
 from fathom.timing import wait
@@ -27,7 +27,6 @@ from fathom.timing import wait
 FOLDER = "FATHOM_CHECKPOINTS"  # the variable that names where checkpoints are kept; without it there are none
 KEEP_EVERY_S = 2.0  # between two checkpoints, at least
 KEEPING_SHARE = 0.05  # of the time, at most: a gigabyte takes seconds to write
-SHARED = "other programs were on the GPU: its time was not this run's alone, and the energy is that of all of them"
 
 
 def learned(spec: RunSpec, progress: Progress = lambda done, total: None, hear: Hear = lambda told: None) -> Record:
@@ -40,7 +39,9 @@ def _learned(spec: RunSpec, progress: Progress, hear: Hear) -> Record:
     with Session(spec).setup() as session:
         learner = registry.learner(spec.workload)(session, _held_out(session))
         course = Course(learner, session)
-        course.resume()
+        hear({"items_per_step": learner.items_per_step})
+        if course.resume():
+            hear({"resumed": len(course.curve), "rounds": learner.rounds})
         course.run(now_and_then(progress), hear)
         return Record(
             spec=spec,
@@ -48,10 +49,10 @@ def _learned(spec: RunSpec, progress: Progress, hear: Hear) -> Record:
             device=str(session.device),
             outcome="failed" if course.diverged else "ok",
             reason=course.diverged,
-            items_per_step=session.items_per_step,
+            items_per_step=learner.items_per_step,
             parameters=learner.parameters,
             learning=course.told(),
-            notes=[SHARED] if course.shared else [],
+            notes=[*learner.notes(), *([SHARED] if course.shared else [])],
         )
 
 
@@ -75,7 +76,7 @@ class Course:
         if self.diverged or len(self.curve) >= self.learner.rounds:
             return True
         lesson = self.learner.lesson
-        return bool(self.curve) and lesson.stops_at_target and lesson.quality.reached(self.curve[-1].quality)
+        return bool(self.curve) and lesson.stops_at_target and bool(lesson.quality.reached(self.curve[-1].quality))
 
     def run(self, progress: Progress, hear: Hear) -> None:
         total = self.learner.rounds * self.learner.steps_per_round
@@ -86,13 +87,14 @@ class Course:
                 self.diverged = f"the loss is {loss} in round {len(self.curve) + 1}"
                 return
             speed = items / (time.perf_counter() - begun)  # the loss was read, so the device is done
+            hear({"looking": len(self.curve) + 1})
             quality = self.learner.evaluate()
             wait(self.session.device)
             self.metered = self.meter.joules()
             self.shared = self.shared or self.meter.shared
             before = self.curve[-1].items if self.curve else 0
-            point = Point(items=before + items, seconds=self._spent(), loss=loss, quality=quality)
-            self.curve.append(point)
+            spent: dict[str, Any] = {"seconds": self._spent(), "energy_j": self._energy()}
+            self.curve.append(Point(items=before + items, loss=loss, quality=quality, **spent))
             news = {"round": len(self.curve), "rounds": self.learner.rounds, "loss": loss, "quality": quality}
             hear({**news, "items_per_s": speed})
             if self._due():
@@ -111,23 +113,23 @@ class Course:
             unit=quality.unit,
             target=quality.target,
             better=quality.better,
-            protocol=quality.protocol,
+            protocol=quality.protocol + _departures(self.learner),
             quality=last.quality if last else None,
-            reached=last is not None and quality.reached(last.quality),
+            reached=self._reached(),
             seconds=last.seconds if last else self._spent(),
             items=last.items if last else 0,
-            energy_j=None if self.metered is None else self.joules + self.metered,
+            energy_j=self._energy(),
             metered=self.meter.name,
             curve=self.curve,
             resumed=self.resumed,
             exhibits=[] if self.diverged else self.learner.exhibits(),
         )
 
-    def resume(self) -> None:
+    def resume(self) -> bool:
         """Goes on from this run's checkpoint, where there is one: the same numbers follow as without a break."""
         path = self._path()
         if path is None or not path.exists():
-            return
+            return False
         try:
             kept = torch.load(path, map_location="cpu", weights_only=True)
             self.learner.load_state_dict(kept["learner"])
@@ -135,11 +137,13 @@ class Course:
             if self.session.device.type == "cuda":
                 torch.cuda.set_rng_state(kept["random_gpu"], self.session.device)
             self.curve = [Point(**point) for point in kept["curve"]]
-        except Exception as error:  # whatever a damaged file may raise
+            self.seconds, self.joules, self.resumed = kept["seconds"], kept["joules"], kept["resumed"] + 1
+            self.shared = kept["shared"]
+        except Exception as error:  # whatever a damaged file, or one of another version, may raise
             raise DataError.at(path, f"not a checkpoint of this run; remove it to begin anew: {error}") from None
-        self.seconds, self.joules, self.resumed = kept["seconds"], kept["joules"], kept["resumed"] + 1
-        self.shared = kept["shared"]
-        self.begun = time.perf_counter()
+        self.begun, self.meter = time.perf_counter(), Meter(self.session.device)  # both count from here
+        self.metered = self.meter.joules()
+        return True
 
     def _keep(self) -> None:
         """Through a second file, so that a kill in the middle leaves the checkpoint before."""
@@ -154,7 +158,7 @@ class Course:
             "random_gpu": torch.cuda.get_rng_state(self.session.device) if gpu else None,
             "curve": [vars(point) for point in self.curve],
             "seconds": self._spent(),
-            "joules": self.joules + (self.metered or 0.0),
+            "joules": self._energy() or 0.0,
             "resumed": self.resumed,
             "shared": self.shared,
         }
@@ -171,13 +175,34 @@ class Course:
         self.kept = time.perf_counter()
         self.keeping_s = self.kept - begun
 
+    def _reached(self) -> bool | None:
+        quality = self.learner.lesson.quality
+        if quality.target is None:
+            return None
+        return bool(self.curve) and not self.diverged and bool(quality.reached(self.curve[-1].quality))
+
     def _spent(self) -> float:
         return self.seconds + time.perf_counter() - self.begun
+
+    def _energy(self) -> float | None:
+        return None if self.metered is None else self.joules + self.metered
 
     def _path(self) -> Path | None:
         folder = os.environ.get(FOLDER)
         spec = self.session.spec
         return Path(folder) / f"{spec.workload}-{spec.id}.pt" if folder else None
+
+
+def _departures(learner: Learner) -> str:
+    """What was asked for otherwise than in the lesson: then its protocol was not kept to the letter."""
+    lesson, spec, kind = learner.lesson, learner.session.spec, type(learner.workload)
+    switches = {name: True for name in (kind.lesson.instead if kind.lesson else ()) if spec.options.get(name)}
+    here = kind.configured(spec.preset, **spec.options)
+    usual = kind.configured(lesson.preset, **{**switches, **lesson.options})
+    asked = {"preset": (spec.preset, lesson.preset), "rounds": (learner.rounds, lesson.rounds)}
+    asked |= {name: (getattr(here, name), getattr(usual, name)) for name in {**lesson.options, **spec.options}}
+    other = [f"{name} {value}" for name, (value, meant) in asked.items() if value != meant]
+    return f"; not as in the lesson: {', '.join(other)}" if other else ""
 
 
 def _held_out(session: Session) -> Any:

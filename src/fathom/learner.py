@@ -35,6 +35,10 @@ class Learner:
         return self.lesson.steps or math.ceil(len(self.state.source) / self.workload.batch)
 
     @property
+    def items_per_step(self) -> int:
+        return self.session.items_per_step
+
+    @property
     def parameters(self) -> int:
         """Weights that are learnt."""
         return sum(parameter.numel() for parameter in self.state.model.parameters())
@@ -48,7 +52,7 @@ class Learner:
                 self.schedule.step()
             self.steps_done += 1
             told(self.steps_done)
-        return self.mean_loss(losses), self.steps_per_round * self.session.items_per_step
+        return self.mean_loss(losses), self.steps_per_round * self.items_per_step
 
     def mean_loss(self, losses: Sequence[Tensor]) -> float:
         return float(torch.stack(list(losses)).mean())
@@ -76,6 +80,10 @@ class Learner:
     def candidate(self) -> State:
         """What is judged and shown: the network as it is now."""
         return self.state
+
+    def notes(self) -> list[str]:
+        """What should be known of how it was learnt."""
+        return []
 
     def state_dict(self) -> dict[str, Any]:
         """Tensors, numbers and words alone, so that a checkpoint can be read without running anything in it."""

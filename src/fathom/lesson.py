@@ -13,11 +13,14 @@ class Quality:
 
     metric: str  # "top-1 accuracy"
     unit: str  # "%", "nats", "points"
-    target: float
+    target: float | None  # None where nobody has said what would be good
     better: Literal["higher", "lower"]
     protocol: str  # on what data, counted how, looked at when
 
-    def reached(self, value: float) -> bool:
+    def reached(self, value: float) -> bool | None:
+        """None without a target."""
+        if self.target is None:
+            return None
         return value >= self.target if self.better == "higher" else value <= self.target
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from fathom.errors import FathomError
 from fathom.machine import fingerprint
 from fathom.progress import Progress, now_and_then
-from fathom.record import Record, Sections
+from fathom.record import Record, Sections, moment
 from fathom.spec import RunSpec
 from fathom.steady import half_width
 
@@ -34,13 +34,15 @@ def measure(spec: RunSpec, progress: Progress = lambda done, total: None) -> Rec
 
 def recorded(spec: RunSpec, work: Callable[[], Record]) -> Record:
     """What the user can put right is raised; all else that goes wrong is a failed record."""
+    started = moment()
     try:
-        return work()
+        record = work()
     except FathomError:
         raise
     except Exception as error:
         why = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no message'}"
-        return Record(spec=spec, machine=fingerprint(), device=spec.device, outcome="failed", reason=why)
+        record = Record(spec=spec, machine=fingerprint(), device=spec.device, outcome="failed", reason=why)
+    return replace(record, started=started)
 
 
 @dataclass(frozen=True)

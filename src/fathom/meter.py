@@ -42,7 +42,10 @@ class Meter:
             return False
         import pynvml
 
-        return len(pynvml.nvmlDeviceGetComputeRunningProcesses(self._gpu)) > 1
+        try:
+            return len(pynvml.nvmlDeviceGetComputeRunningProcesses(self._gpu)) > 1
+        except pynvml.NVMLError:  # not every driver tells
+            return False
 
     def _now(self) -> dict[str, tuple[float, float]]:
         """Counter -> joules, and where it goes round."""

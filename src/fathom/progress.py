@@ -7,7 +7,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 Progress = Callable[[int, int], None]  # steps done, steps in all
-Hear = Callable[[Mapping[str, Any]], None]  # of every round of learning: round, rounds, loss, quality, items_per_s
+# Of learning, each kind of news by its first key: resumed (after which round), rounds; looking (at held-out data, in
+# which round); round, rounds, loss, quality, items_per_s.
+Hear = Callable[[Mapping[str, Any]], None]
 TELL_EVERY_S = 0.1
 
 

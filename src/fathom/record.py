@@ -16,6 +16,7 @@ from fathom.lesson import Exhibit
 from fathom.spec import RunSpec
 
 SCHEMA = 2
+SHARED = "other programs were on the GPU: its time was not this run's alone, and the energy is that of all of them"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,6 +149,7 @@ class Point:
     seconds: float  # since the first step, looks at held-out data included
     loss: float  # the round's mean
     quality: float
+    energy_j: float | None = None  # spent so far; None where nobody counts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,12 +158,12 @@ class Learning:
 
     metric: str
     unit: str
-    target: float
+    target: float | None  # None where nobody has said what would be good
     better: str  # higher or lower
     protocol: str
     quality: float | None  # after the last round
-    reached: bool
-    seconds: float
+    reached: bool | None  # by that quality; None without a target
+    seconds: float  # of all rounds, as are items and energy
     items: int
     energy_j: float | None
     metered: str | None  # what counted the energy
@@ -169,10 +171,23 @@ class Learning:
     resumed: int = 0  # how often it went on after a kill
     exhibits: list[Exhibit] = field(default_factory=list)
 
+    @property
+    def to_target(self) -> Point | None:
+        """Where it stood when it first reached the target: what that took. A protocol may have it go on from there."""
+        target, sign = self.target, 1 if self.better == "higher" else -1
+        if target is None:
+            return None
+        return next((point for point in self.curve if sign * point.quality >= sign * target), None)
+
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Learning:
         curve = [Point(**point) for point in data["curve"]]
         return cls(**{**data, "curve": curve, "exhibits": [Exhibit(**each) for each in data["exhibits"]]})
+
+
+def moment() -> str:
+    """Now, in a form that sorts."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -195,7 +210,7 @@ class Record:
     learning: Learning | None = None
     life: GpuTime | None = None  # of a life run: all of the program after its context stood
     notes: list[str] = field(default_factory=list)
-    started: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="milliseconds"))
+    started: str = field(default_factory=moment)
     id: str = field(default_factory=lambda: uuid.uuid4().hex[:12])
     schema: int = SCHEMA
 

@@ -8,7 +8,8 @@ from functools import partial
 from typing import Any, Self
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from fathom import registry
 from fathom.dataset import folder_at
@@ -91,7 +92,7 @@ class Session:
                 device=self.device,
                 source=source,
                 batches=self.workload.feed(source, self.device, self.spec.seed),
-                optimizer=self.workload.optimizer(model) if training else None,
+                optimizer=self._optimizer(model) if training else None,
                 autocast=self._autocast(),
                 seed=self.spec.seed,
             )
@@ -133,6 +134,12 @@ class Session:
             return self.workload.synthetic(self.spec.seed)
         folder = folder_at(self.spec.data, self.workload.expects)
         return self.workload.real(folder, "train" if self.spec.phase == "train" else "test")
+
+    def _optimizer(self, model: nn.Module) -> Optimizer:
+        try:
+            return self.workload.optimizer(model)
+        except ValueError as error:  # torch checks what it is given: a negative rate, say
+            raise BadOption(f"the optimizer of {self.workload.name}: {error}") from None
 
     def _autocast(self) -> Callable[[], AbstractContextManager[Any]]:
         if self.spec.precision != "bf16":

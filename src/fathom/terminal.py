@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from rich.box import SIMPLE, SIMPLE_HEAD
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
+from rich.text import Text
 
 screen = Console(markup=False)  # what is shown may be a crashed program's last words, brackets and all
 human = Console(stderr=True, markup=False)
 LONG_S = 600.0  # over which speed is averaged for the time left: runs of many kinds take turns
+WHOLE = (1e3, 1e9)  # numbers between these are told to the unit; smaller and larger ones with four digits
 
 
 def print_json(document: Any) -> None:
@@ -70,7 +72,15 @@ def progress_bar() -> Progress:
     """Shown to a person at a terminal, and gone when done; in a log it would only be noise."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     shown = human.is_terminal
-    return Progress(*columns, console=human, transient=True, disable=not shown, speed_estimate_period=LONG_S)
+    return _Bar(*columns, console=human, transient=True, disable=not shown, speed_estimate_period=LONG_S)
+
+
+class _Bar(Progress):
+    """With a line below for what a task has as its state: beside the bar there is no room for a sentence."""
+
+    def get_renderables(self) -> Iterable[RenderableType]:
+        yield from super().get_renderables()
+        yield from (Text(state) for task in self.tasks if (state := task.fields.get("state")))
 
 
 def text(value: Any) -> str:
@@ -78,7 +88,17 @@ def text(value: Any) -> str:
         return "—"
     if isinstance(value, bool) or not isinstance(value, int | float):
         return str(value)
-    return f"{value:,}" if isinstance(value, int) else f"{value:,.4g}"
+    if isinstance(value, int):
+        return f"{value:,}"
+    return f"{value:,.0f}" if WHOLE[0] <= abs(value) < WHOLE[1] else f"{value:.4g}"
+
+
+def beside(value: float | None, target: float | None) -> str:
+    """A value with as many digits, four at least, as tell it from its target: 32.996 is not 33."""
+    if value is None or target is None or value == target:
+        return text(value)
+    digits = next((digits for digits in range(4, 17) if f"{value:.{digits}g}" != f"{target:.{digits}g}"), 17)
+    return f"{value:,.{digits}g}" if digits > 4 else text(value)
 
 
 def count(how_many: int, thing: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from fathom import registry
+from fathom.lesson import Quality
 
 
 def facts(name: str) -> dict[str, Any]:
@@ -14,3 +15,10 @@ def facts(name: str) -> dict[str, Any]:
     kind = registry.workload(name)
     keys = ("name", "year", "layers", "style", "task", "dataset")
     return {key: getattr(kind, key) for key in keys} | {"params": parameters(kind.configured("small"))}
+
+
+def aim(quality: Quality) -> str:
+    """What a lesson is to come to, in words."""
+    if quality.target is None:
+        return f"no target: judged by its {quality.metric} alone"
+    return f"the target is a {quality.metric} of {quality.target:g} {quality.unit} or {quality.better}"

@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
+import statistics
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.progress import Progress
 
-from fathom import registry, study
+from fathom import registry
+from fathom.commands._facts import aim
 from fathom.commands._options import Device, Json, Name, Out, Set, options_of
 from fathom.isolate import isolated
-from fathom.progress import Progress as Told
+from fathom.lesson import Lesson, Quality
 from fathom.record import Record
 from fathom.spec import RunSpec
 from fathom.store import Store
-from fathom.terminal import count, human, print_json, print_table, progress_bar
+from fathom.terminal import beside, count, human, print_json, print_table, progress_bar, text
+
+if TYPE_CHECKING:
+    from fathom.workload import Workload
 
 SAY_EVERY_S = 15.0  # where there is no bar to look at
+TOOK = ("seconds", "items", "energy_j")
+TO_TARGET = ("seconds_to_target", "items_to_target", "energy_j_to_target")  # a protocol may go on from there
 
 
 def command(
@@ -37,20 +44,16 @@ def command(
     as_json: Json = False,
 ) -> None:
     """Trains a workload until its target is reached; a run that was killed goes on when it is started again."""
-    from fathom.learn import FOLDER
-
     spec = _spec(name, data, rounds, preset, device, precision, options_of(set_ or []))
     specs = [RunSpec.from_json({**spec.to_json(), "seed": seed + number}) for number in range(runs)]
     quality = registry.workload(name).taught(data, spec.options).quality
     seeds = ", ".join(str(each.seed) for each in specs)
-    aim = f"{quality.metric} of {quality.target:g} {quality.unit} or {quality.better}"
-    human.print(f"{name}: {count(runs, 'run')}, seed{'s' if runs > 1 else ''} {seeds}; the target is a {aim}")
-    store, keep = Store(out), {FOLDER: str(out / "checkpoints")}
+    _say(f"{name}: {count(runs, 'run')}, seed{'s' if runs > 1 else ''} {seeds}; {aim(quality)}")
+    store = Store(out)
     for each in store.left(specs):
-        _run(each, store, keep)
-    wanted = {each.id for each in specs}
-    records = [record for record in store.records() if record.spec.id in wanted]
-    _tell(records, as_json)
+        _learn(each, quality, store, several=runs > 1)
+    records = _one_each(specs, store)
+    _tell(records, quality, as_json)
     if any(record.outcome != "ok" for record in records):
         raise typer.Exit(1)
 
@@ -79,56 +82,106 @@ def _spec(
         device=str(here),
         precision=precision or ("fp32" if here.type == "cpu" else lesson.precision),
         data=data,
-        options={**lesson.options, **options},
+        options={**_changed(lesson, workload, preset or lesson.preset), **options},
     )
     workload.configured(spec.preset, **spec.options)
     return spec
 
 
-def _run(spec: RunSpec, store: Store, environment: Mapping[str, str]) -> None:
-    """One run before somebody's eyes."""
-    with progress_bar() as bar:
-        view = View(spec, bar)
-        run = partial(isolated, hear=view.hear, environment=environment)
-        wait = partial(view.say, f"waiting: another run holds {store.folder}")
-        list(study.conduct([spec], store, view.watch, run=run, wait=wait))  # which keeps the record
+def _changed(lesson: Lesson, workload: type[Workload], preset: str) -> dict[str, Any]:
+    """What the lesson changes of a preset. One that is not its own keeps its sizes: whoever asks for tiny means it.
+
+    A word says what is learnt, such as the game that is played, and stays the lesson's.
+    """
+    sizes = workload.presets.get(preset, {}) if preset != lesson.preset else {}
+    return {name: value for name, value in lesson.options.items() if name not in sizes or isinstance(value, str)}
+
+
+def _learn(spec: RunSpec, quality: Quality, store: Store, several: bool) -> None:
+    """One run before somebody's eyes, and its record kept; what the worker refuses is the user's mistake, not a run."""
+    from fathom.learn import FOLDER
+
+    checkpoints = store.folder / "checkpoints"
+    try:
+        with progress_bar() as bar:
+            view = View(spec, quality, bar, several)
+            with store.turn(partial(_say, f"waiting: another run holds {store.folder}")):
+                if not store.take(spec):
+                    view.start()
+                    record = isolated(spec, view.told, hear=view.hear, environment={FOLDER: str(checkpoints)})
+                    store.add(record)
+                    if record.outcome == "ok":
+                        _forget(checkpoints, spec)
+    except BaseException as stop:
+        if not isinstance(stop, Exception) and any(checkpoints.glob(f"*-{spec.id}.pt")):  # a signal, and not too early
+            _say(f"seed {spec.seed}: start it again to go on from the last round that was kept")
+        raise
+
+
+def _forget(checkpoints: Path, spec: RunSpec) -> None:
+    """Nobody goes on from a run that is over, and its checkpoint may be a gigabyte."""
+    for path in checkpoints.glob(f"*-{spec.id}.pt"):
+        path.unlink(missing_ok=True)
+
+
+def _say(line: str) -> None:
+    """Above the bar where there is one; a line stays a line, however narrow the terminal."""
+    human.print(line, highlight=False, soft_wrap=True)
 
 
 class View:
     """What is seen of a run: a line for each round, and the bar; in a log, now and then, how far it is."""
 
-    def __init__(self, spec: RunSpec, bar: Progress) -> None:
-        self._bar = bar
-        self._name = f"{spec.workload}, seed {spec.seed}"
+    def __init__(self, spec: RunSpec, quality: Quality, bar: Progress, several: bool) -> None:
+        self._quality, self._bar = quality, bar
+        self._who = f"seed {spec.seed}"
+        self._lead = f"{self._who}, " if several else ""
         self._item = registry.workload(spec.workload).item
-        self._task = bar.add_task(self._name, total=None)
+        self._task = bar.add_task(f"{spec.workload}, {self._who}", total=None, state="")
         self._begun = self._said = time.perf_counter()
         self._first: tuple[int, float] | None = None  # the first step told of, and when: a run may have been resumed
+        self._round: tuple[int, float] | None = None  # the same of this round
         self._done, self._total = 0, 0
+        self._items = 1  # a step; the learner says how many before the first
+        self._last = ""  # what the last round came to
 
-    def say(self, line: str) -> None:
-        self._bar.console.print(line, highlight=False, soft_wrap=True)
-
-    def watch(self, index: int, spec: RunSpec) -> Told:
+    def start(self) -> None:
         """Time counts from here, when others have been waited for."""
         self._begun = self._said = time.perf_counter()
-        return self.told
 
     def told(self, done: int, total: int) -> None:
         now = time.perf_counter()
         self._first = self._first or (done, now)
+        self._round = self._round or (done, now)
         self._done, self._total = done, total
         self._bar.update(self._task, completed=done, total=total)
+        if done > self._round[0]:
+            speed = self._items * (done - self._round[0]) / (now - self._round[1])
+            self._show(f"{text(speed)} {self._item}s/s")
         if self._bar.disable and now - self._said >= SAY_EVERY_S:
             self._said = now
-            self.say(f"step {done:,} of at most {total:,}, {self._times(now)}")
+            _say(f"{self._lead}step {done:,} of at most {total:,}, {self._times(now)}")
 
     def hear(self, news: Mapping[str, Any]) -> None:
-        now = self._said = time.perf_counter()
-        found = f"loss {news['loss']:.4g}, quality {news['quality']:.4g}"
-        self._bar.update(self._task, description=f"{self._name}: {found}")
-        where = f"round {news['round']} of at most {news['rounds']}"
-        self.say(f"{where}: {found}, {news['items_per_s']:,.0f} {self._item}s/s, {self._times(now)}")
+        match news:
+            case {"items_per_step": items}:
+                self._items = items
+            case {"resumed": done}:
+                _say(f"{self._who} goes on after round {done}")
+            case {"looking": _}:
+                self._show("looking at held-out data")
+            case {"round": number, "rounds": most, "loss": loss, "quality": quality, "items_per_s": speed}:
+                now = self._said = time.perf_counter()
+                found = f"quality {beside(quality, self._quality.target)} {self._quality.unit}"
+                self._last = f"loss {text(loss)}, {found}, {text(speed)} {self._item}s/s"
+                self._round = None
+                self._show("")
+                _say(f"{self._lead}round {number} of at most {most}: {self._last}, {self._times(now)}")
+
+    def _show(self, doing: str) -> None:
+        """Below the bar: what it does now, and what the last round came to."""
+        last = f"last round: {self._last}" if self._last else ""
+        self._bar.update(self._task, state="; ".join(filter(None, (last, doing))))
 
     def _times(self, now: float) -> str:
         """How long it has taken; and where no bar says it, how long it may still take at the speed so far."""
@@ -140,21 +193,74 @@ class View:
         return f"{spent}, at most {left:.0f} s left"
 
 
-def _tell(records: list[Record], as_json: bool) -> None:
-    rows = [_row(record) for record in records]
+def _one_each(specs: Sequence[RunSpec], store: Store) -> list[Record]:
+    """The last good record of each spec, or the last: an attempt that failed before a good one is no result."""
+    found: dict[str, Record] = {}
+    for record in store.records():
+        if record.outcome == "ok" or record.spec.id not in found or found[record.spec.id].outcome != "ok":
+            found[record.spec.id] = record
+    return [found[spec.id] for spec in specs]
+
+
+def _tell(records: Sequence[Record], quality: Quality, as_json: bool) -> None:
+    rows = [_row(record, quality) for record in records]
     if as_json:
-        print_json({"runs": rows} if len(rows) != 1 else rows[0])
+        print_json({"runs": rows, "summary": _summary(rows)} if len(rows) > 1 else rows[0])
         return
-    columns = ["seed", "quality", "target", "reached", "seconds", "items", "energy_j"]
-    title = f"{records[0].spec.workload}: {rows[0]['metric']}"
-    print_table(title, columns, [[row[column] for column in columns] for row in rows])
+    went_on = any(row["items_to_target"] not in (None, row["items"]) for row in rows)
+    columns = ["quality", "target", "reached", *TOOK, *(TO_TARGET if went_on else ())]
+    cells = [_cells(f"seed {row['seed']}", row, columns) for row in rows]
+    if len(rows) > 1:
+        cells += [_cells(name, row, columns) for name, row in _spread_rows(_summary(rows), quality).items()]
+    print_table(f"{records[0].spec.workload}: {quality.metric} ({quality.unit})", ["run", *columns], cells)
     for row in rows:
         if row["outcome"] != "ok":
-            human.print(f"seed {row['seed']}: {row['outcome']}")
+            _say(f"seed {row['seed']}: {row['outcome']}")
 
 
-def _row(record: Record) -> dict[str, Any]:
-    keys = ("metric", "unit", "quality", "target", "reached", "seconds", "items", "energy_j", "resumed")
-    outcome = record.outcome if record.outcome == "ok" else f"failed: {record.reason}"
-    found = {key: getattr(record.learning, key, None) for key in keys}
-    return {"workload": record.spec.workload, "seed": record.spec.seed, **found, "outcome": outcome}
+def _row(record: Record, quality: Quality) -> dict[str, Any]:
+    """What scripts are told of a run; of one that never began, what it should have come to."""
+    learning = record.learning
+    stood = learning and learning.to_target
+    return {
+        "workload": record.spec.workload,
+        "seed": record.spec.seed,
+        **{key: getattr(learning or quality, key) for key in ("metric", "unit", "target")},
+        **{key: getattr(learning, key, None) for key in ("quality", "reached", *TOOK, "resumed")},
+        **{key: getattr(stood, total, None) for key, total in zip(TO_TARGET, TOOK, strict=True)},
+        "outcome": record.outcome if record.outcome == "ok" else f"failed: {record.reason}",
+    }
+
+
+def _summary(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Over the seeds: how many reached the target, and of the runs that did not fail the middle and the ends."""
+    good = [row for row in rows if row["outcome"] == "ok"]
+    aimed = any(row["target"] is not None for row in rows)
+    return {
+        "runs": len(rows),
+        "reached": sum(bool(row["reached"]) for row in rows) if aimed else None,
+        **{key: _spread([row[key] for row in good]) for key in ("quality", *TOOK, *TO_TARGET)},
+    }
+
+
+def _spread(values: Sequence[float | None]) -> dict[str, float] | None:
+    """None where there is nothing; of is how many there are, as not every run comes to its target."""
+    known = [value for value in values if value is not None]
+    if not known:
+        return None
+    return {"median": statistics.median(known), "least": min(known), "most": max(known), "of": len(known)}
+
+
+def _spread_rows(summary: Mapping[str, Any], quality: Quality) -> dict[str, dict[str, Any]]:
+    """The summary as rows below those of the runs."""
+    reached = None if summary["reached"] is None else f"{summary['reached']} of {summary['runs']}"
+    rows = {}
+    for which in ("median", "least", "most"):
+        values = {key: summary[key] and summary[key][which] for key in ("quality", *TOOK, *TO_TARGET)}
+        rows[which] = {**values, "target": quality.target, "reached": reached if which == "median" else ""}
+    return rows
+
+
+def _cells(name: str, row: Mapping[str, Any], columns: Sequence[str]) -> list[Any]:
+    told = {**row, "quality": beside(row["quality"], row["target"])}
+    return [name, *(told[column] for column in columns)]

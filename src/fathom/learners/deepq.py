@@ -53,12 +53,14 @@ class DeepqLearner(Learner):
             done += 1
             self.steps_done += 1
             told(self.steps_done)
-        return float(total) / done, done * self.session.items_per_step
+        return float(total) / done, done * self.items_per_step
 
     def _promising(self, scores: list[float]) -> bool:
         """Not before every emulator may have had its turn: games that end first are not like the others."""
-        enough = len(scores) >= max(JUDGED, self.workload.envs)
-        return enough and float(np.mean(scores[-JUDGED:])) >= self.lesson.quality.target - PROMISING
+        target = self.lesson.quality.target
+        if target is None or len(scores) < max(JUDGED, self.workload.envs):
+            return False
+        return float(np.mean(scores[-JUDGED:])) >= target - PROMISING
 
     def _step(self) -> Tensor:
         batch = self.workload.play(self.state)

@@ -210,6 +210,11 @@ class MemnetLearner(Learner):
         return math.ceil(steps / self.lesson.rounds)
 
     @property
+    def items_per_step(self) -> int:
+        """Every network learns from questions of its own."""
+        return len(self.model.table) * self.memnet.batch
+
+    @property
     def linear_steps(self) -> int:
         """How many steps are linear start; in a course of fewer rounds, all phases are shorter alike."""
         share = self.memnet.linear_epochs / (self.memnet.linear_epochs + self.memnet.epochs)
@@ -222,14 +227,14 @@ class MemnetLearner(Learner):
 
     def train(self, told: Callable[[int], None]) -> tuple[float, int]:
         """One round; its loss is that of each task's best start, so that a start that diverges does no harm."""
-        networks, batch = len(self.model.table), self.memnet.batch
-        total = torch.zeros(networks, device=self.state.device)
+        batch = self.memnet.batch
+        total = torch.zeros(len(self.model.table), device=self.state.device)
         for _ in range(self.steps_per_round):
             total += self._step(self.seen.drawn(self.starts, batch)) / batch
             self.steps_done += 1
             told(self.steps_done)
         best = _of_tasks(total / self.steps_per_round, self.starts).amin(1)
-        return float(best.mean()), self.steps_per_round * networks * batch
+        return float(best.mean()), self.steps_per_round * self.items_per_step
 
     def _step(self, rows: Tensor) -> Tensor:
         """One update of every network; gives their losses, summed over the batch."""

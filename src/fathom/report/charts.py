@@ -2,7 +2,8 @@
 
 A dendrogram's series is one joint of four points: x = the distances of the first child, of the joint (twice) and of the
 second child, y = the position of the first child (twice) and of the second (twice). Where a child is a leaf, text[0] or
-text[3] is its label, else "". In a scatter, the series named ROOF is a line.
+text[3] is its label, else "". In a scatter, the series named ROOF is a line. In a line chart, the series named TARGET
+is what the others strive for, and the y axis shows how they come near it.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-import statistics
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -18,6 +18,7 @@ from fathom.analysis import Chart, Series
 from fathom.report import words
 from fathom.report.axes import Json, axis, both_scales, clean, hover_label, number_format, quoted, scale_of, wrapped
 from fathom.report.colours import Colours, Look
+from fathom.report.ranges import TARGET, approach, clipped
 
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash")
 SYMBOLS = ("circle", "square", "diamond", "triangle-up", "cross", "x", "triangle-down", "star")
@@ -25,7 +26,6 @@ PATTERNS = ("", "/", ".", "x", "-")
 SEQUENTIAL = [[step / 4, f"var(--heat{step})"] for step in range(5)]
 DIVERGING = [[step / 4, f"var(--diverge{step})"] for step in range(5)]
 ROOF = "roof"
-FAR = 4  # values spread over so many times what the boxes do make lines of the boxes
 REST = "rest"  # the band of a heat map that is in no class
 FARTHEST = 1.1  # a cosine distance of 1, and room for its label: all trees have one scale
 CELL = 17  # pixels of a heat map's column: two digits, and a page of 1300 px shows Fig. 3 whole
@@ -102,11 +102,15 @@ def _lines(chart: Chart, colours: Colours) -> Json:
     few = max((len(series.x) for series in chart.series), default=0) <= FEW_POINTS
     data = []
     for series, look in zip(chart.series, colours.looks(chart), strict=True):
+        if series.name == TARGET:
+            line = {"color": "var(--soft)", "width": 1.5, "dash": "dash"}
+            data.append(_trace(chart, series, type="scatter", mode="lines", line=line))
+            continue
         line = {"color": look.colour, "width": 2, "dash": DASHES[look.variant % len(DASHES)]}
         mode = "lines+markers" if few else "lines"
         marker = {"size": 6, "symbol": _symbol(look)}
         data.append(_trace(chart, series, type="scatter", mode=mode, line=line, marker=marker))
-    return {"data": data, "layout": both_scales(chart) | {"hovermode": "x unified"}}
+    return {"data": data, "layout": _merged(both_scales(chart) | {"hovermode": "x unified"}, approach(chart))}
 
 
 def _scatter(chart: Chart, colours: Colours) -> Json:
@@ -135,41 +139,8 @@ def _boxes(chart: Chart, colours: Colours) -> Json:
     values = [y for series in chart.series for y in series.y]
     layout: Json = {"boxmode": "group" if beside else "overlay", "yaxis": scale_of(values, chart.log_y)}
     if not chart.log_y:
-        layout = _merged(layout, _clipped(chart))
+        layout = _merged(layout, clipped(chart))
     return {"data": data, "layout": layout | {"xaxis": {"type": "category", "showgrid": False}}}
-
-
-def _clipped(chart: Chart) -> Json:
-    """The y axis cut to where boxes and whiskers are, if some points are so far off that boxes would be lines."""
-    groups: dict[tuple[str, str], list[float]] = {}
-    for series in chart.series:
-        for x, y in zip(series.x, series.y, strict=False):
-            if words.is_number(y) and math.isfinite(y):
-                groups.setdefault((series.name, str(x)), []).append(float(y))
-    ends = [_whiskers(values) for values in groups.values()]
-    known = [value for values in groups.values() for value in values]
-    if not known:
-        return {}
-    low, high = min(end for end, _ in ends), max(end for _, end in ends)
-    if high <= low or max(known) - min(known) <= FAR * (high - low):
-        return {}
-    room = 0.1 * (high - low)
-    low, high = low - room, high + room
-    beyond = [value for value in known if not low <= value <= high]
-    told = f"{len(beyond)} of {len(known)} values lie beyond, from {min(beyond):.3g} to {max(beyond):.3g}"
-    note = {"text": told, "xref": "paper", "yref": "paper", "x": 0.01, "y": 1, "xanchor": "left", "yanchor": "top"}
-    font = {"size": 12, "color": "var(--soft)"}
-    return {"yaxis": {"range": [low, high]}, "annotations": [note | {"showarrow": False, "font": font}]}
-
-
-def _whiskers(values: Sequence[float]) -> tuple[float, float]:
-    """The ends of what a box plot draws as typical: within one and a half box lengths of the box."""
-    if len(values) < 2:
-        return values[0], values[0]
-    first, _, third = statistics.quantiles(values, method="inclusive")
-    reach = 1.5 * (third - first)
-    inside = [value for value in values if first - reach <= value <= third + reach]
-    return min(inside), max(inside)
 
 
 def _heat_map(chart: Chart, colours: Colours) -> Json:

@@ -18,12 +18,16 @@ def outside_percent(profile: Profile | None) -> float | None:
 
 
 def method(records: Sequence[Record]) -> list[tuple[str, str]]:
-    """Short paragraphs, each with a heading."""
+    """Short paragraphs, each with a heading; how steps are timed is told where some were."""
+    timed = [record for record in records if not record.spec.learn]
+    of_steps = [
+        ("Clocks", _clocks(timed)),
+        ("Medians and intervals", _medians(timed)),
+        ("Separate passes", _passes(timed)),
+        ("What adds up", _sums(timed)),
+    ]
     return [
-        ("Clocks", _clocks(records)),
-        ("Medians and intervals", _medians(records)),
-        ("Separate passes", _passes(records)),
-        ("What adds up", _sums(records)),
+        *(of_steps if timed or not records else []),
         ("Data", _data(records)),
         (
             "What is missing",

@@ -19,12 +19,14 @@ from fathom.report import charts, runs, words
 from fathom.report.colours import Colours
 from fathom.report.machines import machines
 from fathom.report.method import method
+from fathom.report.order import split_tables
 
 HERE = Path(__file__).parent
 MANY_ROWS = 16  # a table of more scrolls inside its box
 BROAD = 13  # columns; the headings of a table with more stand upright on paper
 LONG = 34  # letters; a column of longer texts breaks them into lines
 SLIM = 440  # a chart that is readable at this width shares its row with another
+FINE = ("ok", "reached", "no target")  # how the outcome of a run begins that did what was asked
 SPARK_WIDTH, SPARK_HEIGHT = 180, 44
 
 
@@ -49,6 +51,7 @@ def html(records: Sequence[Record], findings: Sequence[Finding], title: str) -> 
         facts=_facts(records),
         settings=runs.common_settings(records),
         headline=runs.headline(records),
+        no_headline=runs.NO_HEADLINE,
         machines=machines(records),
         learning=runs.learning(records),
         answers=runs.answers(records),
@@ -76,20 +79,21 @@ def _template() -> Template:
         "figure": _figure,
         "in_pairs": _in_pairs,
         "number": words.number,
+        "split_tables": split_tables,
         "spark": _spark,
     }
     return environment.get_template("page.html.j2")
 
 
 def _facts(records: Sequence[Record]) -> list[tuple[int, str]]:
-    """The size of the study in four numbers."""
+    """The size of the study in a few numbers; what there is none of is not told."""
     found = [
         (len({record.spec.workload for record in records}), "workload"),
         (len({record.place for record in runs.unbound(records)}), "place"),
         (len(records), "run"),
         (sum(len(record.step_s) for record in records), "timed step"),
     ]
-    return [(many, thing if many == 1 else f"{thing}s") for many, thing in found]
+    return [(many, thing if many == 1 else f"{thing}s") for many, thing in found if many]
 
 
 def _cells(table: Table, colours: Colours) -> list[list[Cell]]:
@@ -110,7 +114,7 @@ def _cells(table: Table, colours: Colours) -> list[list[Cell]]:
             numeric=numeric[column],
             long=long[column],
             colour=colours.workload(value) if isinstance(value, str) and column == 0 else None,
-            alarming=table.columns[column] == "outcome" and value not in ("ok", "reached"),
+            alarming=table.columns[column] == "outcome" and str(value).partition(";")[0] not in FINE,
         )
 
     return [[cell(row, column) for column in range(len(columns))] for row in range(len(table.rows))]

@@ -17,6 +17,7 @@ from fathom.statistics import median_interval
 
 COMPARED = ("preset", "precision", "batch", "data", "options")  # runs that differ in these are different things
 SETTINGS = (*COMPARED, "threads", "seed")  # repetitions and sweeps may differ in the last two
+NO_HEADLINE = "No run was timed step by step."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,9 +45,14 @@ def unbound(records: Sequence[Record]) -> list[Record]:
     return [record for record in records if not record.spec.cores] or list(records)
 
 
+def timed(records: Sequence[Record]) -> list[Record]:
+    """Without the runs of learning: these are timed as a whole, and have a finding of their own."""
+    return [record for record in records if not record.spec.learn]
+
+
 def headline(records: Sequence[Record]) -> Table:
     """One row for each workload, place and phase, and for each setting where they differ; repetitions are pooled."""
-    records = unbound(records)
+    records = unbound(timed(records))
     differing = _differing(records, COMPARED)
     groups: dict[tuple[Cell, ...], list[Record]] = {}
     for record in records:

@@ -13,14 +13,18 @@ from fathom.report import runs, words
 from fathom.report.charts import leaves
 from fathom.report.machines import machines
 from fathom.report.method import method
+from fathom.report.order import split_tables
+from fathom.report.ranges import TARGET
 
-MANY_POINTS = 24  # a chart of more is told by its spread, not point by point
+MANY_POINTS = 24  # a chart of more is told by its spread, and a line by some points on its way
+ON_THE_WAY = 5  # from the first point to the last
 
 
 def markdown(records: Sequence[Record], findings: Sequence[Finding], title: str) -> str:
     blocks = [f"# {_plain(title)}", "## Summary"]
     blocks += ["\n".join(f"- **{_plain(each.title)}**: {_plain(each.summary)}" for each in findings)]
-    blocks += ["## Results", *_settings(records), *_table(runs.headline(records))]
+    headline = runs.headline(records)
+    blocks += ["## Results", *_settings(records), *(_table(headline) if headline.rows else [runs.NO_HEADLINE])]
     for machine in machines(records):
         facts = Table(title="", columns=["", machine.name], rows=[list(fact) for fact in machine.facts])
         blocks += ["## Machine", *_table(facts)]
@@ -35,7 +39,7 @@ def markdown(records: Sequence[Record], findings: Sequence[Finding], title: str)
 
 
 def chart_table(chart: Chart) -> Table:
-    """The numbers of a chart: all of them where they are few, else the spread of each series."""
+    """The numbers of a chart: all of them where they are few, else some of each line or the spread of each series."""
     if chart.kind == "dendrogram":
         return _joints(chart)
     if chart.kind == "heatmap":
@@ -44,8 +48,9 @@ def chart_table(chart: Chart) -> Table:
         return Table(title=chart.title, columns=[chart.y_title, *columns], rows=rows)
     across = list(dict.fromkeys(x for series in chart.series for x in series.x))
     repeated = any(len(set(series.x)) < len(series.x) for series in chart.series)
-    if repeated or len(across) > MANY_POINTS:
-        return _spreads(chart)
+    strives = chart.kind == "line" and any(series.name == TARGET for series in chart.series)
+    if strives or repeated or len(across) > MANY_POINTS:
+        return _on_the_way(chart) if chart.kind == "line" else _spreads(chart)
     lines = [dict(zip(series.x, series.y, strict=True)) for series in chart.series]
     rows = [[x, *(line.get(x) for line in lines)] for x in across]
     return Table(title=chart.title, columns=[chart.x_title, *(series.name for series in chart.series)], rows=rows)
@@ -62,6 +67,16 @@ def _joints(chart: Chart) -> Table:
     return Table(title=chart.title, columns=["joined", "with", chart.x_title], rows=rows)
 
 
+def _on_the_way(chart: Chart) -> Table:
+    """Of a line the way matters, and where it ends: a median over it would say neither."""
+    rows: list[list[Cell]] = []
+    for series in chart.series:
+        last = len(series.x) - 1
+        points = sorted({round(last * step / (ON_THE_WAY - 1)) for step in range(ON_THE_WAY)}) if series.x else []
+        rows += [[series.name, series.x[point], series.y[point]] for point in points]
+    return Table(title=chart.title, columns=["", chart.x_title, chart.y_title], rows=rows)
+
+
 def _spreads(chart: Chart) -> Table:
     columns = ["", "points", f"median {chart.y_title}", "least", "most"]
     return Table(title=chart.title, columns=columns, rows=[_spread(series) for series in chart.series])
@@ -75,10 +90,13 @@ def _spread(series: Series) -> list[Cell]:
 
 def _finding(finding: Finding) -> list[str]:
     blocks = [f"## {_plain(finding.title)}", _plain(finding.summary)]
+    before, after = split_tables(finding)
+    for table in before:
+        blocks += _table(table)
     for chart in finding.charts:
         blocks += [*_table(chart_table(chart)), _plain(chart.note)]
     blocks += [f"![{_plain(each.title)}](data:image/png;base64,{each.png})" for each in finding.pictures]
-    for table in finding.tables:
+    for table in after:
         blocks += _table(table)
     return [*blocks, _bullets(finding.notes)]
 

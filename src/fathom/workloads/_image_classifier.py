@@ -73,7 +73,8 @@ def top_1(target: float) -> Quality:
         unit="%",
         target=target,
         better="higher",
-        protocol="all pictures of the test set, each whole and seen once, scaled to the network's input",
+        protocol="all pictures of the test set, each whole and seen once, scaled to the network's input; looked at "
+        "after every round, and the first look that reaches the target ends the run",
     )
 
 

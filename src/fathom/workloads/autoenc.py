@@ -6,6 +6,7 @@ Harvard's 2016 code used linear maps and a Gaussian decoder; this is the network
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,6 +24,7 @@ from fathom.lesson import Exhibit, Lesson, Quality
 from fathom.workload import Output, State, Workload, rise_and_fall
 
 EVALUATED = 5000  # test images at once
+ROUND = 600_000  # training images
 
 
 class VariationalAutoencoder(nn.Module):
@@ -74,8 +76,7 @@ class Autoenc(Workload):
             better="higher",
             protocol="the mean bound of the test images, one sample of the latents each, after 1e8 training images",
         ),
-        rounds=167,  # of 600,000 images: the 1e8 of the paper's Fig. 2
-        steps=600,
+        rounds=167,  # the 1e8 images of the paper's Fig. 2
         stops_at_target=False,
         options={"adam": True, "batch": 1000, "learning_rate": 0.003, "warm_up": 0.01},
     )
@@ -89,9 +90,12 @@ class Autoenc(Workload):
 
     @classmethod
     def taught(cls, data: str | None, options: Mapping[str, Any]) -> Lesson:
-        """Of invented digits there are few, and a round is once through them."""
+        """A round has so many images whatever the batch; of invented digits there are few: it is once through them."""
         lesson = super().taught(data, options)
-        return lesson if data else replace(lesson, steps=None)
+        if data is None:
+            return lesson
+        batch = cls.configured(lesson.preset, **{**lesson.options, **options}).batch
+        return replace(lesson, steps=math.ceil(ROUND / batch))
 
     def model(self) -> VariationalAutoencoder:
         return VariationalAutoencoder(mnist.SIDE**2, self.hidden, self.latent)

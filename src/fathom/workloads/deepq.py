@@ -40,10 +40,10 @@ PROTOCOL = """\
 the mean score of 30 games in the emulator, as the 2015 paper plays them: up to 30 no-ops first, one action in 20 at \
 random, five minutes at most; they are played at once, the first of each emulator counts. The same 30 openings are \
 played after every round of 320,000 actions, or earlier, when 64 training games have ended in it and the last 30 came \
-within half a point of the target. Learnt with the paper's algorithm, network and preparation, but with Adam for \
-RMSProp, a batch of 64 every 2 actions for 32 every 4, a target network renewed every 1,000 updates for 10,000, a \
-memory of 200,000 frames for a million, and exploration that falls to 0.05 in 200,000 actions for 0.1 in a million; \
-64 games are played at once"""
+within half a point of the target; the first look that reaches it ends the run. Learnt with the paper's algorithm, \
+network and preparation, but with Adam for RMSProp, a batch of 64 every 2 actions for 32 every 4, a target network \
+renewed every 1,000 updates for 10,000, a memory of 200,000 frames for a million, and exploration that falls to 0.05 \
+in 200,000 actions for 0.1 in a million; 64 games are played at once"""
 STABILISER = 0.01  # keeps the optimizer's steps small where gradients are; chosen for sums over a batch
 
 
@@ -69,6 +69,7 @@ class Deepq(Workload):
             "learning_starts": 200,
             "filters": 8,
             "hidden": 64,
+            "round_frames": 4_000,
         },
         "small": {"batch": 32, "envs": 4, "capacity": 20_000, "learning_starts": 1_000},
         # 32 games keep 16 cores at work, and the batch and the ratio of updates to actions stay those of the paper

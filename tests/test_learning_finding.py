@@ -1,0 +1,218 @@
+"""The finding about learning: what counts as a result, what is called what, and what it took to the target."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from sample_records import GPU, LAPTOP, record_of
+
+from fathom.analyses import learning
+from fathom.analysis import Cell, Finding
+from fathom.lesson import Exhibit
+from fathom.record import SHARED, Learning, Point, Record
+
+PICTURE = Exhibit(title="Samples", png="iVBORw0KGgo=")
+
+
+def learnt(
+    qualities: Sequence[float] = (10.0, 20.0, 30.0, 31.0), *, second_s: float = 1.0, joules: bool = True, **changes: Any
+) -> Learning:
+    """A round a second, of 100 items and 1000 J, that goes on to the end whether it has reached the target or not."""
+    curve = [
+        Point(items=100 * n, seconds=second_s * n, loss=1 / n, quality=quality, energy_j=1000.0 * n if joules else None)
+        for n, quality in enumerate(qualities, 1)
+    ]
+    target = changes.get("target", 30.0)
+    fields: dict[str, Any] = {
+        **{"metric": "BLEU", "unit": "points", "target": target, "better": "higher", "protocol": "all of the test set"},
+        **{"quality": curve[-1].quality, "reached": None if target is None else curve[-1].quality >= target},
+        **{"seconds": curve[-1].seconds, "items": curve[-1].items, "energy_j": 1000.0 * len(curve)},
+        **{"metered": "a counter", "curve": curve, "exhibits": [PICTURE]},
+    }
+    return Learning(**{**fields, **changes})
+
+
+def run_of(
+    seed: int = 0,
+    told: Learning | None = None,
+    *,
+    name: str = "seq2seq",
+    place: str = GPU,
+    spec: Any = None,
+    **own: Any,
+) -> Record:
+    spec = {"learn": True, "data": "/somewhere/multi30k", "seed": seed, **(spec or {})}
+    return record_of(name, place=place, spec=spec, **{"step_s": [], "learning": told or learnt(), **own})
+
+
+def rows(finding: Finding, table: int) -> list[dict[str, Cell]]:
+    shown = finding.tables[table]
+    return [dict(zip(shown.columns, row, strict=True)) for row in shown.rows]
+
+
+def lesson(*records: Record) -> dict[str, Cell]:
+    (row,) = rows(learning.analyse(records), 0)
+    return row
+
+
+def test_a_finding_shows_every_seed() -> None:
+    finding = learning.analyse([run_of(1), run_of(0)])
+    assert [row["seed"] for row in rows(finding, 1)] == [0, 1]
+    assert {row["what"] for row in rows(finding, 1)} == {"seq2seq on multi30k"}, "both learnt in the same way"
+    (chart,) = finding.charts
+    assert [series.name for series in chart.series] == ["seed 0", "seed 1", "target"]
+    assert len(finding.pictures) == 2
+    assert learning.analyse([]).summary.startswith("Nothing to answer from")
+
+
+def test_runs_of_other_options_are_other_things_and_not_other_seeds() -> None:
+    finding = learning.analyse([run_of(0, spec={"options": {"rate": 0.1}}), run_of(1, spec={"options": {"rate": 0.5}})])
+    assert [row["what"] for row in rows(finding, 0)] == [
+        "seq2seq on multi30k (rate 0.1)",
+        "seq2seq on multi30k (rate 0.5)",
+    ]
+    (chart,) = finding.charts
+    assert chart.title == "seq2seq on multi30k: BLEU"
+    assert [series.name for series in chart.series] == ["rate 0.1, seed 0", "rate 0.5, seed 1", "target"]
+
+
+def test_a_lesson_that_failed_is_told() -> None:
+    finding = learning.analyse([run_of(learning=None, outcome="failed", reason="the loss is nan in round 1")])
+    assert rows(finding, 1)[0]["outcome"] == "failed: the loss is nan in round 1"
+    assert finding.summary.endswith("Not in every run: seq2seq on multi30k, 0 of 1 runs, 1 failed.")
+    assert (finding.charts, finding.notes) == ([], [])
+
+
+def test_a_run_that_diverged_is_no_result_though_it_has_a_curve() -> None:
+    wild = run_of(2, learnt([10.0, 99.0]), outcome="failed", reason="the loss is nan in round 3")
+    finding = learning.analyse([run_of(0), run_of(1, learnt([10.0, 20.0, 30.0, 33.0])), wild])
+    assert "seq2seq on multi30k, 2 of 3 runs, 1 failed" in finding.summary
+    (row,) = rows(finding, 0)
+    assert row["quality: median (least to most)"] == "32 (31 to 33)"
+    assert row["reached"] == "2 of 3, 1 failed"
+    failed = rows(finding, 1)[2]
+    assert failed["outcome"] == "failed: the loss is nan in round 3"
+    assert (failed["quality"], failed["time (s)"]) == (None, None)
+    assert [series.name for series in finding.charts[0].series] == ["seed 0", "seed 1", "seed 2, failed", "target"]
+
+
+def test_a_seed_that_came_to_nothing_has_the_name_of_the_others() -> None:
+    """What it would have been judged by is not in its own record, and names say what differs where that is the same."""
+    program, paper = {"options": {"encoding": "program"}}, {"options": {"encoding": "paper"}}
+    broken = run_of(1, spec=program, learning=None, outcome="failed", reason="killed")
+    finding = learning.analyse([run_of(0, spec=program), broken, run_of(0, spec=paper)])
+    assert [row["reached"] for row in rows(finding, 0)] == ["1 of 1", "1 of 2, 1 failed"]
+
+
+def test_of_the_same_run_twice_the_last_that_went_well_counts() -> None:
+    attempts = [
+        run_of(started="2026-11-15T01:00:00.000+00:00", told=learnt([31.0])),
+        run_of(started="2026-11-15T02:00:00.000+00:00", told=learnt([32.0])),
+        run_of(started="2026-11-15T03:00:00.000+00:00", outcome="failed", reason="no memory"),
+    ]
+    for order in (attempts, attempts[::-1]):
+        assert lesson(*order)["quality: median (least to most)"] == "32"
+    finding = learning.analyse(attempts)
+    assert finding.notes[-1] == "2 runs are left out, as the same was run again: the last that went well counts."
+    again = run_of(started="2026-11-15T04:00:00.000+00:00", outcome="failed", reason="no disk")
+    assert rows(learning.analyse([again, attempts[2]]), 1)[0]["outcome"] == "failed: no disk"
+    elsewhere = run_of(place=LAPTOP)
+    assert len(learning.analyse([attempts[0], elsewhere]).tables[0].rows) == 2
+
+
+def test_what_it_took_is_counted_to_the_target_and_the_lesson_to_its_end() -> None:
+    slow = learnt([30.0], second_s=7.0)
+    row = lesson(run_of(0), run_of(1, learnt(second_s=2.0)), run_of(2, slow), run_of(3, learnt([10.0, 20.0])))
+    assert row["metric"] == "BLEU (points)"
+    assert row["target"] == 30.0
+    assert row["quality: median (least to most)"] == "30.5 (20 to 31)"
+    assert row["reached"] == "3 of 4"
+    assert row["time to target (s)"] == 6.0
+    assert row["items to target"] == 300
+    assert row["energy to target (kJ)"] == 3.0
+    assert row["whole lesson (s)"] == 5.5
+    never = lesson(run_of(0, learnt([10.0])))
+    assert [never[f"{cost} to target{unit}"] for cost, unit in (("time", " (s)"), ("items", ""))] == [None, None]
+
+
+def test_a_target_that_was_lost_again_is_not_reached() -> None:
+    row = lesson(run_of(0, learnt([31.0, 29.0])))
+    assert (row["reached"], row["time to target (s)"]) == ("0 of 1", None)
+
+
+def test_an_old_record_knows_the_energy_to_a_target_at_which_it_stopped() -> None:
+    assert lesson(run_of(0, learnt([10.0, 30.0], joules=False)))["energy to target (kJ)"] == 2.0
+    assert lesson(run_of(0, learnt(joules=False)))["energy to target (kJ)"] is None
+
+
+def test_the_outcome_says_what_befell_a_run() -> None:
+    killed = run_of(0, learnt(resumed=1), notes=[SHARED])
+    finding = learning.analyse([killed, run_of(1, learnt([1.0], resumed=2)), run_of(2)])
+    assert [row["outcome"] for row in rows(finding, 1)] == [
+        "reached; went on after 1 kill; shared the GPU",
+        "not reached; went on after 2 kills",
+        "reached",
+    ]
+
+
+def test_a_shared_gpu_tells_quality_but_neither_time_nor_energy() -> None:
+    crowded = [run_of(seed, learnt(second_s=9.0), notes=["another note", SHARED]) for seed in (1, 2)]
+    row = lesson(run_of(0), *crowded)
+    assert (row["time to target (s)"], row["whole lesson (s)"]) == (3.0, 4.0)
+    assert row["reached"] == "3 of 3"
+    notes = learning.analyse([run_of(0), *crowded]).notes
+    assert notes[-1].endswith("where other runs of the same lesson had the GPU to themselves.")
+    assert lesson(*crowded)["time to target (s)"] == 27.0, "better than nothing"
+    assert learning.analyse(crowded).notes[-1].endswith("There are no such runs of seq2seq on multi30k.")
+    assert not [note for note in learning.analyse([run_of(0)]).notes if "shared" in note]
+
+
+def test_the_summary_counts_lessons_and_keeps_their_names_apart() -> None:
+    """What differs stands in brackets; a switch that is on says its name alone, and what is left open says nothing."""
+    both = [
+        run_of(0, spec={"options": {"reverse": True, "beam": 5}}),
+        run_of(0, learnt([1.0]), spec={"options": {"reverse": False}}),
+    ]
+    longer = run_of(0, name="memnet", spec={"rounds": 9})
+    usual = run_of(0, name="memnet")
+    finding = learning.analyse([*both, longer, usual, run_of(0, learnt(target=None), name="deepq")])
+    assert finding.summary == (
+        "3 of 4 lessons reached their target in every run: seq2seq on multi30k (reverse, beam 5), memnet on multi30k "
+        "and memnet on multi30k (rounds 9). Not in every run: seq2seq on multi30k (reverse False), 0 of 1 runs. "
+        "Judged without a target: deepq on multi30k."
+    )
+
+
+def test_without_a_target_there_is_none_to_reach_and_none_to_draw() -> None:
+    finding = learning.analyse([run_of(0, learnt(target=None))])
+    (row,) = rows(finding, 0)
+    assert (row["target"], row["reached"], row["time to target (s)"], row["whole lesson (s)"]) == (
+        None,
+        "no target",
+        None,
+        4.0,
+    )
+    assert rows(finding, 1)[0]["outcome"] == "no target"
+    assert finding.summary == "Judged without a target: seq2seq on multi30k."
+    assert [series.name for series in finding.charts[0].series] == ["seed 0"]
+
+
+def test_a_place_is_said_where_there_are_several() -> None:
+    assert "place" not in learning.analyse([run_of(0), run_of(1)]).tables[1].columns
+    finding = learning.analyse([run_of(0), run_of(0, place=LAPTOP), run_of(0, spec={"precision": "bf16"}, name="vgg")])
+    assert [row["what"] for row in rows(finding, 0)] == [
+        "seq2seq on multi30k (Laptop CPU, 4 cores)",
+        "seq2seq on multi30k (NVIDIA H200)",
+        "vgg on multi30k",
+    ]
+    assert [(row["place"], row["precision"]) for row in rows(finding, 1)][2] == ("NVIDIA H200", "bf16")
+
+
+def test_another_metric_has_another_chart() -> None:
+    joint = learnt(metric="mean error of one network")
+    finding = learning.analyse([run_of(0), run_of(0, joint, spec={"options": {"joint": True, "epochs": 9}})])
+    assert [chart.title for chart in finding.charts] == [
+        "seq2seq on multi30k: BLEU",
+        "seq2seq on multi30k (joint): mean error of one network",
+    ]
