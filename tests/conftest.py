@@ -1,11 +1,14 @@
-"""What tests share: the folder of real data, where there is one."""
+"""What tests share: the folder of real data, where there is one, and the command line as a user types it."""
 
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 import pytest
+
+from fathom import cli
 
 
 def real_data(name: str) -> Path:
@@ -17,3 +20,12 @@ def real_data(name: str) -> Path:
     if not folder.is_dir():
         pytest.skip(f"{folder} is not there")
     return folder
+
+
+def fathom(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> int:
+    """The exit code of the command line; what it printed is pytest's to capture."""
+    monkeypatch.setattr(sys, "argv", ["fathom", *map(str, arguments)])
+    with pytest.raises(SystemExit) as stopped:
+        cli.main()
+    assert isinstance(stopped.value.code, int)
+    return stopped.value.code

@@ -9,16 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from fathom import cli
-
-
-def fathom(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
-    monkeypatch.setattr(sys, "argv", ["fathom", *arguments])
-    with pytest.raises(SystemExit) as stopped:
-        cli.main()
-    assert isinstance(stopped.value.code, int)
-    return stopped.value.code
+from conftest import fathom
 
 
 def document(capsys: pytest.CaptureFixture[str]) -> Any:

@@ -16,10 +16,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from conftest import fathom
 from numpy.typing import NDArray
 from sample_records import GPU, failed_record, op_row, record_of
 
-from fathom import cli, interleave
+from fathom import interleave
 from fathom.compare import OUTSIDE, Comparison, compare, geometric_mean
 from fathom.errors import BadOption, UnknownName
 from fathom.interleave import Side, Turn, side, turns
@@ -280,14 +281,6 @@ def test_profiles_that_do_not_show_the_difference_explain_nothing() -> None:
     each = only(compare([a], [record_of(rows=[op_row("MatMul", 0.8)], step_s=[1.5] * 10)]))
     assert each.unexplained
     assert only(compare([a], [record_of(step_s=[1.5] * 10)])).explanation == []
-
-
-def fathom(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> int:
-    monkeypatch.setattr(sys, "argv", ["fathom", *map(str, arguments)])
-    with pytest.raises(SystemExit) as stopped:
-        cli.main()
-    assert isinstance(stopped.value.code, int)
-    return stopped.value.code
 
 
 @pytest.fixture

@@ -20,8 +20,8 @@ from pathlib import Path
 import psutil
 import pytest
 import torch
+from conftest import fathom as run_fathom
 from killing import FAULTS, alive, environment, outlived
-from test_cli import fathom as run_fathom
 
 import fathom.workloads
 from fathom import isolate

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+from conftest import fathom
 from rich.console import Console
 from rich.progress import Progress
 
@@ -32,14 +33,6 @@ from fathom.workloads.deepq import Deepq
 SPEC = RunSpec(workload="autoenc", preset="tiny", device="cpu", threads=1, learn=True, rounds=4)
 BLEU = Quality(metric="BLEU", unit="points", target=33.0, better="higher", protocol="")
 TINY = ["learn", "autoenc", "--preset", "tiny", "--device", "cpu"]
-
-
-def fathom(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
-    monkeypatch.setattr(sys, "argv", ["fathom", *arguments])
-    with pytest.raises(SystemExit) as stopped:
-        cli.main()
-    assert isinstance(stopped.value.code, int)
-    return stopped.value.code
 
 
 def made(spec: RunSpec, qualities: Sequence[float], energy_j: float | None = 95975.4) -> Record:

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 import torch
+from conftest import fathom
 from sample_records import GPU, LAPTOP, op_row, profile_of, record_of
-from test_cli import document, fathom
+from test_cli import document
 from torch import nn
 
 import fathom as suite

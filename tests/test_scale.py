@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from conftest import fathom as run_fathom
 from sample_records import MACHINES, record_of
 from test_cli import document
-from test_cli import fathom as run_fathom
 
 from fathom import scale
 from fathom.analyses import cores

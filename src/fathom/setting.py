@@ -191,3 +191,9 @@ def _described(record: Record) -> str:
     spec = record.spec
     threads = "" if spec.threads is None else f", {counted_threads(spec.threads)}"
     return f"{spec.workload} {spec.phase} on {where(record)} ({spec.preset}{threads})"
+
+
+def last_attempts(records: Iterable[Record]) -> list[Record]:
+    """One record for each spec and place: the last that went well, or else the last. A failure before is no result."""
+    ordered = sorted(records, key=lambda record: (record.outcome == "ok", record.started))
+    return list({(record.spec.id, record.place): record for record in ordered}.values())

@@ -10,7 +10,7 @@ from typing import Any
 from fathom.analyses._words import listed, unanswered
 from fathom.analysis import Cell, Chart, Finding, Picture, Series, Table
 from fathom.record import SHARED, Learning, Point, Record
-from fathom.setting import workload_order
+from fathom.setting import last_attempts, workload_order
 
 TITLE = "Do they learn, and what does it take?"
 PLAIN = ("place", "precision")  # what is told by its value alone: "bf16" says what it is
@@ -94,7 +94,7 @@ def analyse(records: Sequence[Record]) -> Finding:
     asked = [record for record in records if record.spec.learn]
     if not asked:
         return unanswered("learning", TITLE, "no run of learning; `fathom learn autoenc --data mnist` makes one")
-    runs = _runs_of(_last_attempts(asked))
+    runs = _runs_of(last_attempts(asked))
     names = dict.fromkeys(run.name for run in runs)
     lessons = [Lesson(name, [run for run in runs if run.name == name]) for name in names]
     good = [run for run in runs if not run.failed]
@@ -112,12 +112,6 @@ def analyse(records: Sequence[Record]) -> Finding:
         ],
         notes=[*_protocols(good), *_shared(lessons), *_passed_over(len(asked) - len(runs))],
     )
-
-
-def _last_attempts(records: Sequence[Record]) -> list[Record]:
-    """One record for each spec and place: the last that went well, or else the last."""
-    ordered = sorted(records, key=lambda record: (record.outcome == "ok", record.started))
-    return list({(record.spec.id, record.place): record for record in ordered}.values())
 
 
 def _runs_of(records: Sequence[Record]) -> list[Run]:

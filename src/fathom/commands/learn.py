@@ -18,6 +18,7 @@ from fathom.commands._options import Device, Json, Name, Out, Set, options_of
 from fathom.isolate import isolated
 from fathom.lesson import Lesson, Quality
 from fathom.record import Record
+from fathom.setting import last_attempts
 from fathom.spec import RunSpec
 from fathom.store import Store
 from fathom.terminal import beside, count, human, print_json, print_table, progress_bar, text
@@ -52,7 +53,8 @@ def command(
     store = Store(out)
     for each in store.left(specs):
         _learn(each, quality, store, several=runs > 1)
-    records = _one_each(specs, store)
+    found = {record.spec.id: record for record in last_attempts(store.records())}
+    records = [found[each.id] for each in specs]
     _tell(records, quality, as_json)
     if any(record.outcome != "ok" for record in records):
         raise typer.Exit(1)
@@ -191,15 +193,6 @@ class View:
         done, since = self._first
         left = (self._total - self._done) * (now - since) / (self._done - done)
         return f"{spent}, at most {left:.0f} s left"
-
-
-def _one_each(specs: Sequence[RunSpec], store: Store) -> list[Record]:
-    """The last good record of each spec, or the last: an attempt that failed before a good one is no result."""
-    found: dict[str, Record] = {}
-    for record in store.records():
-        if record.outcome == "ok" or record.spec.id not in found or found[record.spec.id].outcome != "ok":
-            found[record.spec.id] = record
-    return [found[spec.id] for spec in specs]
 
 
 def _tell(records: Sequence[Record], quality: Quality, as_json: bool) -> None:
