@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 Progress = Callable[[int, int], None]  # steps done, steps in all
-# Of learning, each kind of news by its first key: resumed (after which round), rounds; looking (at held-out data, in
-# which round); round, rounds, loss, quality, items_per_s.
+# Of learning, each kind of news by its first key: items_per_step; resumed (after which round), rounds; looking (at
+# held-out data, in which round); round, rounds, loss, quality, items_per_s.
 Hear = Callable[[Mapping[str, Any]], None]
 TELL_EVERY_S = 0.1
 
