@@ -1,12 +1,13 @@
 """What the harness costs: a training step inside Fathom over the same step in a bare loop, all workloads in one run.
 
 Run from the root of the checkout: PYTHONPATH=src python benchmarks/overhead.py --device cpu --out FILE.json
-The two take turns, step by step, on the same network and the same stream of batches, so that whatever else the machine
-does meets both alike. Inside Fathom a step is made by the session, passes through its hook, is marked on the clock and
-told to a parent through a pipe, as in a worker; the bare step is what one would write by hand, and keeps its loss too.
-For deepq, whose step is more than an update, that is the workload's own step. Each turn ends when the device has done
-its work: nothing of what Fathom adds can hide behind it. The ratio is the median over pairs of neighbours, and the
-interval is of this median.
+They take turns, step by step, on the same network and the same stream of batches, so that whatever else the machine
+does meets all alike. Inside Fathom a step is made by the session, passes through its hook, is marked on the clock and
+told to a parent through a pipe, as in a worker. The usual step is what one would write by hand, and keeps its loss too.
+The lean one also clears the gradients as Fathom does, which is quicker than optimizer.zero_grad(): over it, Fathom's
+step has what the harness adds and nothing that it saves. For deepq, whose step is more than an update, both are the
+workload's own step. Each turn ends when the device has done its work: nothing of what Fathom adds can hide behind it.
+A ratio is the median over turns that follow each other, and the interval is of this median.
 """
 
 from __future__ import annotations
@@ -30,14 +31,15 @@ from fathom.spec import RunSpec
 from fathom.statistics import median_interval
 from fathom.timing import StepClock, wait
 
-WARM_UP = 5  # pairs, before it is known how long one takes
-FEWEST = 10  # pairs, however long they take
+WARM_UP = 5  # rounds of turns, before it is known how long one takes
+FEWEST = 10  # rounds, however long they take
+BARE = ("usual", "lean")
 
 
-def bare(session: Session) -> Callable[[], Any]:
-    """One step, by hand."""
+def by_hand(session: Session, lean: bool) -> Callable[[], Any]:
+    """One step without Fathom around it."""
     workload, state = session.workload, session.state
-    optimizer, model = state.optimizer, state.model
+    optimizer, model, weights = state.optimizer, state.model, state.weights
     assert optimizer is not None
     if workload.name == "deepq":
         return lambda: workload.train_step(state)
@@ -46,12 +48,16 @@ def bare(session: Session) -> Callable[[], Any]:
 
     def step() -> None:
         batch = next(state.batches)
-        optimizer.zero_grad(set_to_none=True)
+        if lean:
+            for weight in weights:
+                weight.grad = None
+        else:
+            optimizer.zero_grad(set_to_none=True)
         with state.autocast():
             loss = workload.loss(model, batch)
         loss.backward()  # type: ignore[no-untyped-call]
         if workload.clip_norm is not None:
-            clip_grad_norm_(model.parameters(), workload.clip_norm)
+            clip_grad_norm_(weights, workload.clip_norm)
         optimizer.step()
         losses.append(loss.detach())
 
@@ -63,40 +69,47 @@ def compare(name: str, arguments: argparse.Namespace, pipe: int) -> dict[str, An
     with Session(spec).setup() as session:
         alternate(session, WARM_UP, pipe)
         times = alternate(session, WARM_UP, pipe)
-        pair_s = statistics.median(ours + theirs for ours, theirs in zip(*times.values(), strict=True))
-        times = alternate(session, max(FEWEST, int(arguments.seconds / pair_s)), pipe)
-    ratios = [ours / theirs for ours, theirs in zip(*times.values(), strict=True)]
-    found = median_interval([ratios])
-    ratio = {"ratio": found.median, "low": found.low, "high": found.high}
-    quartiles = {f"{loop}_s": statistics.quantiles(each, n=4) for loop, each in times.items()}
-    return {"workload": name, "pairs": len(ratios), **ratio, **quartiles}
+        round_s = statistics.median(map(sum, zip(*times.values(), strict=True)))
+        times = alternate(session, max(FEWEST, int(arguments.seconds / round_s)), pipe)
+    found: dict[str, Any] = {"workload": name, "rounds": len(times["fathom"])}
+    for loop in BARE:
+        ratio = median_interval([[ours / theirs for ours, theirs in zip(times["fathom"], times[loop], strict=True)]])
+        found[f"over_{loop}"] = {"ratio": ratio.median, "low": ratio.low, "high": ratio.high}
+    return found | {f"{loop}_s": statistics.quantiles(each, n=4) for loop, each in times.items()}
 
 
-def alternate(session: Session, pairs: int, pipe: int) -> dict[str, list[float]]:
-    """The seconds of so many steps each: one as a worker runs it, one by hand, and so on."""
-    device, by_hand = session.device, bare(session)
-    times: dict[str, list[float]] = {"fathom": [], "bare": []}
-    tell = now_and_then(lambda done, total: os.write(pipe, json.dumps({"progress": [done, total]}).encode()) and None)
-    clock = StepClock(device, marks=pairs)
+def alternate(session: Session, rounds: int, pipe: int) -> dict[str, list[float]]:
+    """The seconds of so many steps each: one as a worker runs it, one of either kind by hand, and so on."""
+    device, bare = session.device, {loop: by_hand(session, loop == "lean") for loop in BARE}
+    times: dict[str, list[float]] = {loop: [] for loop in ("fathom", *BARE)}
+    tell = now_and_then(lambda done, total: _write(pipe, {"progress": [done, total]}))
+    clock = StepClock(device, marks=rounds)
     wait(device)
     begun = time.perf_counter()
 
+    def turn_ends(loop: str) -> None:
+        nonlocal begun
+        wait(device)
+        ended = time.perf_counter()
+        times[loop].append(ended - begun)
+        begun = time.perf_counter()
+
     def timed(step: Step) -> None:
         """What the session does between two hooks was done since `begun`, and counts as Fathom's."""
-        nonlocal begun
         step.run()
         clock.mark()
         tell(step.index + 1, 1 << 30)
-        wait(device)
-        between = time.perf_counter()
-        by_hand()
-        wait(device)
-        times["fathom"].append(between - begun)
-        begun = time.perf_counter()
-        times["bare"].append(begun - between)
+        turn_ends("fathom")
+        for loop, run in bare.items():
+            run()
+            turn_ends(loop)
 
-    session.run(pairs, on_step=timed)
+    session.run(rounds, on_step=timed)
     return times
+
+
+def _write(pipe: int, message: dict[str, Any]) -> None:
+    os.write(pipe, json.dumps(message).encode())
 
 
 def main() -> None:
@@ -112,9 +125,11 @@ def main() -> None:
     found = []
     for name in arguments.names:
         found.append(compare(name, arguments, nobody))
-        bare_s = found[-1]["bare_s"][1]
-        told = "{ratio:.4f} ({low:.4f} to {high:.4f}) of it".format_map(found[-1])
-        print(f"{name:9} {1e3 * bare_s:10.3f} ms bare; inside Fathom {told}", flush=True)
+        usual_s = found[-1]["usual_s"][1]
+        usual, lean = ("{ratio:.4f} ({low:.4f} to {high:.4f})".format_map(found[-1][f"over_{loop}"]) for loop in BARE)
+        print(
+            f"{name:9} {1e3 * usual_s:10.3f} ms as usual; inside Fathom {usual} of it, {lean} of the lean", flush=True
+        )
     if arguments.out:
         arguments.out.write_text(
             json.dumps({"machine": fingerprint(), "preset": arguments.preset, "results": found}, indent=1)

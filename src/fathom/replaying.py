@@ -42,7 +42,7 @@ class ReplayingLearner(Learner):
             loss = self.workload.loss(self.state.model, batch)
         loss.backward()  # type: ignore[no-untyped-call]
         if self.workload.clip_norm is not None:
-            clip_grad_norm_(self.state.model.parameters(), self.workload.clip_norm)
+            clip_grad_norm_(self.state.weights, self.workload.clip_norm)
         return loss.detach()
 
 

@@ -43,6 +43,10 @@ class State:
     seed: int = 0
     extra: Any = None  # what begin() adds, e.g. deepq's replay memory
     beside: dict[str, nn.Module] = field(default_factory=dict)  # networks that run beside the model: deepq's target
+    weights: list[nn.Parameter] = field(init=False)  # the model's, gathered once: a step asks for them twice
+
+    def __post_init__(self) -> None:
+        self.weights = list(self.model.parameters())
 
 
 class _Unheard(AbstractContextManager[Any]):
@@ -191,14 +195,15 @@ class Workload(ABC):
     def update(self, state: State, loss_of: Callable[[], Tensor]) -> Tensor:
         """Forward, backward, clip, apply."""
         assert state.optimizer is not None, "an inference run cannot train"
-        state.optimizer.zero_grad(set_to_none=True)
+        for weight in state.weights:
+            weight.grad = None  # optimizer.zero_grad() would ask a profiler first, which takes longer than this
         with phase("forward"), state.autocast():
             loss = loss_of()
         with phase("backward"):
             loss.backward()  # type: ignore[no-untyped-call]
         with phase("optimizer"):
             if self.clip_norm is not None:
-                clip_grad_norm_(state.model.parameters(), self.clip_norm)
+                clip_grad_norm_(state.weights, self.clip_norm)
             state.optimizer.step()
         return loss.detach()
 
