@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from fathom import registry
-from fathom.guarded import GuardedLearner
+from fathom.learners.guarded import GuardedLearner
 from fathom.session import Session
 from fathom.spec import RunSpec
 

@@ -9,7 +9,7 @@ import torch
 
 from fathom import registry
 from fathom.dataset import Batch
-from fathom.replaying import Graphs
+from fathom.learners.replaying import Graphs
 from fathom.session import Session
 from fathom.spec import RunSpec
 

@@ -1,7 +1,7 @@
 """Learner: one run of learning, in rounds of training with a look at held-out data after each.
 
 This one serves every workload that learns from a data set batch by batch; one that does otherwise (many starts at
-once, playing a game) has a learner of its own in learners/.
+once, playing a game) names another, of learners/.
 """
 
 from __future__ import annotations

@@ -47,10 +47,11 @@ def workload(name: str) -> type[Workload]:
 
 
 def learner(name: str) -> type[Learner]:
-    """The one learner class that learners/NAME.py defines, or the one for all where there is no such file."""
+    """The learner class that the workload of this name asks for, or the one for all."""
     from fathom.learner import Learner
 
-    return _only(module("learners", name), Learner) if name in names("learners") else Learner
+    wanted = workload(name).learner
+    return Learner if wanted is None else _only(module("learners", wanted), Learner)
 
 
 def _only(plugin: ModuleType, kind: type[Plugin]) -> type[Plugin]:

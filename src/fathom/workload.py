@@ -81,6 +81,7 @@ class Workload(ABC):
     expects: ClassVar[str]  # what a --data folder must hold, for the error that says it does not
     presets: ClassVar[Mapping[str, Mapping[str, Any]]]  # tiny, small (the full network) and paper
     lesson: ClassVar[Lesson | None] = None  # what it shall learn from real data, and how that is judged
+    learner: ClassVar[str | None] = None  # which of learners/ it learns by, where not as most do
     algorithms: ClassVar[int] = 10  # that cuDNN may try for each convolution, in the order of its own guesses
 
     batch: int

@@ -18,7 +18,7 @@ from torch import Tensor
 from fathom.dataset import Batch
 from fathom.datasets._vocabulary import PAD
 from fathom.datasets.wmt import ParallelText
-from fathom.replaying import ReplayingLearner
+from fathom.learners.replaying import ReplayingLearner
 from fathom.session import Session
 from fathom.workload import State
 from fathom.workloads._translator import Translator

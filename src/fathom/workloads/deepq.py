@@ -76,6 +76,7 @@ class Deepq(Workload):
         "paper": {"batch": 32, "envs": 32, "capacity": 1_000_000, "learning_starts": 50_000},
     }
 
+    learner: ClassVar = "deepq"  # it plays while it learns
     lesson: ClassVar = Lesson(
         quality=Quality(
             metric="score in Pong",

@@ -171,6 +171,7 @@ class Memnet(Workload):
     expects: ClassVar = babi.EXPECTS
     presets: ClassVar = {"tiny": {"batch": 16}, "small": {"batch": 32}, "paper": {"batch": 32}}
 
+    learner: ClassVar = "memnet"  # ten starts of twenty tasks learn at once
     lesson: ClassVar = Lesson(
         quality=Quality(
             metric="mean error",

@@ -57,6 +57,7 @@ class Seq2Seq(Workload):
         "paper": {"batch": 128},
     }
 
+    learner: ClassVar = "seq2seq"  # its batches are of any length, and a mean of its weights is what is judged
     lesson: ClassVar = Lesson(
         quality=Quality(
             metric="BLEU",

@@ -86,6 +86,7 @@ class VGG(ImageClassifier):
         "paper": {"batch": 256},
     }
 
+    learner: ClassVar = "guarded"  # nothing normalises what passes its layers
     lesson: ClassVar = Lesson(
         quality=top_1(88.0),
         rounds=52,
