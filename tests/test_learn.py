@@ -88,10 +88,10 @@ def test_a_record_says_when_its_run_began(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_a_protocol_that_was_not_kept_says_so() -> None:
     said = learnt(ran(replace(SPEC, options={**Autoenc.lesson.options, "latent": 3}))).protocol
-    assert said.endswith("; not as in the lesson: preset tiny, rounds 4, latent 3")
+    assert said.endswith("; not as in the lesson: synthetic data, preset tiny, rounds 4, latent 3")
     left_out = learnt(ran(replace(SPEC, options={"adam": True, "batch": 500, "graphs": True}))).protocol
     assert left_out.endswith(
-        "; not as in the lesson: preset tiny, rounds 4, batch 500, learning_rate 0.01, warm_up None"
+        "; not as in the lesson: synthetic data, preset tiny, rounds 4, batch 500, learning_rate 0.01, warm_up None"
     )
 
 

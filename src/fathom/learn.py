@@ -201,7 +201,8 @@ def _departures(learner: Learner) -> str:
     usual = kind.configured(lesson.preset, **{**switches, **lesson.options})
     asked = {"preset": (spec.preset, lesson.preset), "rounds": (learner.rounds, lesson.rounds)}
     asked |= {name: (getattr(here, name), getattr(usual, name)) for name in {**lesson.options, **spec.options}}
-    other = [f"{name} {value}" for name, (value, meant) in asked.items() if value != meant]
+    other = ["synthetic data"] if spec.data is None and not kind.plays else []
+    other += [f"{name} {value}" for name, (value, meant) in asked.items() if value != meant]
     return f"; not as in the lesson: {', '.join(other)}" if other else ""
 
 

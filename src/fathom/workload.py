@@ -79,6 +79,7 @@ class Workload(ABC):
     dataset: ClassVar[str]
     item: ClassVar[str]  # what one row of a batch is: "image", "sentence pair", ...
     expects: ClassVar[str]  # what a --data folder must hold, for the error that says it does not
+    plays: ClassVar[bool] = False  # with a real emulator: what it sees without a folder is nothing invented
     presets: ClassVar[Mapping[str, Mapping[str, Any]]]  # tiny, small (the full network) and paper
     lesson: ClassVar[Lesson | None] = None  # what it shall learn from real data, and how that is judged
     learner: ClassVar[str | None] = None  # which of learners/ it learns by, where not as most do

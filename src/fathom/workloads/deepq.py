@@ -58,6 +58,7 @@ class Deepq(Workload):
     dataset: ClassVar = "Atari ALE"
     item: ClassVar = "transition"
     expects: ClassVar = atari.EXPECTS
+    plays: ClassVar = True
     presets: ClassVar = {
         # Skiing costs points at every step: there is something to learn from the first one on
         "tiny": {
