@@ -175,7 +175,7 @@ def test_boxes_keep_their_height_beside_a_far_value() -> None:
     low, high = layout["yaxis"]["range"]
     assert 0.9 < low < 0.98
     assert 1.02 < high < 1.1
-    assert layout["annotations"][0]["text"] == "1 of 21 values lie beyond, from 30 to 30"
+    assert layout["annotations"][0]["text"] == "1 of 21 values lies beyond, at 30"
     calm = Chart(kind="box", title="", x_title="", y_title="", series=[Series(name="vgg", x=["Add"] * 20, y=near)])
     assert "range" not in charts.figure(calm, Colours([]))["layout"]["yaxis"]
 
@@ -205,4 +205,5 @@ def test_an_axis_is_whole_where_nothing_lies_far_off_or_nothing_is_striven_for()
     for series in ([curve(29, 28, 27, 31)], [curve(30, 30, 30), target], [curve(29, 28, 27, 31), target], [target]):
         assert "range" not in striving(*series)["layout"]["yaxis"]
     assert "range" not in striving(curve(-500, -90, 2, 20, 24, 26))["layout"]["yaxis"]
+    assert "range" not in striving(curve(-500, 18, 24, 31), target)["layout"]["yaxis"], "of so few, each counts"
     assert "range" not in striving(curve(float("nan"), float("inf")), target)["layout"]["yaxis"]

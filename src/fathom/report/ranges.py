@@ -12,15 +12,17 @@ from fathom.report import words
 from fathom.report.axes import Json
 
 TARGET = "target"  # the series of a line chart that the others strive for
+FEW = 6  # points of a line are shown from the first to the last: to leave out one of them is to leave out the story
 FAR = 4  # values spread over so many times what the boxes do make lines of the boxes
 
 
 def approach(chart: Chart) -> Json:
-    """The y axis cut to the target and to each line without its first third, which lies far from it in learning."""
+    """The y axis cut to the target and to each long line but for its first third, which in learning is far off."""
     lines = [_finite(series.y) for series in chart.series if series.name != TARGET]
     targets = [y for series in chart.series if series.name == TARGET for y in _finite(series.y)]
-    early = [y for line in lines for y in line[: len(line) // 3]]
-    late = [y for line in lines for y in line[len(line) // 3 :]]
+    cuts = [len(line) // 3 if len(line) > FEW else 0 for line in lines]
+    early = [y for line, cut in zip(lines, cuts, strict=True) for y in line[:cut]]
+    late = [y for line, cut in zip(lines, cuts, strict=True) for y in line[cut:]]
     if not targets or not early or chart.log_y:
         return {}
     rising = statistics.median(early) < statistics.median(late)
@@ -51,7 +53,8 @@ def _cut(low: float, high: float, known: Sequence[float], corner: tuple[float, f
     beyond = [value for value in known if not low <= value <= high]
     if not beyond or high <= low:
         return {}
-    told = f"{len(beyond)} of {len(known)} values lie beyond, from {min(beyond):.3g} to {max(beyond):.3g}"
+    where = f"from {min(beyond):.3g} to {max(beyond):.3g}" if len(beyond) > 1 else f"at {beyond[0]:.3g}"
+    told = f"{len(beyond)} of {len(known)} values {'lie' if len(beyond) > 1 else 'lies'} beyond, {where}"
     x, y = corner
     place = {"x": x, "y": y, "xanchor": "left" if x < 0.5 else "right", "yanchor": "bottom" if y < 0.5 else "top"}
     look = {"showarrow": False, "bgcolor": "var(--page)", "font": {"size": 12, "color": "var(--soft)"}}
