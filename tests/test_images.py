@@ -175,6 +175,14 @@ def test_vgg_starts_as_glorot_proposed() -> None:
             assert not layer.bias.any()
 
 
+def test_vgg_can_begin_without_guesses() -> None:
+    torch.manual_seed(0)
+    *others, last = VGG.configured("tiny", last_deviation=0.01).model().parameters()
+    assert not last.any()
+    assert float(others[-1].detach().std()) == pytest.approx(0.01, rel=0.05)
+    assert float(others[-3].detach().std()) > 0.02, "the layer before it is Glorot's"
+
+
 def test_residual_starts_as_he_proposed() -> None:
     torch.manual_seed(0)
     model = Residual.configured("tiny").model()

@@ -42,12 +42,14 @@ class VGGNetwork(nn.Module):
         logits: Tensor = self.dense(self.stages(self.normalise(image)).flatten(1))
         return logits
 
-    def initialise(self, gain: float) -> None:
+    def initialise(self, gain: float, last_deviation: float | None) -> None:
         """Glorot's, with which the authors found that the deep network needs no shallower one to start from."""
         for module in self.modules():
             if isinstance(module, nn.Conv2d | nn.Linear):
                 nn.init.xavier_uniform_(module.weight, gain)
                 nn.init.zeros_(module.bias)  # type: ignore[arg-type]
+        if last_deviation is not None:
+            nn.init.normal_(self.dense[-1].weight, std=last_deviation)  # type: ignore[arg-type]
 
 
 def _stage(channels: int, width: int, depth: int) -> nn.Sequential:
@@ -95,6 +97,7 @@ class VGG(ImageClassifier):
             **THUMBNAILS,
             "batch": 64,  # as many pictures a second as 128, and twice the updates
             "weight_gain": 2**0.5,  # with 1, what comes out of nineteen layers is too faint to learn from for long
+            "last_deviation": 0.01,  # with Glorot's, logits begin so far apart that guesses are unlearnt first
             "learning_rate": 0.02,
             "warm_up": 0.05,
             "clip_norm": 2.0,  # nothing else keeps so deep a network in bounds
@@ -104,6 +107,7 @@ class VGG(ImageClassifier):
     configuration: str = "E"  # a column of the paper's table: A has 11 layers, B 13, D 16 and E 19
     dropout: float = 0.5
     weight_gain: float = 1.0
+    last_deviation: float | None = None  # of the last layer's weights; None is Glorot's, as for all others
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -113,5 +117,5 @@ class VGG(ImageClassifier):
     def network(self) -> nn.Module:
         depths = _DEPTHS[self.configuration]
         network = VGGNetwork(depths, self.side, self.classes, self.shrink, self.dropout, self.channels_last)
-        network.initialise(self.weight_gain)
+        network.initialise(self.weight_gain, self.last_deviation)
         return network
