@@ -185,3 +185,10 @@ def test_the_id_of_a_spec_depends_on_what_it_says_alone() -> None:
     assert RunSpec.from_json(json.loads(json.dumps(spec.to_json()))) == spec
     with pytest.raises(UnknownName, match="did you mean preset"):
         RunSpec.from_json({"workload": "vgg", "prset": "tiny"})
+
+
+def test_a_folder_of_data_is_one_however_it_was_typed() -> None:
+    """A shell that completes names adds a slash."""
+    typed = {RunSpec(workload="autoenc", data=data).id for data in ("mnist", "mnist/", "./mnist", "mnist//")}
+    assert len(typed) == 1
+    assert RunSpec(workload="autoenc", data="other/mnist").id not in typed

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import os.path
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -47,6 +48,8 @@ class RunSpec:
             value = getattr(self, name)
             if value is not None and value < least:
                 raise BadOption(f"{name} must be at least {least}, not {value}")
+        if self.data:
+            object.__setattr__(self, "data", os.path.normpath(self.data))  # "mnist/" is no other run than "mnist"
         if self.cores is not None:
             object.__setattr__(self, "cores", tuple(self.cores))  # JSON has lists alone
             if not self.cores or min(self.cores) < 0:

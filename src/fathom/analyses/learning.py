@@ -132,7 +132,7 @@ def _runs_of(records: Sequence[Record]) -> list[Run]:
 def _thing(record: Record) -> str:
     """A workload and what it learns from: a folder, the game that it plays, or what is invented for it."""
     spec = record.spec
-    data = spec.data.rstrip("/").rpartition("/")[2] if spec.data else spec.options.get("game", "synthetic data")
+    data = spec.data.rpartition("/")[2] if spec.data else spec.options.get("game", "synthetic data")
     return f"{spec.workload} on {data}"
 
 
