@@ -41,7 +41,7 @@ class Learner:
     @property
     def parameters(self) -> int:
         """Weights that are learnt."""
-        return sum(parameter.numel() for parameter in self.state.model.parameters())
+        return sum(weight.numel() for weight in self.state.weights)
 
     def train(self, told: Callable[[int], None]) -> tuple[float, int]:
         """One round; gives its mean loss and the items it took. told() hears of every step done so far."""

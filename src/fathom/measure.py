@@ -120,7 +120,7 @@ def _judged(
         losses=[float(loss) for loss in results] if training else [],
         answers=answers[:SHOWN_ANSWERS],
         items_per_step=session.items_per_step,
-        parameters=sum(parameter.numel() for parameter in session.state.model.parameters()),
+        parameters=sum(weight.numel() for weight in session.state.weights),
         peak_host_bytes=_peak_host_bytes(),
         peak_device_bytes=peak_device_bytes,
         profile=profile,

@@ -125,7 +125,7 @@ def profile(
     with Session(spec, workload).setup() as session:
         session.run(WARMUP)
         found = profiled(session, trace_out=trace_out)
-        parameters = sum(parameter.numel() for parameter in session.state.model.parameters())
+        parameters = sum(weight.numel() for weight in session.state.weights)
         return Record(
             spec=_told_apart(spec, workload, parameters),
             machine=fingerprint(session.device),

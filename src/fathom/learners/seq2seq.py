@@ -43,7 +43,7 @@ class TranslationLearner(ReplayingLearner):
         # a mean over few steps at first, so that the weights it began with are soon forgotten
         new = max(1 - self.averaging, 9 / (10 + self.steps_done)) if self.averaging else 1.0
         with torch.no_grad():
-            torch._foreach_lerp_(list(self.mean.parameters()), list(self.state.model.parameters()), new)
+            torch._foreach_lerp_(list(self.mean.parameters()), list(self.state.weights), new)
         return loss
 
     def candidate(self) -> State:
