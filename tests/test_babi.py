@@ -77,8 +77,8 @@ def test_the_last_tenth_of_training_is_for_validation(tmp_path: Path) -> None:
     places = [*["attic", "cellar"] * 13, "moon"]
     train = "".join(f"1 Ada went to the {place}.\n2 Where is Ada?\t{place}\t1\n" for place in places)
     write_task(tmp_path, train, STORY)
-    splits = {split: babi.read(tmp_path, split) for split in ("train", "valid", "test")}
-    assert {split: len(stories) for split, stories in splits.items()} == {"train": 25, "valid": 2, "test": 3}
+    splits = {split: babi.read(tmp_path, split) for split in ("train", "kept", "valid", "test")}
+    assert [len(stories) for stories in splits.values()] == [27, 25, 2, 3]
     assert [spelled(splits["valid"], item)[2] for item in range(2)] == ["cellar", "moon"]
     assert splits["train"].vocabulary == splits["test"].vocabulary, "a word has one number in every split"
     assert len({stories.columns["story"].shape[1:] for stories in splits.values()}) == 1
@@ -237,10 +237,12 @@ REAL_SIZES = [
 
 @pytest.mark.parametrize("task", range(1, 21))
 def test_real_tasks(task: int) -> None:
-    train, valid, test = (babi.read(real_data("babi"), split, task=task) for split in ("train", "valid", "test"))
-    assert (len(train), len(valid), len(test)) == (900, 100, 1000)
+    train, kept, valid, test = (
+        babi.read(real_data("babi"), split, task=task) for split in ("train", "kept", "valid", "test")
+    )
+    assert (len(train), len(kept), len(valid), len(test)) == (1000, 900, 100, 1000)
     assert (len(test.vocabulary), *test.columns["story"].shape[1:]) == REAL_SIZES[task - 1]
-    for stories in (train, valid, test):
+    for stories in (train, kept, valid, test):
         assert_sound(stories)
 
 

@@ -160,8 +160,10 @@ def test_options_may_be_chosen_by_questions_that_are_neither_trained_on_nor_the_
     attic, cellar = (f"1 Ada went to the {room}.\n2 Where is Ada?\t{room}\t1\n" for room in ("attic", "cellar"))
     for part, text in {"train": attic * 18 + cellar * 2, "test": attic}.items():
         (tmp_path / f"qa1_{babi.TASKS[0]}_{part}.txt").write_text(text)
-    stories = Memnet.configured("tiny", judged_on="valid").held_out(tmp_path, None)
+    choosing, final = (Memnet.configured("tiny", judged_on=judged_on) for judged_on in ("valid", "test"))
+    stories = choosing.held_out(tmp_path, None)
     assert [stories.vocabulary[answer] for answer in stories.columns["answer"]] == ["cellar", "cellar"]
+    assert [len(workload.real(tmp_path)) for workload in (choosing, final)] == [18, 20]
 
 
 def test_joint_training_is_one_network_judged_task_by_task(tmp_path: Path) -> None:
@@ -208,6 +210,8 @@ def test_nobody_said_what_would_be_good_in_validation(options: dict[str, Any], t
     assert quality.metric == f"{tested.metric}, in validation"
     assert "the last tenth of the training questions" in quality.protocol
     assert "test questions" not in quality.protocol
+    assert "all training questions are learnt" in tested.protocol
+    assert "all training questions" not in quality.protocol
 
 
 def test_one_task_is_not_learnt_jointly(tmp_path: Path) -> None:

@@ -68,9 +68,9 @@ class Stories(InMemory):
 
 
 def read(folder: Path, split: str = "train", *, task: int = 1, subset: str = "en", capacity: int = 50) -> Stories:
-    """The train (first 90 % of the training file), valid (the rest) or test questions of a task, or of all (0).
+    """The train or test questions of a task, or of all (0); kept is the first nine tenths of train, valid the rest.
 
-    Vocabulary and shapes come from all three, so that the splits agree; a question sees the last `capacity` sentences.
+    Vocabulary and shapes come from all of them, so that splits agree; a question sees the last `capacity` sentences.
     """
     place = _subset_folder(folder, subset)
     tasks = [_splits(place, number, capacity) for number in (range(1, len(TASKS) + 1) if task == 0 else [task])]
@@ -79,7 +79,7 @@ def read(folder: Path, split: str = "train", *, task: int = 1, subset: str = "en
             raise DataError.at(place, f"too few training questions of task {number} to hold out a tenth for validation")
 
     def numbered(some: Sequence[dict[str, list[Question]]], each: Sequence[Stories] = ()) -> Stories:
-        everything = [question for splits in some for part in splits.values() for question in part]
+        everything = [question for splits in some for part in ("train", "test") for question in splits[part]]
         return _numbered([question for splits in some for question in splits[split]], everything, each=each)
 
     return numbered(tasks, [numbered([splits]) for splits in tasks] if task == 0 else ())
@@ -90,7 +90,7 @@ def _splits(place: Path, number: int, capacity: int) -> dict[str, list[Question]
         read_file(place / f"qa{number}_{TASKS[number - 1]}_{part}.txt", capacity) for part in ("train", "test")
     )
     kept = len(training) - len(training) // 10
-    return {"train": training[:kept], "valid": training[kept:], "test": testing}
+    return {"train": training, "kept": training[:kept], "valid": training[kept:], "test": testing}
 
 
 def synthetic(seed: int, *, memory: int = 10, words: int = 6, items: int = 2000) -> Stories:
