@@ -274,6 +274,6 @@ def test_real_joint() -> None:
 
 def test_real_ten_thousand_lack_one_file() -> None:
     train = babi.read(real_data("babi"), task=1, subset="en-10k")
-    assert len(train) == 9000
+    assert len(train) == 10_000
     with pytest.raises(DataError, match=r"en-10k/qa3_three-supporting-facts_train\.txt: no such file"):
         babi.read(real_data("babi"), task=3, subset="en-10k")
