@@ -7,14 +7,11 @@ from dataclasses import replace
 
 import pytest
 import torch
-from torch import Tensor, nn
 
 from fathom import registry
-from fathom.dataset import Batch
 from fathom.learners.guarded import GuardedLearner
 from fathom.session import Session
 from fathom.spec import RunSpec
-from fathom.workloads.alexnet import AlexNet
 
 SPEC = RunSpec(workload="alexnet", preset="tiny", device="cpu", learn=True)
 
@@ -53,35 +50,3 @@ def test_the_mean_is_of_what_counted_unless_too_little_did(lost: int, steps: int
         learner = registry.learner("alexnet")(session, None)
     losses = [torch.tensor(math.nan if step < lost else 2.0) for step in range(steps)]
     assert learner.mean_loss(losses) == pytest.approx(mean, nan_ok=True)
-
-
-def test_a_process_whose_first_update_is_lost_goes_on_with_other_algorithms(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As a GPU does whose quickest convolutions give no numbers."""
-    monkeypatch.setattr(torch.backends.cudnn, "deterministic", False)
-    monkeypatch.setattr(torch.backends.cudnn, "benchmark", True)
-    healthy = AlexNet.loss
-
-    def loss(self: AlexNet, model: nn.Module, batch: Batch) -> Tensor:
-        return healthy(self, model, batch) * (1.0 if torch.backends.cudnn.deterministic else math.nan)
-
-    monkeypatch.setattr(AlexNet, "loss", loss)
-    with Session(SPEC).setup() as session:
-        learner = registry.learner("alexnet")(session, None)
-        losses = [float(learner.step()) for _ in range(3)]
-        assert [math.isfinite(each) for each in losses] == [False, True, True]
-        assert all(bool(each.isfinite().all()) for each in session.state.model.parameters())
-        assert learner.notes() == [
-            "updates left out, as their gradients were not finite: 1",
-            "a first update was lost, and cuDNN's deterministic algorithms were used from there on",
-        ]
-
-
-def test_an_update_lost_later_is_no_reason_to_change_algorithms(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.backends.cudnn, "deterministic", False)
-    with Session(SPEC).setup() as session:
-        learner = registry.learner("alexnet")(session, None)
-        learner.step()
-        monkeypatch.setattr(AlexNet, "loss", lambda *_: session.state.weights[0].sum() * math.nan)
-        learner.step()
-        assert len(learner.notes()) == 1
-        assert not torch.backends.cudnn.deterministic

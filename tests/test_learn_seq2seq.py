@@ -24,6 +24,7 @@ from fathom.learners.seq2seq import TranslationLearner, batches
 from fathom.session import Session
 from fathom.spec import RunSpec
 from fathom.workload import Output
+from fathom.workloads._translator import Translator
 from fathom.workloads.seq2seq import Seq2Seq, bleu
 
 LEARNING = {"solver": "adam", "learning_rate": 0.004, "warmup": 20, "target_language": "de", "clip_norm": 1.0}
@@ -61,10 +62,12 @@ def test_it_learns_to_reverse_sequences_it_has_not_seen(tmp_path: Path, monkeypa
             workload="seq2seq", preset="tiny", device="cpu", learn=True, data=str(folder), rounds=20, options=options
         )
     )
-    scores, translations = learnt(record).exhibits
+    scores, translations, looks = learnt(record).exhibits
     assert [row[0] for row in scores.rows] == ["greedy", "beam of 1"]
     assert learnt(record).quality == pytest.approx(100.0), "every one of the 200, exactly"
     assert all(line == reference for _, line, reference in translations.rows)
+    for row in looks.rows:
+        assert sum(row[1:]) == pytest.approx(1, abs=0.03), "all attention is told, but for rounding"
 
 
 def test_a_killed_run_goes_on_to_the_very_same_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -154,12 +157,39 @@ def test_quality_is_sacrebleus_of_the_raw_text(tmp_path: Path) -> None:
         parrot = Parrot(**vars(session.workload))
         object.__setattr__(parrot, "said", said)
         found = parrot.evaluate(session.state, parrot.held_out(folder, session.state.source))
-        scores, shown = parrot.exhibits(session.state, parrot.held_out(folder, session.state.source))
+        scores, shown, _ = parrot.exhibits(session.state, parrot.held_out(folder, session.state.source))
     assert found == sacrebleu.corpus_bleu(list(said), [references]).score
     assert [row[2] for row in scores.rows] == [found, found]
     assert "case:mixed" in scores.rows[0][3]
     assert "tok:13a" in scores.rows[0][3]
     assert shown.rows[1] == ["a b", said[1], references[1]], "the reference is the text, whatever words are known"
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_where_it_looks_is_told_in_the_order_of_the_sentences(
+    reverse: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A network that looks at the letter it is to write, and at the last one for EOS."""
+    lines = [("a b c d e f g h i j", "a b c d e f g h i j"), ("e d c b a", "e d c b a")]
+    options = {"target_language": "de", "reverse_source": reverse, "source_length": 12, "target_length": 14}
+    spec = RunSpec(
+        workload="seq2seq", preset="tiny", device="cpu", data=str(write(tmp_path, train=lines)), options=options
+    )
+
+    def looks(self: Translator, source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        last = source.flip(1) if reverse else source
+        ends = last.gather(1, (last != PAD).cumsum(1).argmax(1, keepdim=True))
+        wanted = torch.where(target == EOS, ends, target)
+        return (wanted.unsqueeze(2) == source.unsqueeze(1)).float()
+
+    monkeypatch.setattr(Translator, "looks", looks)
+    with Session(spec).setup() as session:
+        workload = session.workload
+        assert isinstance(workload, Seq2Seq)
+        found = workload.looks_by_fifth(session.state, session.state.source)
+    # written fifths of the first are abc de fg hi j., of the second ed c b a . with the dot for EOS
+    expected = [[3, 2, 0, 0, 0], [0, 1, 2, 0, 0], [0, 0, 1, 2, 0], [0, 0, 0, 1, 2], [0, 0, 0, 0, 3]]
+    torch.testing.assert_close(found, torch.tensor([[n / sum(row) for n in row] for row in expected]))
 
 
 def test_bleu_by_hand() -> None:

@@ -62,8 +62,34 @@ def test_a_finding_shows_every_seed() -> None:
     assert {row["what"] for row in rows(finding, 1)} == {"seq2seq on multi30k"}, "both learnt in the same way"
     (chart,) = finding.charts
     assert [series.name for series in chart.series] == ["seed 0", "seed 1", "target"]
-    assert len(finding.pictures) == 2
     assert learning.analyse([]).summary.startswith("Nothing to answer from")
+
+
+def table_of(seed: int, error: float, answer: str = "attic", title: str = "Errors") -> Record:
+    columns, rows = ["task", "published", "error", "loss", "asked"], [["one", 13.9, error, None, answer]]
+    return run_of(seed, learnt(exhibits=[Exhibit(title=title, columns=columns, rows=rows), PICTURE]))
+
+
+def test_tables_of_several_seeds_are_one_with_the_spread_of_what_differs() -> None:
+    finding = learning.analyse([table_of(2, 12.0), table_of(0, 10.0), table_of(1, 14.0)])
+    (table,) = finding.tables[2:]
+    assert table.title == "seq2seq on multi30k, 3 seeds, median (least to most): Errors"
+    assert table.rows == [["one", 13.9, "12 (10 to 14)", None, "attic"]]
+    assert [picture.title for picture in finding.pictures] == ["seq2seq on multi30k, seed 0: Samples"]
+    assert "pictures and tables are the first one's" in finding.notes[-1]
+
+
+def test_tables_that_differ_in_more_than_numbers_are_the_first_seeds() -> None:
+    for other in (table_of(1, 14.0, answer="cellar"), table_of(1, 14.0, title="Others"), run_of(1)):
+        (table,) = learning.analyse([other, table_of(0, 10.0)]).tables[2:]
+        assert table.title == "seq2seq on multi30k, seed 0: Errors"
+        assert table.rows == [["one", 13.9, 10.0, None, "attic"]]
+
+
+def test_a_single_run_shows_what_it_has() -> None:
+    finding = learning.analyse([table_of(4, 10.0)])
+    assert [table.title for table in finding.tables[2:]] == ["seq2seq on multi30k, seed 4: Errors"]
+    assert not any("first one's" in note for note in finding.notes)
 
 
 def test_runs_of_other_options_are_other_things_and_not_other_seeds() -> None:

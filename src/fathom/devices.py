@@ -62,12 +62,3 @@ def set_arithmetic(precision: str, algorithms: int) -> None:
     torch.backends.cudnn.allow_tf32 = precision == "tf32"
     torch.backends.cudnn.benchmark = True  # shapes never change here: let cuDNN try its algorithms once
     torch.backends.cudnn.benchmark_limit = algorithms
-
-
-def take_other_algorithms() -> None:
-    """Those that cuDNN calls deterministic, in its own order: for where the quickest that it found cannot be trusted.
-
-    Turning its search off would not do: what it has found for a shape is used as long as the process lives.
-    """
-    torch.backends.cudnn.deterministic = True
-    torch.backends.cudnn.benchmark = False

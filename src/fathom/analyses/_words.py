@@ -1,7 +1,8 @@
-"""How findings say alike: names in a row, the ends of a range, a part in percent, and that there is no answer."""
+"""How findings say alike: names in a row, ends and middle of a range, a part in percent, and that nothing is known."""
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Iterable, Mapping, Sequence
 
 from fathom.analysis import Finding
@@ -16,6 +17,12 @@ def least_and_most(values: Mapping[str, float], style: str) -> str:
     """Two numbers, and whose they are."""
     ends = dict.fromkeys((min(values, key=lambda name: values[name]), max(values, key=lambda name: values[name])))
     return " to ".join(f"{values[name]:{style}} ({name})" for name in ends)
+
+
+def spread(values: Sequence[float]) -> str:
+    """32 (31 to 33): the median, the least and the most."""
+    middle = f"{statistics.median(values):.4g}"
+    return middle if len(values) == 1 else f"{middle} ({min(values):.4g} to {max(values):.4g})"
 
 
 def in_percent(part: float | None) -> float | None:

@@ -7,8 +7,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fathom.analyses._words import listed, unanswered
+from fathom.analyses._exhibits import shown
+from fathom.analyses._words import listed, spread, unanswered
 from fathom.analysis import Cell, Chart, Finding, Picture, Series, Table
+from fathom.lesson import Exhibit
 from fathom.record import SHARED, Learning, Point, Record
 from fathom.setting import last_attempts, workload_order
 
@@ -27,10 +29,6 @@ class Run:
     @property
     def name(self) -> str:
         return f"{self.thing} ({self.way})" if self.way else self.thing
-
-    @property
-    def title(self) -> str:
-        return f"{self.name}, seed {self.record.spec.seed}"
 
     @property
     def failed(self) -> bool:
@@ -85,6 +83,11 @@ class Lesson:
         return self.judged is None or self.judged.target is not None
 
     @property
+    def exhibits(self) -> list[Exhibit]:
+        by_seed = {run.record.spec.seed: run.learning.exhibits for run in self.good}
+        return shown(self.name, by_seed) if by_seed else []
+
+    @property
     def failures(self) -> str:
         count = len(self.runs) - len(self.good)
         return f", {count} failed" if count else ""
@@ -98,19 +101,16 @@ def analyse(records: Sequence[Record]) -> Finding:
     names = dict.fromkeys(run.name for run in runs)
     lessons = [Lesson(name, [run for run in runs if run.name == name]) for name in names]
     good = [run for run in runs if not run.failed]
+    exhibits = [exhibit for lesson in lessons for exhibit in lesson.exhibits]
+    tables = [Table(title=each.title, columns=each.columns, rows=each.rows) for each in exhibits if each.columns]
     return Finding(
         question="learning",
         title=TITLE,
         summary=_summary(lessons),
-        tables=[_lessons(lessons), _every_run(runs), *_exhibits(good)],
+        tables=[_lessons(lessons), _every_run(runs), *tables],
         charts=_charts(runs),
-        pictures=[
-            Picture(title=f"{run.title}: {exhibit.title}", png=exhibit.png)
-            for run in good
-            for exhibit in run.learning.exhibits
-            if exhibit.png
-        ],
-        notes=[*_protocols(good), *_shared(lessons), *_passed_over(len(asked) - len(runs))],
+        pictures=[Picture(title=each.title, png=each.png) for each in exhibits if each.png],
+        notes=[*_protocols(good), *_first_seeds(lessons), *_shared(lessons), *_passed_over(len(asked) - len(runs))],
     )
 
 
@@ -175,12 +175,13 @@ def _lessons(lessons: Sequence[Lesson]) -> Table:
 def _lesson(lesson: Lesson) -> list[Cell]:
     judged, alone = lesson.judged, _alone(lesson.arrived)
     reached = f"{len(lesson.arrived)} of {len(lesson.runs)}{lesson.failures}"
+    qualities = [run.learning.quality for run in lesson.good if run.learning.quality is not None]
     items = _median(run.arrival.items for run in lesson.arrived if run.arrival)
     return [
         lesson.name,
         f"{judged.metric} ({judged.unit})" if judged else None,
         judged.target if judged else None,
-        _spread([run.learning.quality for run in lesson.good if run.learning.quality is not None]),
+        spread(qualities) if qualities else None,
         reached if lesson.has_target else f"no target{lesson.failures}",
         _median(run.arrival.seconds for run in alone if run.arrival),
         None if items is None else round(items),
@@ -197,13 +198,6 @@ def _alone(runs: Sequence[Run]) -> list[Run]:
 def _median(values: Iterable[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return statistics.median(known) if known else None
-
-
-def _spread(values: Sequence[float]) -> str | None:
-    if not values:
-        return None
-    middle = f"{statistics.median(values):.4g}"
-    return middle if len(values) == 1 else f"{middle} ({min(values):.4g} to {max(values):.4g})"
 
 
 def _kilo(joules: float | None) -> float | None:
@@ -238,15 +232,6 @@ def _outcome(run: Run) -> str:
     said += [f"went on after {kills} kill{'s' if kills > 1 else ''}"] if kills else []
     said += ["shared the GPU"] if run.shared else []
     return "; ".join(said)
-
-
-def _exhibits(runs: Sequence[Run]) -> list[Table]:
-    return [
-        Table(title=f"{run.title}: {exhibit.title}", columns=exhibit.columns, rows=exhibit.rows)
-        for run in runs
-        for exhibit in run.learning.exhibits
-        if exhibit.columns
-    ]
 
 
 def _charts(runs: Sequence[Run]) -> list[Chart]:
@@ -296,6 +281,12 @@ def _protocols(runs: Sequence[Run]) -> list[str]:
         "reached the target, or the last, where a protocol says how long to train. Medians of what it took to the "
         f"target are of the runs that reached it. Energy is what was counted by {' or '.join(metered)}.",
     ]
+
+
+def _first_seeds(lessons: Sequence[Lesson]) -> list[str]:
+    if all(len(lesson.good) < 2 or not lesson.exhibits for lesson in lessons):
+        return []
+    return ["Where seeds differ in more than numbers, pictures and tables are the first one's; records hold them all."]
 
 
 def _shared(lessons: Sequence[Lesson]) -> list[str]:

@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fathom.devices import take_other_algorithms
 from fathom.learner import Learner
 from fathom.session import Session
 
@@ -26,23 +25,7 @@ class GuardedLearner(Learner):
         super().__init__(session, held_out)
         assert self.state.optimizer is not None
         self._left_out = torch.zeros((), dtype=torch.long, device=self.state.device)
-        self._begun = False  # in this process
-        self._changed = False  # to other algorithms, in this process or one before
         self.state.optimizer.register_step_pre_hook(self._only_finite)
-
-    def step(self) -> Tensor:
-        """The first of a process is looked at: weights that were finite so far are not to blame if it is lost.
-
-        Seen on an H200 with others at work on it: in bfloat16 a process lost its numbers in a round in which the
-        process before it had kept them. What the two need not share is the algorithms that cuDNN found quickest.
-        """
-        before = 0 if self._begun else int(self._left_out)
-        loss = super().step()
-        if not self._begun and int(self._left_out) > before:
-            take_other_algorithms()
-            self._changed = True
-        self._begun = True
-        return loss
 
     def mean_loss(self, losses: Sequence[Tensor]) -> float:
         """Of those steps that counted."""
@@ -53,18 +36,14 @@ class GuardedLearner(Learner):
 
     def notes(self) -> list[str]:
         updates = int(self._left_out)
-        notes = [f"updates left out, as their gradients were not finite: {updates}"] if updates else []
-        if self._changed:
-            notes += ["a first update was lost, and cuDNN's deterministic algorithms were used from there on"]
-        return notes
+        return [f"updates left out, as their gradients were not finite: {updates}"] if updates else []
 
     def state_dict(self) -> dict[str, Any]:
-        return {**super().state_dict(), "left_out": int(self._left_out), "changed": self._changed}
+        return {**super().state_dict(), "left_out": int(self._left_out)}
 
     def load_state_dict(self, kept: dict[str, Any]) -> None:
         super().load_state_dict(kept)
         self._left_out.fill_(kept["left_out"])
-        self._changed = kept["changed"]
 
     def _only_finite(self, *_: Any) -> None:
         """Decided on the device, so that the host need not wait."""

@@ -292,7 +292,6 @@ class MemnetLearner(Learner):
                 part.label,
                 round(error, 1),
                 printed[str(part.number)][variant] if part.number and printed else None,
-                int(chosen[part.group]),
                 round(float(loss[part.group]), 4),
                 round(float(starts.median()), 1),
                 round(float(starts.min()), 1),
@@ -302,8 +301,8 @@ class MemnetLearner(Learner):
         if len(rows) > 1:
             mean = [round(float(errors.quantile(0.5, dim=1).mean()), 1), round(float(errors.amin(1).mean()), 1)]
             theirs = printed["mean_1k"][variant] if printed else None
-            rows.append(["mean", round(sum(found) / len(found), 1), theirs, None, None, *mean])
-        columns = ["task", "error (%)", "published (%)", "start", "training loss", "median start (%)", "least (%)"]
+            rows.append(["mean", round(sum(found) / len(found), 1), theirs, None, *mean])
+        columns = ["task", "error (%)", "published (%)", "training loss", "median start (%)", "least (%)"]
         asked, chosen_by = f"the {self.memnet.judged_on} questions", "the one with the least training loss counts"
         title = f"Errors on {asked}; of {self.starts} starts {chosen_by}"
         looks = [self._looked(part, int(chosen[part.group])) for part in self.parts if part.number in (*SHOWN, None)]

@@ -49,9 +49,13 @@ class AdditiveAttention(nn.Module):
         self.score = nn.Linear(hidden, 1, bias=False)
 
     def forward(self, query: Tensor, memory: Memory) -> Tensor:
+        weights = self.weights(query, memory).unsqueeze(1)
+        return torch.bmm(weights.to(memory.values.dtype), memory.values).squeeze(1)
+
+    def weights(self, query: Tensor, memory: Memory) -> Tensor:
         score = self.score(torch.tanh(memory.keys + self.query(query).unsqueeze(1))).squeeze(2)
-        weights = (score + memory.penalty).softmax(1)
-        return torch.bmm(weights.unsqueeze(1).to(memory.values.dtype), memory.values).squeeze(1)
+        weights: Tensor = (score + memory.penalty).softmax(1)
+        return weights
 
 
 class Translator(nn.Module):
@@ -97,14 +101,27 @@ class Translator(nn.Module):
     def forward(self, source: Tensor, target: Tensor) -> Tensor:
         """Logits for every target word, given the true words before it; the source is padded on the left."""
         memory, state = self.encode(source)
-        before = F.pad(target[:, :-1], (1, 0), value=GO)
         tops: list[Tensor] = []
         contexts: list[Tensor] = []
-        for word in self.dropout(self.target_embedding(before)).to(memory.keys.dtype).unbind(1):
+        for word in self._before(target).to(memory.keys.dtype).unbind(1):
             state, context = self.step(word, state, memory)
             tops.append(state.hidden[-1])
             contexts.append(context)
         return self.predict(torch.stack(tops, 1), torch.stack(contexts, 1))
+
+    def looks(self, source: Tensor, target: Tensor) -> Tensor:
+        """How much attention each step of the writing pays to each word as read, given the true words: [B, T, S]."""
+        memory, state = self.encode(source)
+        looks: list[Tensor] = []
+        for word in self._before(target).to(memory.keys.dtype).unbind(1):
+            looks.append(self.attention.weights(state.hidden[-1], memory))
+            state, _ = self.step(word, state, memory)
+        return torch.stack(looks, 1)
+
+    def _before(self, target: Tensor) -> Tensor:
+        """The embedded word before each word of the target."""
+        embedded: Tensor = self.dropout(self.target_embedding(F.pad(target[:, :-1], (1, 0), value=GO)))
+        return embedded
 
     def encode(self, source: Tensor) -> tuple[Memory, DecoderState]:
         """Reads the source; the decoder starts from the encoder's last state, layer by layer."""

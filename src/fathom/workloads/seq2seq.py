@@ -29,6 +29,7 @@ from fathom.workloads._translator import Translator, beam_search, greedy
 
 EVALUATED = 1000  # sentences at once
 SHOWN = 8  # of the translations, in the report
+FIFTHS = ("first", "second", "third", "fourth", "last")
 SOLVERS = ("sgd", "adam")
 
 
@@ -188,7 +189,7 @@ class Seq2Seq(Workload):
         return bleu(self.translated(state, held_out, self.beam), _references(held_out))[0]
 
     def exhibits(self, state: State, held_out: wmt.ParallelText) -> list[Exhibit]:
-        """What searching is worth, and the first translations beside those of people."""
+        """What searching is worth, the first translations beside those of people, and where the writing looks."""
         simple, searched = (self.translated(state, held_out, beam) for beam in (1, self.beam))
         order = "from the last word to the first" if self.reverse_source else "from the first word to the last"
         found = {"greedy": simple, f"beam of {self.beam}": searched}
@@ -196,10 +197,28 @@ class Seq2Seq(Workload):
         columns = ["decoding", "source is read", "BLEU", "sacrebleu's signature"]
         beside = zip(held_out.texts(), searched, strict=True)
         shown = [[source, line, reference] for (source, reference), line in beside][:SHOWN]
+        looks = zip(FIFTHS, self.looks_by_fifth(state, held_out).tolist(), strict=True)
         return [
             Exhibit(title="BLEU by greedy decoding and by beam search", columns=columns, rows=rows),
             Exhibit(title="Translations of the test set", columns=["source", "translation", "reference"], rows=shown),
+            Exhibit(
+                title="While each fifth of a sentence is written, the attention that the source's fifths get",
+                columns=["written", *(f"{fifth} fifth" for fifth in FIFTHS)],
+                rows=[[f"{fifth} fifth", *(round(look, 2) for look in row)] for fifth, row in looks],
+            ),
         ]
+
+    def looks_by_fifth(self, state: State, text: wmt.ParallelText) -> Tensor:
+        """Mean attention to each fifth of the sources (across), in their own order, over each of the targets (down)."""
+        translator, parts = cast(Translator, state.model), len(FIFTHS)
+        total, words = torch.zeros(parts, parts), torch.zeros(parts, 1)
+        for batch in once(text, EVALUATED, state.device):
+            looks = translator.looks(self.arranged(batch["source"]), batch["target"]).float()
+            written, read = _parts(batch["target"], parts), self.arranged(_parts(batch["source"], parts))
+            down, across = (F.one_hot(side, parts + 1)[:, :, 1:].float() for side in (written, read))
+            total += torch.einsum("btp,bts,bsq->pq", down, looks, across).cpu()
+            words += down.sum((0, 1)).unsqueeze(1).cpu()
+        return total / words
 
     def arranged(self, source: Tensor) -> Tensor:
         """The source as the encoder reads it: padding first, then the words, from the last to the first."""
@@ -217,6 +236,13 @@ def bleu(translations: Sequence[str], references: Sequence[str]) -> tuple[float,
 
 def _references(text: wmt.ParallelText) -> list[str]:
     return [reference for _, reference in text.texts()]
+
+
+def _parts(sentences: Tensor, parts: int) -> Tensor:
+    """For every word which part of its sentence it belongs to, from 1 on; padding stays what it is."""
+    there = sentences != PAD
+    place = torch.arange(sentences.shape[1], device=sentences.device)
+    return torch.where(there, parts * place // there.sum(1, keepdim=True).clamp(min=1) + 1, PAD)
 
 
 def _right_aligned(source: Tensor) -> Tensor:
