@@ -20,9 +20,9 @@ def least_and_most(values: Mapping[str, float], style: str) -> str:
 
 
 def spread(values: Sequence[float]) -> str:
-    """32 (31 to 33): the median, the least and the most."""
-    middle = f"{statistics.median(values):.4g}"
-    return middle if len(values) == 1 else f"{middle} ({min(values):.4g} to {max(values):.4g})"
+    """32 (31 to 33): the median, the least and the most; 32 where they are the same."""
+    middle, least, most = (f"{of(values):.4g}" for of in (statistics.median, min, max))
+    return middle if least == most else f"{middle} ({least} to {most})"
 
 
 def in_percent(part: float | None) -> float | None:
