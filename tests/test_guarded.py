@@ -24,20 +24,43 @@ def test_networks_without_norms_are_guarded(name: str) -> None:
 @pytest.mark.parametrize("clip_norm", [None, 1.0])
 def test_one_gradient_that_is_lost_costs_one_update_and_no_weight(clip_norm: float | None) -> None:
     """Clipping by a norm that is not finite would spread it over every weight."""
-    with Session(replace(SPEC, options={"clip_norm": clip_norm})).setup() as session:
+    options = {"clip_norm": clip_norm, "momentum": 0.0, "weight_decay": 0.0}
+    with Session(replace(SPEC, options=options)).setup() as session:
         learner = registry.learner("alexnet")(session, None)
-        model = session.state.model
-        weight = next(model.parameters())
+        weight = session.state.weights[0]
         learner.step()
-        before = weight.detach().clone()
+        before = [each.detach().clone() for each in session.state.weights]
         hook = weight.register_hook(lambda gradient: gradient * float("inf"))  # type: ignore[no-untyped-call]
         learner.step()
         hook.remove()
-        assert all(bool(each.isfinite().all()) for each in model.parameters())
-        assert learner.notes() == ["updates left out, as their gradients were not finite: 1"]
+        assert all(map(torch.equal, session.state.weights, before))
+        assert learner.notes() == ["gradients left out, as they were not finite: 1"]
         assert learner.state_dict()["left_out"] == 1
         learner.step()
-        assert not torch.equal(weight, before)
+        assert not torch.equal(weight, before[0])
+
+
+def test_momentum_goes_on_where_a_gradient_is_left_out() -> None:
+    with Session(replace(SPEC, options={"momentum": 0.5, "weight_decay": 0.0})).setup() as session:
+        learner = registry.learner("alexnet")(session, None)
+        weight = session.state.weights[0]
+        start = weight.detach().clone()
+        learner.step()
+        first = weight.detach().clone()
+        weight.register_hook(lambda gradient: gradient * float("nan"))  # type: ignore[no-untyped-call]
+        learner.step()
+        rates = learner.schedule.get_last_lr()[0] if learner.schedule else None
+        assert rates is not None
+        torch.testing.assert_close(weight.detach() - first, 0.5 * (first - start))
+
+
+def test_gradients_lost_again_and_again_are_divergence_though_losses_are_finite() -> None:
+    with Session(SPEC).setup() as session:
+        learner = registry.learner("alexnet")(session, None)
+        hook = session.state.weights[0].register_hook(lambda gradient: gradient * math.nan)  # type: ignore[no-untyped-call]
+        assert math.isnan(learner.train(lambda done: None)[0])
+        hook.remove()
+        assert math.isfinite(learner.train(lambda done: None)[0]), "another round counts anew"
 
 
 @pytest.mark.parametrize(

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import math
+import os
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import lessons
@@ -51,7 +55,75 @@ def test_a_killed_run_goes_on_to_the_very_same_numbers(checkpoints: Path, monkey
     assert numbers(resumed) == numbers(whole)
     assert len(numbers(whole)) == 4
     assert (learnt(resumed).resumed, learnt(whole).resumed) == (1, 0)
-    assert learnt(resumed).seconds > learnt(resumed).curve[1].seconds, "time spent before the kill counts"
+
+
+def test_time_and_energy_spent_before_a_kill_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second and 100 J for every look at the clock and the meter, which are as many in a round of either process."""
+    clock, joules = count(), count(step=100)
+    monkeypatch.setattr(learn, "KEEPING_SHARE", 1e9)
+    monkeypatch.setattr(learn, "time", SimpleNamespace(perf_counter=lambda: float(next(clock))))
+    monkeypatch.setattr(Meter, "joules", lambda self: float(next(joules)))
+    with pytest.raises(Killed):
+        ran(die_in=3)
+    before = torch.load(next(Path(os.environ[FOLDER]).iterdir()), weights_only=True)
+    clock, joules = count(1000), count(step=100)  # those of another process
+    curve = learnt(ran()).curve
+    assert [point.seconds for point in curve] == sorted(point.seconds for point in curve)
+    assert curve[1].seconds < before["seconds"] < curve[2].seconds < before["seconds"] + 100
+    assert curve[2].energy_j is not None
+    assert curve[2].energy_j > before["joules"] > 0
+
+
+def test_energy_that_was_not_counted_before_a_kill_is_not_known_after(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Meter, "joules", lambda self: None)
+    with pytest.raises(Killed):
+        ran(die_in=3)
+    monkeypatch.setattr(Meter, "joules", lambda self: 100.0)
+    found = learnt(ran())
+    assert [point.energy_j for point in found.curve] == [None] * 4
+    assert found.energy_j is None
+
+
+def test_a_run_whose_checkpoints_cannot_be_kept_goes_on_and_says_so(checkpoints: Path) -> None:
+    checkpoints.write_text("a file where a folder should be")
+    heard: list[Any] = []
+    record = learned(SPEC, hear=heard.append)
+    assert (record.outcome, len(learnt(record).curve)) == ("ok", 4)
+    (note,) = record.notes
+    assert note.startswith("a checkpoint could not be kept at ")
+    assert {"unkept": note} in heard
+
+
+def test_a_full_disk_leaves_no_half_checkpoint(checkpoints: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    record = ran()
+    assert record.notes[0].endswith(": No space left on device")
+    assert list(checkpoints.iterdir()) == []
+
+
+def test_want_of_memory_is_no_fault_of_the_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(Killed):
+        ran(die_in=3)
+
+    def no_room(self: Any, kept: Any) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(registry.learner("autoenc"), "load_state_dict", no_room)
+    record = ran()
+    assert record.outcome == "failed"
+    assert "CUDA out of memory" in str(record.reason)
+
+
+def test_a_checkpoint_of_another_lesson_is_not_gone_on_from(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(Killed):
+        ran(die_in=3)
+    other = replace(Autoenc.lesson.quality, protocol="judged otherwise")
+    monkeypatch.setattr(Autoenc, "lesson", replace(Autoenc.lesson, quality=other))
+    with pytest.raises(DataError, match="remove it to begin anew: the lesson was another one then"):
+        ran()
 
 
 def test_the_first_round_is_kept_however_short_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,6 +161,8 @@ def test_a_record_says_when_its_run_began(monkeypatch: pytest.MonkeyPatch) -> No
 def test_a_protocol_that_was_not_kept_says_so() -> None:
     said = learnt(ran(replace(SPEC, options={**Autoenc.lesson.options, "latent": 3}))).protocol
     assert said.endswith("; not as in the lesson: synthetic data, preset tiny, rounds 4, latent 3")
+    other = learnt(ran(replace(SPEC, precision="bf16", rounds=1))).protocol
+    assert "precision bf16" in other
     left_out = learnt(ran(replace(SPEC, options={"adam": True, "batch": 500, "graphs": True}))).protocol
     assert left_out.endswith(
         "; not as in the lesson: synthetic data, preset tiny, rounds 4, batch 500, learning_rate 0.01, warm_up None"

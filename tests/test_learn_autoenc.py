@@ -5,14 +5,15 @@ from __future__ import annotations
 import base64
 import io
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from conftest import real_data
 from PIL import Image
 
+from fathom import registry
 from fathom.datasets import mnist
-from fathom.errors import BadOption
 from fathom.learn import learned
 from fathom.session import Session
 from fathom.spec import RunSpec
@@ -35,20 +36,23 @@ def test_one_round_through_mnist_passes_140_nats(monkeypatch: pytest.MonkeyPatch
 
 def test_the_lesson_is_as_long_as_the_papers_figure(tmp_path: Path) -> None:
     lesson = Autoenc.taught(str(tmp_path), {})
-    assert lesson.steps is not None
-    assert lesson.rounds * lesson.steps * lesson.options["batch"] == pytest.approx(1e8, rel=0.01)
+    assert lesson.items is not None
+    assert lesson.rounds * lesson.items == pytest.approx(1e8, rel=0.01)
     assert not lesson.stops_at_target
-    assert Autoenc.taught(None, {}).steps is None, "of invented digits, once through them"
+    assert Autoenc.taught(None, {}).items is None, "of invented digits, once through them"
 
 
-@pytest.mark.parametrize(("batch", "steps"), [(20, 30_000), (1000, 600), (7, 85_715)])
-def test_a_round_is_as_many_images_whatever_the_batch(batch: int, steps: int, tmp_path: Path) -> None:
-    assert Autoenc.taught(str(tmp_path), {"batch": batch}).steps == steps
-
-
-def test_a_batch_of_nothing_is_told_as_such(tmp_path: Path) -> None:
-    with pytest.raises(BadOption, match="batch must be at least 1, not 0"):
-        Autoenc.taught(str(tmp_path), {"batch": 0})
+@pytest.mark.parametrize(
+    ("preset", "options", "steps"),
+    [("paper", {"batch": 20}, 30_000), ("paper", {"batch": 7}, 85_715), ("tiny", {}, 18_750), ("paper", {}, 6000)],
+)
+def test_a_round_is_as_many_images_whatever_the_batch(
+    preset: str, options: dict[str, Any], steps: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Autoenc, "real", lambda self, folder, split="train": mnist.synthetic(0, items=100))
+    spec = RunSpec(workload="autoenc", preset=preset, device="cpu", learn=True, data=str(tmp_path), options=options)
+    with Session(spec).setup() as session:
+        assert registry.learner("autoenc")(session, None).steps_per_round == steps
 
 
 def test_the_learning_rate_rises_and_falls_to_nothing() -> None:

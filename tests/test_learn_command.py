@@ -64,6 +64,20 @@ def runs_come_to(monkeypatch: pytest.MonkeyPatch, outcome: Callable[[RunSpec], R
     monkeypatch.setattr(command, "isolated", lambda spec, *_, **__: outcome(spec))
 
 
+def test_what_another_lesson_came_to_is_learnt_anew(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """As after an update of Fathom that changed how a workload is judged."""
+    qualities = iter([-120.0, -99.0])
+    runs_come_to(monkeypatch, lambda spec: made(spec, [next(qualities)]))
+    for protocol, quality in (("the old way", -120.0), (Autoenc.lesson.quality.protocol, -99.0)):
+        other = replace(Autoenc.lesson.quality, protocol=protocol)
+        monkeypatch.setattr(Autoenc, "lesson", replace(Autoenc.lesson, quality=other))
+        for _ in range(2):  # the second time, it is there
+            assert fathom(monkeypatch, *TINY, "--out", str(tmp_path), "--json") == 0
+            assert json.loads(capsys.readouterr().out)["quality"] == quality
+
+
 def test_the_command_tells_what_it_took_and_goes_on(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "fathom", *TINY, "--rounds", "2", "--runs", "2"]
     command += ["--out", str(tmp_path / "records"), "--json"]

@@ -48,7 +48,7 @@ def tiny(folder: Path, **options: Any) -> RunSpec:
 
 def learner(spec: RunSpec) -> MemnetLearner:
     session = Session(spec).setup()
-    found = registry.learner("memnet")(session, session.workload.held_out(Path(spec.data or ""), session.state.source))
+    found = registry.learner("memnet")(session, session.workload.held_out(Path(spec.data or "")))
     assert isinstance(found, MemnetLearner)
     return found
 
@@ -161,7 +161,7 @@ def test_options_may_be_chosen_by_questions_that_are_neither_trained_on_nor_the_
     for part, text in {"train": attic * 18 + cellar * 2, "test": attic}.items():
         (tmp_path / f"qa1_{babi.TASKS[0]}_{part}.txt").write_text(text)
     choosing, final = (Memnet.configured("tiny", judged_on=judged_on) for judged_on in ("valid", "test"))
-    stories = choosing.held_out(tmp_path, None)
+    stories = choosing.held_out(tmp_path)
     assert [stories.vocabulary[answer] for answer in stories.columns["answer"]] == ["cellar", "cellar"]
     assert [len(workload.real(tmp_path)) for workload in (choosing, final)] == [18, 20]
 
@@ -170,7 +170,8 @@ def test_joint_training_is_one_network_judged_task_by_task(tmp_path: Path) -> No
     joint = learner(tiny(tmp_path, joint=True))
     assert joint.lesson.quality.target == 12.4
     vocabulary, memory, _ = joint.model.sizes[0]
-    assert joint.parameters == 2 * 4 * 4 * (vocabulary + memory)
+    assert joint.parameters == 2 * 4 * 4 * (vocabulary - 1 + memory) == joint.model.table.numel()
+    assert joint.state.weights[0] is joint.model.table, "not those of the network it is in place of"
     with torch.no_grad():
         joint.model.table.zero_()
         joint.model.table[:, : joint.model.words, 0] = 1

@@ -124,6 +124,13 @@ def test_a_length_of_few_sentences_is_no_batch_of_its_own(tmp_path: Path) -> Non
     assert widths.count(4) == 20
 
 
+def test_the_few_shortest_go_with_those_that_are_longer(tmp_path: Path) -> None:
+    lines = [("a", "b")] * 3 + [("a " * 9, "b " * 9)] * 20
+    text = wmt.read(write(tmp_path, train=lines), "train", wmt.Side("en", 9, 40), wmt.Side("de", 9, 40))
+    widths = [batch["source"].shape[1] for batch in islice(batches(text, 4, torch.device("cpu"), 0), 20)]
+    assert set(widths) == {12}
+
+
 @pytest.mark.parametrize("spread", [0.0, 0.5])
 def test_what_is_judged_is_the_mean_of_the_weights(spread: float) -> None:
     options = {**LEARNING, "averaging": spread, "warmup": 0}
@@ -156,8 +163,8 @@ def test_quality_is_sacrebleus_of_the_raw_text(tmp_path: Path) -> None:
     with Session(spec).setup() as session:
         parrot = Parrot(**vars(session.workload))
         object.__setattr__(parrot, "said", said)
-        found = parrot.evaluate(session.state, parrot.held_out(folder, session.state.source))
-        scores, shown, _ = parrot.exhibits(session.state, parrot.held_out(folder, session.state.source))
+        found = parrot.evaluate(session.state, parrot.held_out(folder))
+        scores, shown, _ = parrot.exhibits(session.state, parrot.held_out(folder))
     assert found == sacrebleu.corpus_bleu(list(said), [references]).score
     assert [row[2] for row in scores.rows] == [found, found]
     assert "case:mixed" in scores.rows[0][3]
@@ -248,7 +255,7 @@ def test_an_unknown_solver_is_told() -> None:
 def test_the_lesson_is_ready_for_multi30k() -> None:
     folder = real_data("multi30k")
     workload = Seq2Seq.configured(Seq2Seq.lesson.preset, **Seq2Seq.lesson.options)
-    text = workload.held_out(folder, None)
+    text = workload.held_out(folder)
     assert len(text) == 1000
     assert text.truncated == 0, "no test sentence is cut"
     source, reference = text.texts()[0]

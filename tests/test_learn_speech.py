@@ -122,7 +122,7 @@ def test_a_gradient_that_is_not_finite_changes_no_weight(ten_utterances: None) -
         assert optimizer is not None
         before = {name: weight.clone() for name, weight in model.state_dict().items()}
         for weight in model.parameters():
-            weight.grad = torch.ones_like(weight)
+            weight.grad = torch.ones_like(weight)  # there is no momentum yet
         assert next(model.parameters()).grad is not None
         next(model.parameters()).grad[0, 0] = float("inf")  # type: ignore[index]
         optimizer.step()
@@ -283,12 +283,12 @@ def test_timit_is_learnt_with_its_protocol_in_the_record(tmp_path: Path) -> None
 def test_no_test_utterance_is_passed_over(tmp_path: Path) -> None:
     workload = Speech.configured("tiny", frames=10)
     with pytest.raises(DataError, match="none of 2 utterances fits"):
-        workload.held_out(corpus(tmp_path), None)
+        workload.held_out(corpus(tmp_path))
     folder = real_data("an4")
     with pytest.raises(
         DataError, match="do not fit the network: 121 with more than 120 frames; raise frames or phones"
     ):
-        Speech.configured("tiny").held_out(folder, None)
+        Speech.configured("tiny").held_out(folder)
 
 
 @pytest.mark.parametrize(("name", "held_out"), [("timit-style", 2), ("an4-sph-mini", 2)])
@@ -305,6 +305,6 @@ def test_real_recordings_are_learnt_from(name: str, held_out: int) -> None:
 def test_every_utterance_of_an4_is_judged() -> None:
     workload = Speech.configured("paper", **AN4.options)
     folder = real_data("an4")
-    judged, taught = workload.held_out(folder, None), workload.real(folder)
+    judged, taught = workload.held_out(folder), workload.real(folder)
     assert (len(judged), len(taught)) == (130, 948)
     assert judged.skipped == taught.skipped == {}

@@ -235,6 +235,24 @@ def test_a_place_is_said_where_there_are_several() -> None:
     assert [(row["place"], row["precision"]) for row in rows(finding, 1)][2] == ("NVIDIA H200", "bf16")
 
 
+def test_lessons_that_are_judged_otherwise_are_not_seeds_of_one() -> None:
+    """One task, and questions held out, have metrics of their own and no switch that would name them."""
+    alone, task = {"options": {"task_number": 0}}, {"options": {"task_number": 3}}
+    held_out = {"options": {"task_number": 0, "judged_on": "valid"}}
+    finding = learning.analyse(
+        [
+            run_of(0, spec=alone),
+            run_of(0, learnt([40.0], metric="error", target=40.3), spec=task),
+            run_of(0, learnt([5.0], metric="error in validation", target=None), spec=held_out),
+        ]
+    )
+    assert {row["what"]: row["target"] for row in rows(finding, 0)} == {
+        "seq2seq on multi30k (task_number 0)": 30.0,
+        "seq2seq on multi30k (task_number 3)": 40.3,
+        "seq2seq on multi30k (task_number 0, judged_on valid)": None,
+    }
+
+
 def test_another_metric_has_another_chart() -> None:
     joint = learnt(metric="mean error of one network")
     finding = learning.analyse([run_of(0), run_of(0, joint, spec={"options": {"joint": True, "epochs": 9}})])

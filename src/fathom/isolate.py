@@ -72,6 +72,7 @@ def isolated(
                         deadline = time.perf_counter() + silence_s
                         progress(done, total)
                     case {"learning": dict(told)}:
+                        deadline = time.perf_counter() + silence_s
                         hear(told)
                     case {"refused": str(line)}:
                         raise Refused(line)

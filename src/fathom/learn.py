@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import time
@@ -13,7 +14,7 @@ import torch
 
 from fathom import registry
 from fathom.dataset import folder_at
-from fathom.errors import BadOption, DataError
+from fathom.errors import DataError
 from fathom.learner import Learner
 from fathom.machine import fingerprint
 from fathom.measure import recorded
@@ -52,7 +53,7 @@ def _learned(spec: RunSpec, progress: Progress, hear: Hear) -> Record:
             items_per_step=learner.items_per_step,
             parameters=learner.parameters,
             learning=course.told(),
-            notes=[*learner.notes(), *([SHARED] if course.shared else [])],
+            notes=[*learner.notes(), *course.notes()],
         )
 
 
@@ -62,10 +63,12 @@ class Course:
     def __init__(self, learner: Learner, session: Session) -> None:
         self.learner, self.session = learner, session
         self.curve: list[Point] = []
-        self.seconds, self.joules = 0.0, 0.0  # spent before this process
+        self.seconds = 0.0  # spent before this process
+        self.joules: float | None = 0.0  # the same; None where they were not counted
         self.resumed = 0
         self.diverged: str | None = None
         self.shared = False  # whether other programs were seen on the GPU
+        self.unkept = ""  # why a checkpoint could not be written
         self.meter = Meter(session.device)
         self.metered = self.meter.joules()  # up to the last look at held-out data
         self.begun = self.kept = time.perf_counter()
@@ -98,7 +101,11 @@ class Course:
             news = {"round": len(self.curve), "rounds": self.learner.rounds, "loss": loss, "quality": quality}
             hear({**news, "items_per_s": speed})
             if self._due():
-                self._keep()
+                self._keep(hear)
+
+    def notes(self) -> list[str]:
+        """What should be known of the circumstances."""
+        return [*([SHARED] if self.shared else []), *([self.unkept] if self.unkept else [])]
 
     def _due(self) -> bool:
         """The first round is kept whatever it costs: only then is it known what keeping takes."""
@@ -139,14 +146,21 @@ class Course:
             self.curve = [Point(**point) for point in kept["curve"]]
             self.seconds, self.joules, self.resumed = kept["seconds"], kept["joules"], kept["resumed"] + 1
             self.shared = kept["shared"]
+            if kept["protocol"] != self.learner.lesson.quality.protocol:
+                raise ValueError("the lesson was another one then")
+        except (MemoryError, torch.OutOfMemoryError):
+            raise  # which says nothing about the file
         except Exception as error:  # whatever a damaged file, or one of another version, may raise
             raise DataError.at(path, f"not a checkpoint of this run; remove it to begin anew: {error}") from None
         self.begun, self.meter = time.perf_counter(), Meter(self.session.device)  # both count from here
         self.metered = self.meter.joules()
         return True
 
-    def _keep(self) -> None:
-        """Through a second file, so that a kill in the middle leaves the checkpoint before."""
+    def _keep(self, hear: Hear) -> None:
+        """Through a second file, so that a kill in the middle leaves the checkpoint before.
+
+        Where it cannot be written, the run goes on: without a kill it will not be missed.
+        """
         path = self._path()
         if path is None:
             return
@@ -158,9 +172,10 @@ class Course:
             "random_gpu": torch.cuda.get_rng_state(self.session.device) if gpu else None,
             "curve": [vars(point) for point in self.curve],
             "seconds": self._spent(),
-            "joules": self._energy() or 0.0,
+            "joules": self._energy(),
             "resumed": self.resumed,
             "shared": self.shared,
+            "protocol": self.learner.lesson.quality.protocol,
         }
         part = path.with_suffix(".part")
         try:
@@ -171,7 +186,10 @@ class Course:
                 os.fsync(file.fileno())
             part.replace(path)
         except OSError as error:
-            raise BadOption(f"cannot keep a checkpoint at {path}: {error.strerror or error}") from None
+            with contextlib.suppress(OSError):
+                part.unlink(missing_ok=True)
+            self.unkept = f"a checkpoint could not be kept at {path}: {error.strerror or error}"
+            hear({"unkept": self.unkept})
         self.kept = time.perf_counter()
         self.keeping_s = self.kept - begun
 
@@ -185,7 +203,7 @@ class Course:
         return self.seconds + time.perf_counter() - self.begun
 
     def _energy(self) -> float | None:
-        return None if self.metered is None else self.joules + self.metered
+        return None if self.metered is None or self.joules is None else self.joules + self.metered
 
     def _path(self) -> Path | None:
         folder = os.environ.get(FOLDER)
@@ -199,7 +217,8 @@ def _departures(learner: Learner) -> str:
     switches = {name: True for name in (kind.lesson.instead if kind.lesson else ()) if spec.options.get(name)}
     here = kind.configured(spec.preset, **spec.options)
     usual = kind.configured(lesson.preset, **{**switches, **lesson.options})
-    asked = {"preset": (spec.preset, lesson.preset), "rounds": (learner.rounds, lesson.rounds)}
+    precision = spec.precision, "fp32" if learner.session.device.type == "cpu" else lesson.precision
+    asked = {"preset": (spec.preset, lesson.preset), "rounds": (learner.rounds, lesson.rounds), "precision": precision}
     asked |= {name: (getattr(here, name), getattr(usual, name)) for name in {**lesson.options, **spec.options}}
     other = ["synthetic data"] if spec.data is None and not kind.plays else []
     other += [f"{name} {value}" for name, (value, meant) in asked.items() if value != meant]
@@ -211,4 +230,4 @@ def _held_out(session: Session) -> Any:
     spec, workload = session.spec, session.workload
     if spec.data is None:
         return workload.unseen(spec.seed + 1)
-    return workload.held_out(folder_at(spec.data, workload.expects), session.state.source)
+    return workload.held_out(folder_at(spec.data, workload.expects))

@@ -32,7 +32,7 @@ class Learner:
 
     @property
     def steps_per_round(self) -> int:
-        return self.lesson.steps or math.ceil(len(self.state.source) / self.workload.batch)
+        return math.ceil((self.lesson.items or len(self.state.source)) / self.workload.batch)
 
     @property
     def items_per_step(self) -> int:

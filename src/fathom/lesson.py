@@ -30,7 +30,7 @@ class Lesson:
 
     quality: Quality
     rounds: int  # at most; each ends with a look at held-out data
-    steps: int | None = None  # of a round; None is once through the data
+    items: int | None = None  # of a round, whatever the batch; None is once through the data
     preset: str = "paper"
     options: Mapping[str, Any] = field(default_factory=dict)  # fields of the workload, changed
     precision: str = "fp32"

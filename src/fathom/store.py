@@ -57,10 +57,13 @@ class Store:
         """One line for each JSON file that is not a record this Fathom can read."""
         return [problem for _, problem in self._read() if problem]
 
-    def left(self, planned: Iterable[RunSpec]) -> list[RunSpec]:
-        """The runs still to be made, in their order: each that succeeded in this folder stands for one of its spec."""
+    def left(self, planned: Iterable[RunSpec], counts: Callable[[Record], bool] = lambda _: True) -> list[RunSpec]:
+        """The runs still to be made, in their order: each that succeeded in this folder stands for one of its spec.
+
+        Of those, counts() may say which to pass over.
+        """
         there = self.records() if self.folder.is_dir() else ()  # before the first record there is no folder
-        done = Counter(record.spec.id for record in there if record.outcome == "ok")
+        done = Counter(record.spec.id for record in there if record.outcome == "ok" and counts(record))
         missing = []
         for spec in planned:
             if done[spec.id]:

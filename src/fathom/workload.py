@@ -172,8 +172,8 @@ class Workload(ABC):
         """How the learning rate changes over so many steps of learning; None where it does not."""
         return None
 
-    def held_out(self, folder: Path, source: Any) -> Any:
-        """The data that quality is judged on; source is what it was trained on."""
+    def held_out(self, folder: Path) -> Any:
+        """The data that quality is judged on, which training has not seen."""
         return self.real(folder, "test")
 
     def unseen(self, seed: int) -> Any:

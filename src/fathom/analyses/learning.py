@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from fathom.analyses._exhibits import shown
@@ -116,17 +116,30 @@ def analyse(records: Sequence[Record]) -> Finding:
 
 def _runs_of(records: Sequence[Record]) -> list[Run]:
     """Runs by name and seed; where a workload learnt the same data in several ways, the name says what differs."""
+    metrics = {id(record): _metric(record, records) for record in records}
     runs = []
     for record in records:
         rivals = [other for other in records if _thing(other) == _thing(record)]
-        said = []
-        for name, value in _way(record).items():
-            # a switch may choose another lesson; all else is told where the lesson is the same
-            alike = [each for each in rivals if value is True or _metric(each, rivals) == _metric(record, rivals)]
-            if value is not None and any(_way(other).get(name) != value for other in alike):
-                said.append(name if value is True else str(value) if name in PLAIN else f"{name} {value}")
-        runs.append(Run(record, _thing(record), ", ".join(said)))
-    return sorted(runs, key=lambda run: (workload_order(run.record.spec.workload), run.name, run.record.spec.seed))
+        alike = [other for other in rivals if metrics[id(other)] == metrics[id(record)]]
+        # a switch may choose another lesson; all else is told where the lesson is the same
+        way = [text for name, text in _told(record, rivals).items() if text == name or name in _told(record, alike)]
+        runs.append(Run(record, _thing(record), ", ".join(way)))
+    named = []
+    for run in runs:
+        twins = [other.record for other in runs if other.name == run.name]
+        if any(metrics[id(other)] != metrics[id(run.record)] for other in twins):  # then no switch tells them apart
+            run = replace(run, way=", ".join(_told(run.record, twins).values()))
+        named.append(run)
+    return sorted(named, key=lambda run: (workload_order(run.record.spec.workload), run.name, run.record.spec.seed))
+
+
+def _told(record: Record, others: Sequence[Record]) -> dict[str, str]:
+    """What has another value in some of the others, in words; a switch by its name."""
+    return {
+        name: name if value is True else str(value) if name in PLAIN else f"{name} {value}"
+        for name, value in _way(record).items()
+        if value is not None and any(_way(other).get(name) != value for other in others)
+    }
 
 
 def _thing(record: Record) -> str:
@@ -143,8 +156,9 @@ def _way(record: Record) -> dict[str, Any]:
     return {**chosen, "place": record.place}
 
 
-def _metric(record: Record, rivals: Sequence[Record]) -> str | None:
+def _metric(record: Record, records: Sequence[Record]) -> str | None:
     """What it is judged by; a run that came to nothing would have been judged as the other seeds are."""
+    rivals = [other for other in records if _thing(other) == _thing(record)]
     alike = (other.learning for other in (record, *rivals) if _way(other) == _way(record))
     return next((learning.metric for learning in alike if learning), None)
 

@@ -51,7 +51,7 @@ def command(
     seeds = ", ".join(str(each.seed) for each in specs)
     _say(f"{name}: {count(runs, 'run')}, seed{'s' if runs > 1 else ''} {seeds}; {aim(quality)}")
     store = Store(out)
-    for each in store.left(specs):
+    for each in store.left(specs, partial(_of_this_lesson, quality)):
         _learn(each, quality, store, several=runs > 1)
     found = {record.spec.id: record for record in last_attempts(store.records())}
     records = [found[each.id] for each in specs]
@@ -88,6 +88,11 @@ def _spec(
     )
     workload.configured(spec.preset, **spec.options)
     return spec
+
+
+def _of_this_lesson(quality: Quality, record: Record) -> bool:
+    """Whether a record of before was judged as the lesson says now: another version may have had another lesson."""
+    return record.learning is not None and record.learning.protocol.startswith(quality.protocol)
 
 
 def _changed(lesson: Lesson, workload: type[Workload], preset: str) -> dict[str, Any]:
@@ -170,6 +175,8 @@ class View:
                 self._items = items
             case {"resumed": done}:
                 _say(f"{self._who} goes on after round {done}")
+            case {"unkept": why}:
+                _say(f"{self._lead}{why}")
             case {"looking": _}:
                 self._show("looking at held-out data")
             case {"round": number, "rounds": most, "loss": loss, "quality": quality, "items_per_s": speed}:

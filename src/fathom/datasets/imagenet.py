@@ -163,6 +163,8 @@ def _find(folder: Path, split: str) -> Files:
         raise DataError.at(folder, f"no pictures to {split} on; put there {wanted}/CLASS/*.JPEG{hint}")
     if not (bare := _class_folders(folder)):
         raise DataError.at(folder, f"no class folders in it; put there {EXPECTS}")
+    if split == "test":  # the same pictures would be learnt and judged by
+        raise DataError.at(folder, "no pictures to test on; put there train/CLASS/*.JPEG and val/CLASS/*.JPEG")
     return ClassFolders(folder, bare)
 
 

@@ -11,11 +11,11 @@ from torch import Tensor
 from fathom.learner import Learner
 from fathom.session import Session
 
-TOLERATED = 0.01  # of a round's losses may be lost, and one in any case: oftener is no bad luck, but divergence
+TOLERATED = 0.01  # of a round's steps may be lost, and one in any case: oftener is no bad luck, but divergence
 
 
 class GuardedLearner(Learner):
-    """Leaves out what an update would do whose gradient is not finite: after it every weight would be lost.
+    """Leaves out gradients that are not finite, as after one of them every weight would be lost; momentum goes on.
 
     A gradient can outgrow its type on the way back through hundreds of frames, or nineteen layers without a norm, and
     then no clipping saves it.
@@ -25,18 +25,20 @@ class GuardedLearner(Learner):
         super().__init__(session, held_out)
         assert self.state.optimizer is not None
         self._left_out = torch.zeros((), dtype=torch.long, device=self.state.device)
+        self._before = 0  # this round
         self.state.optimizer.register_step_pre_hook(self._only_finite)
 
     def mean_loss(self, losses: Sequence[Tensor]) -> float:
-        """Of those steps that counted."""
+        """Of those steps that counted; nan where too few did."""
         values = torch.stack(list(losses))
         finite = values[values.isfinite()]
-        tolerated = max(1, int(TOLERATED * len(values)))
-        return float(finite.mean()) if len(finite) and len(values) - len(finite) <= tolerated else float("nan")
+        lost = max(len(values) - len(finite), int(self._left_out) - self._before)
+        self._before = int(self._left_out)
+        return float(finite.mean()) if lost < len(values) and lost <= max(1, TOLERATED * len(values)) else float("nan")
 
     def notes(self) -> list[str]:
         updates = int(self._left_out)
-        return [f"updates left out, as their gradients were not finite: {updates}"] if updates else []
+        return [f"gradients left out, as they were not finite: {updates}"] if updates else []
 
     def state_dict(self) -> dict[str, Any]:
         return {**super().state_dict(), "left_out": int(self._left_out)}
@@ -44,6 +46,7 @@ class GuardedLearner(Learner):
     def load_state_dict(self, kept: dict[str, Any]) -> None:
         super().load_state_dict(kept)
         self._left_out.fill_(kept["left_out"])
+        self._before = kept["left_out"]
 
     def _only_finite(self, *_: Any) -> None:
         """Decided on the device, so that the host need not wait."""

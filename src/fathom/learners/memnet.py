@@ -197,7 +197,8 @@ class MemnetLearner(Learner):
         tasks, self.tests = (list(each.each) if alone else [each] for each in (state.source, held_out))
         self.memnet, self.starts = workload, workload.starts
         self.model = Ensemble(workload, tasks).to(state.device)
-        state.model, state.optimizer = self.model, workload.optimizer(self.model)
+        state.model, state.weights = self.model, list(self.model.parameters())
+        state.optimizer = workload.optimizer(self.model)
         self.seen, self.unseen = (Facts(workload, each, state.device) for each in (tasks, self.tests))
         self.parts = _parts(held_out, workload, invented=session.spec.data is None)
         super().__init__(session, held_out)
@@ -223,7 +224,7 @@ class MemnetLearner(Learner):
     @property
     def parameters(self) -> int:
         width = (self.memnet.hops + 1) * self.memnet.dimension
-        return self.starts * width * sum(vocabulary + memory for vocabulary, memory, _ in self.model.sizes)
+        return self.starts * width * sum(vocabulary - 1 + memory for vocabulary, memory, _ in self.model.sizes)
 
     def train(self, told: Callable[[int], None]) -> tuple[float, int]:
         """One round; its loss is that of each task's best start, so that a start that diverges does no harm."""
@@ -293,7 +294,7 @@ class MemnetLearner(Learner):
                 round(error, 1),
                 printed[str(part.number)][variant] if part.number and printed else None,
                 round(float(loss[part.group]), 4),
-                round(float(starts.median()), 1),
+                round(float(starts.quantile(0.5)), 1),
                 round(float(starts.min()), 1),
             ]
             for part, error, starts in zip(self.parts, found, errors, strict=True)

@@ -77,17 +77,20 @@ def batches(text: ParallelText, batch: int, device: torch.device, seed: int, sta
 
 
 def _widths(text: ParallelText, batch: int) -> list[int]:
-    """How wide a batch each pair goes into; widths that few sentences have are joined with the next wider one."""
+    """How wide a batch each pair goes into; widths that few sentences have are joined with wider ones."""
     lengths = torch.stack([(column != PAD).sum(1) for column in text.columns.values()]).amax(0)
     widths: list[int] = ((lengths + ROUNDED_TO - 1) // ROUNDED_TO * ROUNDED_TO).tolist()
     found = Counter(widths)
     joined: dict[int, int] = {}
     wide, together = max(found), 0
+    before = wide
     for width in sorted(found, reverse=True):
         if together >= batch:
-            wide, together = width, 0
+            before, wide, together = wide, width, 0
         joined[width] = wide
         together += found[width]
+    if together < batch:  # the shortest, which have nothing below them to be joined with
+        joined = {width: before if into == wide else into for width, into in joined.items()}
     return [joined[width] for width in widths]
 
 

@@ -145,7 +145,7 @@ class AlexNet(ImageClassifier):
         precision="tf32",  # in bfloat16 one of three runs lost its numbers in its second round
         options={
             **THUMBNAILS,
-            # of the published start, ten classes make logits differ by 2e-4 around 0.8: bfloat16 does not see it
+            # of the published start, ten classes make logits differ by 2e-4 around 0.8, which is little to go by
             "weight_deviation": None,
             "clip_norm": 5.0,
         },

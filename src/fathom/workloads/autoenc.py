@@ -6,7 +6,6 @@ Harvard's 2016 code used linear maps and a Gaussian decoder; this is the network
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -91,12 +90,9 @@ class Autoenc(Workload):
 
     @classmethod
     def taught(cls, data: str | None, options: Mapping[str, Any]) -> Lesson:
-        """A round has so many images whatever the batch; of invented digits there are few: it is once through them."""
+        """Of invented digits there are few: a round is once through them."""
         lesson = super().taught(data, options)
-        if data is None:
-            return lesson
-        batch = cls.configured(lesson.preset, **{**lesson.options, **options}).batch
-        return replace(lesson, steps=math.ceil(ROUND / batch))
+        return lesson if data is None else replace(lesson, items=ROUND)
 
     def model(self) -> VariationalAutoencoder:
         return VariationalAutoencoder(mnist.SIDE**2, self.hidden, self.latent)

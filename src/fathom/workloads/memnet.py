@@ -281,7 +281,7 @@ class Memnet(Workload):
             split = "kept"
         return babi.read(folder, split, task=self.task_number, subset=self.subset, capacity=self.capacity)
 
-    def held_out(self, folder: Path, source: Any) -> babi.Stories:
+    def held_out(self, folder: Path) -> babi.Stories:
         return self.real(folder, self.judged_on)
 
     def fit(self, source: babi.Stories) -> Self:

@@ -342,7 +342,7 @@ class Speech(Workload):
     def schedule(self, optimizer: Optimizer, steps: int) -> LambdaLR:
         return rise_and_fall(optimizer, steps, max(1.0, WARM_UP * steps))
 
-    def held_out(self, folder: Path, source: Any) -> Utterances:
+    def held_out(self, folder: Path) -> Utterances:
         """Every utterance of AN4's test set or TIMIT's core test set: an error rate of the shorter ones says little."""
         sizes = Sizes(self.frames, self.phones, self.stride)
         read, split = (an4.read, "test") if self._is_an4(folder) else (timit.read, "core")
