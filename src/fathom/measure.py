@@ -100,7 +100,8 @@ def _judged(
 ) -> Record:
     """The record of a timed pass; a result that is no number makes it a failed one, which is not profiled."""
     spec, training = session.spec, session.spec.phase == "train"
-    peak_device_bytes = _peak_device_bytes(session.device.type)  # before anything else takes memory
+    # before a profiler takes memory of its own
+    peak_host_bytes, peak_device_bytes = _peak_host_bytes(), _peak_device_bytes(session.device.type)
     wrong = _wrong(spec.phase, results)
     answers = [] if training or wrong else session.workload.answers(results[-1], session.state.source)
     profile = None
@@ -121,7 +122,7 @@ def _judged(
         answers=answers[:SHOWN_ANSWERS],
         items_per_step=session.items_per_step,
         parameters=sum(weight.numel() for weight in session.state.weights),
-        peak_host_bytes=_peak_host_bytes(),
+        peak_host_bytes=peak_host_bytes,
         peak_device_bytes=peak_device_bytes,
         profile=profile,
         notes=notes,
@@ -173,10 +174,10 @@ def _timed_pass(session: Session, clock: StepClock, progress: Progress) -> tuple
         tell(step.index + 1, total)
 
     def run(steps: int) -> None:
+        clock.begin()
         done = session.run(steps, on_step=timed)
         results[:] = [*results, *done] if training else done[-1:]  # outputs are large; the last one tells enough
 
-    clock.mark()
     if spec.budget_s is None:
         run(total)
         return results, []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from itertools import pairwise
 
 import torch
 
@@ -28,17 +29,25 @@ def fastest(work: Callable[[], object], device: torch.device, repeats: int, budg
 
 
 class StepClock:
-    """Marks the boundaries between steps without making the host wait for the device."""
+    """Marks the boundaries between steps without making the host wait for the device.
+
+    Steps may come in several stretches, each after a begin(): what is done between two stretches is no step's time.
+    """
 
     def __init__(self, device: torch.device, marks: int = 0) -> None:
         """With what so many marks need made ahead: the driver makes an event when it is first recorded."""
         self.device = device
         self.mark: Callable[[], None] = self._note_time if device.type == "cpu" else self._record_event
+        self._begun: set[int] = set()  # the marks that begin a stretch, by number
         self._moments: list[float] = []  # on a CPU
         self._events: list[torch.Event] = []  # on any other device
         self._ready = [] if device.type == "cpu" else [self._event() for _ in range(marks)]
         for event in self._ready:
             event.record()
+
+    def begin(self) -> None:
+        self._begun.add(len(self._moments) + len(self._events))  # one of the two is empty
+        self.mark()
 
     def _note_time(self) -> None:
         self._moments.append(time.perf_counter())
@@ -52,8 +61,10 @@ class StepClock:
         return torch.Event(self.device, enable_timing=True)
 
     def seconds(self) -> list[float]:
-        """The time between each mark and the next."""
+        """The time between each mark and the next, of all stretches."""
         if self.device.type == "cpu":
-            return [after - before for before, after in zip(self._moments, self._moments[1:], strict=False)]
-        wait(self.device)
-        return [a.elapsed_time(b) / 1000 for a, b in zip(self._events, self._events[1:], strict=False)]
+            between = [after - before for before, after in pairwise(self._moments)]
+        else:
+            wait(self.device)
+            between = [before.elapsed_time(after) / 1000 for before, after in pairwise(self._events)]
+        return [seconds for number, seconds in enumerate(between, start=1) if number not in self._begun]
