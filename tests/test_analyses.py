@@ -259,6 +259,15 @@ def test_kernels_of_one_short_name_are_numbered() -> None:
     ]
 
 
+@pytest.mark.parametrize(("quick", "slow", "told"), [(9, 3, False), (6, 6, True)])
+def test_profiled_steps_that_something_else_slowed_are_told(quick: int, slow: int, told: bool) -> None:
+    """A few slow ones do no harm, as rows are of the middle half."""
+    profile = profile_of([op_row("MatMul", 0.5)], step_s=[0.5] * quick + [0.7] * slow)
+    notes = breakdown.analyse([record_of("autoenc", profile=profile)]).notes
+    said = [note for note in notes if note.startswith("Profiled steps differ even in their middle half")]
+    assert [note.endswith(f"autoenc on {LAPTOP_NAME}, 500 to 700 ms.") for note in said] == [True] * told
+
+
 def test_inference_is_not_in_figure_3() -> None:
     finding = breakdown.analyse([record_of("vgg", [op_row("Add", 1.0)], spec={"phase": "infer"})])
     assert finding.summary.startswith("Nothing")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
@@ -17,6 +18,7 @@ LEAST_PERCENT = 1.0  # a type that reaches it in no workload has no column
 DIFFERENT_POINTS = 10.0
 SHOWN_KERNELS = 5
 CROWDED = 1.005  # kernels over the plain step: more than its noise
+UNEVEN = 0.2  # of the median, between the quarters of the profiled steps
 OTHER, OUTSIDE = "other ops", "outside ops"
 
 
@@ -35,7 +37,13 @@ def analyse(records: Sequence[Record]) -> Finding:
             *_kernels(selection.settings),
         ],
         charts=[_published_map(columns), *(_map(place, selection, columns) for place in selection.places)],
-        notes=[*_notes(), *_crowded(selection.settings), *_slowdowns(selection.settings), *selection.notes],
+        notes=[
+            *_notes(),
+            *_crowded(selection.settings),
+            *_uneven(selection.settings),
+            *_slowdowns(selection.settings),
+            *selection.notes,
+        ],
     )
 
 
@@ -223,6 +231,21 @@ def _crowded(settings: Sequence[Setting]) -> list[str]:
         f"Kernels come to more than the step without the profiler in {listed(told)}: the percentages are of their sum. "
         "Older records count kernels that run at once in full; newer ones let them share the time."
     ]
+
+
+def _uneven(settings: Sequence[Setting]) -> list[str]:
+    """Where a CPU's profiled steps differ much, something else ran meanwhile, and shares are those of a crowd."""
+    told = []
+    for setting in settings:
+        for profile in setting.profiles:
+            if on_gpu(profile) or len(profile.step_s) < 2:
+                continue
+            low, middle, high = statistics.quantiles(profile.step_s, n=4)
+            if high - low > UNEVEN * middle:
+                told.append(f"{setting.workload} on {setting.place}, {1000 * low:.3g} to {1000 * high:.3g} ms")
+    if not told:
+        return []
+    return [f"Profiled steps differ even in their middle half; shares may move when measured again: {listed(told)}."]
 
 
 def _slowdowns(settings: Sequence[Setting]) -> list[str]:
