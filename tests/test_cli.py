@@ -11,10 +11,32 @@ from typing import Any
 import pytest
 from conftest import fathom
 
+from fathom import __version__
+
 
 def document(capsys: pytest.CaptureFixture[str]) -> Any:
     """What was printed on stdout, which must be one JSON document and nothing else."""
     return json.loads(capsys.readouterr().out)
+
+
+def test_nothing_asked_is_answered_with_help_and_no_more(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert fathom(monkeypatch) == 2
+    printed = capsys.readouterr()
+    assert "Usage: " in printed.out + printed.err
+    assert "fathom: " not in printed.err
+
+
+def test_it_says_which_version_it_is(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert fathom(monkeypatch, "--version") == 0
+    assert capsys.readouterr().out == f"fathom {__version__}\n"
+
+
+def test_public_names_are_found_by_tab() -> None:
+    import fathom as suite
+
+    assert set(suite.__all__) <= set(dir(suite))
 
 
 def test_help_imports_nothing_that_takes_a_second() -> None:
@@ -129,6 +151,14 @@ MISTAKES = [
     (["learn", "autoenc", "--data", "nowhere"], "no such folder; put there MNIST's idx files"),
     (["learn", "autoenc", "--preset", "tny"], "no preset 'tny'; did you mean tiny?"),
     (["learn", "deepq", "--set", "envs=3"], "envs of deepq must be a multiple of"),
+    (["run", "autoenc", "--seed", "99999999999999999999"], "seed must be below 4611686018427387904"),
+    (["scale", "autoenc", "--budget", "nan"], "a budget must be some seconds, not nan"),
+    (["scale", "autoenc", "--budget", "0"], "a budget must be some seconds, not 0.0"),
+    (["report", "results/neoverse-n1", "--format", "md", "--out", "q.txt"], "a file called q.txt would not be md"),
+    (["report", "results/neoverse-n1", "--format", "html", "--out", "q.md"], "a file called q.md would not be html"),
+    (["analyse", "breakdown", "tests"], "no records in tests; fathom study makes some"),
+    (["run", "autoenc", "--out", "/proc/nowhere"], "cannot write to /proc/nowhere"),
+    (["study", "autoenc", "--report", "/proc/nowhere/report.html"], "cannot write /proc/nowhere/report.html"),
     (["analyse", "skew", "--published"], "the paper prints no numbers that skew could be answered from"),
 ]
 
@@ -141,7 +171,7 @@ def test_a_mistake_is_one_line_and_exit_code_2(
     arguments: list[str],
     expected: str,
 ) -> None:
-    if arguments[0] in ("run", "learn"):
+    if arguments[0] in ("run", "learn", "scale", "study") and "--out" not in arguments:
         arguments = [*arguments, "--out", str(tmp_path)]
     assert fathom(monkeypatch, *arguments) == 2
     printed = capsys.readouterr()

@@ -330,6 +330,16 @@ def test_a_folder_against_itself_is_told(
     assert "in turns" not in printed.out
 
 
+def test_what_could_not_have_been_seen_is_not_passed_as_nothing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], folders: tuple[Path, Path]
+) -> None:
+    assert fathom(monkeypatch, "compare", folders[0], folders[0], "--fail-over", "0.0001%") == 0
+    told = " ".join(capsys.readouterr().err.split())
+    assert told.endswith(
+        "worse by more than 0.0001 %: nothing; it could not have been seen in memnet train, autoenc train"
+    )
+
+
 def test_a_table_fits_eighty_columns(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], folders: tuple[Path, Path]
 ) -> None:

@@ -87,7 +87,10 @@ def test_the_command_tells_what_it_took_and_goes_on(tmp_path: Path) -> None:
     wanted = {"metric", "quality", "target", "reached", "seconds", "items", "energy_j"}
     assert wanted <= document["runs"][0].keys()
     lines = first.stderr.splitlines()
-    assert lines[0] == "autoenc: 2 runs, seeds 0, 1; the target is a variational bound of -100 nats or higher"
+    assert (
+        lines[0]
+        == "autoenc on synthetic data: 2 runs, seeds 0, 1; the target is a variational bound of -100 nats or higher"
+    )
     for seed in (0, 1):
         assert any(line.startswith(f"seed {seed}, round 2 of at most 2: loss") for line in lines), lines
     again = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)

@@ -227,7 +227,7 @@ def test_subwords_give_back_any_text() -> None:
 
 
 def test_a_vocabulary_too_small_for_its_letters_is_told() -> None:
-    with pytest.raises(BadOption, match="no vocabulary of 100 subwords can be made of this text: Vocabulary size is"):
+    with pytest.raises(BadOption, match="no vocabulary of 100 subwords can be made of this text; it takes at least 2"):
         Subwords.learnt(["a b c"], 100)
 
 

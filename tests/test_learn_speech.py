@@ -286,7 +286,8 @@ def test_no_test_utterance_is_passed_over(tmp_path: Path) -> None:
         workload.held_out(corpus(tmp_path))
     folder = real_data("an4")
     with pytest.raises(
-        DataError, match="do not fit the network: 121 with more than 120 frames; raise frames or phones"
+        DataError,
+        match="do not fit the network: 121 with more than 120 frames; try a larger --set frames=N or phones=N",
     ):
         Speech.configured("tiny").held_out(folder)
 

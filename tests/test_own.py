@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from test_cli import document
 from torch import nn
 
 import fathom as suite
-from fathom import own, trace
+from fathom import own, terminal, trace
 from fathom.analyses.similarity import nearest_measured
 from fathom.commands.profile import by_type
 from fathom.errors import BadOption
@@ -118,6 +119,8 @@ def test_the_command_tells_which_of_the_eight_it_is_like(
     [
         ("nothing_here:make", "cannot import nothing_here"),
         ("json:nothing", "json has no nothing"),
+        ("json:__name__", "json:__name__ is no function, but str"),
+        ("textwrap:dedent", r"textwrap:dedent failed: TypeError: dedent\(\) missing 1 required positional argument"),
         ("json", "expected package.module:function"),
         ("os:getcwd", "must return a Workload, or a module and a batch, not str"),
     ],
@@ -125,6 +128,33 @@ def test_the_command_tells_which_of_the_eight_it_is_like(
 def test_what_cannot_be_used_is_told(target: str, expected: str) -> None:
     with pytest.raises(BadOption, match=expected):
         own.from_target(target)
+
+
+FAULTS = {
+    "import torch\nraise OSError('no such\\nfile')": r"mine:make failed: OSError: no such \(.*mine.py, line 2\)",
+    "def make():\n    return torch": r"mine:make failed: NameError: name 'torch' is not defined \(.*mine.py, line 2\)",
+    "import torch\ndef make():\n    return torch.nn.Linear(5, 3), torch.ones(4, 7)": "failed: RuntimeError: mat1 and",
+}
+
+
+@pytest.mark.parametrize(("code", "expected"), FAULTS.items(), ids=["when imported", "when called", "when run"])
+def test_a_fault_in_a_users_code_is_one_line_that_says_where(
+    code: str, expected: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    (tmp_path / "mine.py").write_text(code)
+    assert fathom(monkeypatch, "profile", "mine:make", "--device", "cpu") == 2
+    sys.modules.pop("mine", None)
+    told = capsys.readouterr().err
+    assert re.search(expected, told), told
+    assert told.count("\n") == 1
+
+
+def test_a_fault_of_our_own_is_not_called_the_users() -> None:
+    with pytest.raises(TypeError) as caught:
+        terminal.seconds("three")  # type: ignore[arg-type]
+    assert own.users_fault("mine:make", caught.value) is caught.value
 
 
 def test_a_trace_out_that_will_not_do_is_told_before_profiling(

@@ -16,7 +16,7 @@ import pytest
 from fathom.errors import BadOption, DataError, UnknownName
 from fathom.record import ApiCall, GpuTime, Kernel, OpRow, Profile, Record, Sections
 from fathom.spec import RunSpec
-from fathom.store import Store
+from fathom.store import Store, read
 
 
 def sample(**changes: object) -> Record:
@@ -155,6 +155,34 @@ def test_a_field_that_holds_the_wrong_thing_is_harmless_or_named(tmp_path: Path,
         assert record.place
         assert record.spec.id
         assert all(math.isfinite(value) for value in [*record.step_s, *record.warmup_s, record.items_per_step or 0])
+
+
+@pytest.mark.parametrize("wrong", WRONG, ids=str)
+def test_what_is_wrong_deep_inside_is_named(wrong: object, tmp_path: Path) -> None:
+    document = sample().to_json()
+    document["profile"]["step_s"] = [0.1, wrong]
+    (tmp_path / "one.json").write_text(json.dumps(document))
+    if wrong == 3:
+        assert len(list(Store(tmp_path).records())) == 1
+    else:
+        (told,) = Store(tmp_path).strangers()
+        assert "$.profile.step_s[1]" in told
+
+
+def test_a_record_in_two_folders_is_one(tmp_path: Path) -> None:
+    record = sample()
+    for folder in ("a", "b"):
+        Store(tmp_path / folder).add(record)
+    assert len(read([tmp_path / "a", tmp_path / "b", tmp_path / "a"], lambda line: None)) == 1
+
+
+def test_a_file_that_may_not_be_looked_at_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def locked(self: Path) -> bool:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "is_file", locked)
+    with pytest.raises(DataError, match="one.json: cannot be read: Permission denied"):
+        read([tmp_path / "one.json"], lambda line: None)
 
 
 def test_a_record_of_the_older_schema_is_read(tmp_path: Path) -> None:

@@ -19,6 +19,18 @@ def test_a_file_has_room_for_every_column(capsys: pytest.CaptureFixture[str], mo
     assert any(line.split() == ["memnet", "10", "20", "30", "40", "50", "—"] for line in lines)
 
 
+def test_in_a_terminal_long_names_go_on_in_the_next_line_and_stand_before_every_number(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(terminal, "screen", Console(width=60, force_terminal=True, no_color=True))
+    names = ["a network with a long name on a set", "what it is judged by, in many words"]
+    terminal.print_table("a title", ["what", "metric", *COLUMNS[1:]], [[*names, 1, 2, 3, 4, 5, 6]])
+    shown = capsys.readouterr().out
+    assert "…" not in shown
+    assert all(column in shown for column in COLUMNS[1:])
+    assert shown.count("a network with a") > 2, "in every strip"
+
+
 def test_in_a_terminal_a_wide_table_goes_on_below_with_its_first_words_again(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -31,6 +31,10 @@ _HOME = {  # the module, and the name there where it is another one
 }
 
 
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_HOME])
+
+
 def __getattr__(name: str) -> Any:
     """Public names arrive when first used, so that importing fathom does not import torch."""
     if name not in _HOME:

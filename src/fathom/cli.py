@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import signal
 import sys
-from typing import NoReturn
+from typing import Annotated, NoReturn
 
 import typer
 
-from fathom import registry
+from fathom import __version__, registry
 from fathom.errors import FathomError, UnknownName
 
 
@@ -33,13 +33,27 @@ def main() -> None:
 
 def _app() -> typer.Typer:
     app = typer.Typer(
-        help="Where the time and the energy of deep learning go, on your machine.",
         no_args_is_help=True,
         add_completion=False,
     )
+    app.callback()(_whole)
     for name in registry.names("commands"):
         app.command(name)(registry.module("commands", name).command)
     return app
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        print(f"fathom {__version__}")
+        raise typer.Exit
+
+
+def _whole(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Says which Fathom this is.")
+    ] = False,
+) -> None:
+    """Where the time and the energy of deep learning go, on your machine."""
 
 
 def _heed_signals() -> None:
@@ -60,6 +74,8 @@ def _usage_problem(error: Exception) -> str:
     describe = getattr(error, "format_message", None)
     if describe is None:
         raise error
+    if type(error).__name__ == "NoArgsIsHelpError":  # click's or typer's own
+        raise SystemExit(2)  # the help has been shown
     option, known = getattr(error, "option_name", None), getattr(error, "possibilities", None)
     if option and known:
         return str(UnknownName.among("option", option, known))

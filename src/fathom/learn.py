@@ -151,7 +151,8 @@ class Course:
         except (MemoryError, torch.OutOfMemoryError):
             raise  # which says nothing about the file
         except Exception as error:  # whatever a damaged file, or one of another version, may raise
-            raise DataError.at(path, f"not a checkpoint of this run; remove it to begin anew: {error}") from None
+            why = str(error).partition(". ")[0].partition("\n")[0]  # torch goes on for long
+            raise DataError.at(path, f"not a checkpoint of this run; remove it to begin anew: {why}") from None
         self.begun, self.meter = time.perf_counter(), Meter(self.session.device)  # both count from here
         self.metered = self.meter.joules()
         return True

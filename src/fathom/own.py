@@ -7,6 +7,7 @@ import gzip
 import hashlib
 import importlib
 import sys
+import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -138,6 +139,22 @@ def profile(
         )
 
 
+def users_fault(target: str, error: Exception) -> Exception:
+    """An error of the model in one line; one that was raised in our own code is given back as it is."""
+    raised = traceback.extract_tb(error.__traceback__)[-1].filename
+    return error if raised.startswith(str(Path(__file__).parent)) else _told(target, error)
+
+
+def _told(target: str, error: Exception) -> BadOption:
+    """What went wrong in a user's code, and where in it."""
+    libraries = (str(Path(torch.__file__).parent), str(Path(__file__).parent), "<frozen")
+    frames = traceback.extract_tb(error.__traceback__)
+    theirs = [frame for frame in frames if not frame.filename.startswith(libraries)]
+    where = f" ({theirs[-1].filename}, line {theirs[-1].lineno})" if theirs else ""
+    what = str(error).strip().partition("\n")[0]
+    return BadOption(f"{target} failed: {type(error).__name__}: {what}{where}")
+
+
 def from_target(target: str) -> tuple[Any, ...]:
     """What package.module:function makes: a Workload, or a module and a batch, or those and a loss."""
     where, colon, name = target.partition(":")
@@ -145,12 +162,20 @@ def from_target(target: str) -> tuple[Any, ...]:
         raise BadOption(f"expected package.module:function, not {target!r}")
     sys.path.insert(0, str(Path.cwd()))  # as python -m would find it
     try:
-        make = getattr(importlib.import_module(where), name)
+        module = importlib.import_module(where)
     except ImportError as error:
         raise BadOption(f"cannot import {where}: {error}") from None
-    except AttributeError:
-        raise BadOption(f"{where} has no {name}") from None
-    made = make()
+    except Exception as error:
+        raise _told(target, error) from None
+    if not hasattr(module, name):
+        raise BadOption(f"{where} has no {name}")
+    make = getattr(module, name)
+    if not callable(make):
+        raise BadOption(f"{target} is no function, but {type(make).__name__}")
+    try:
+        made = make()
+    except Exception as error:
+        raise _told(target, error) from None
     if isinstance(made, Workload):
         return (made,)
     if isinstance(made, tuple) and len(made) in {2, 3} and isinstance(made[0], nn.Module):

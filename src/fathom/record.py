@@ -8,8 +8,9 @@ import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from types import NoneType
 from typing import Any
+
+import msgspec
 
 from fathom.errors import DataError, FathomError
 from fathom.lesson import Exhibit
@@ -251,26 +252,15 @@ class Record:
                 "life": GpuTime.from_json(data["life"]) if data.get("life") else None,
             }
             record = cls(**{**data, **parts})
-            _check_types(record)
+            _check(record)
             return record
-        except (TypeError, KeyError, ValueError, AttributeError, FathomError) as error:
+        except (TypeError, KeyError, ValueError, AttributeError, msgspec.MsgspecError, FathomError) as error:
             raise DataError(f"{origin}: not a Fathom record: {error}") from None
 
 
-_PLAIN: dict[str, tuple[type, ...]] = {"str": (str,), "str | None": (str, NoneType), "int | None": (int, NoneType)}
-_ITEMS: dict[str, tuple[type, ...]] = {"list[float]": (int, float), "list[str]": (str,)}
-
-
-def _check_types(record: Record) -> None:
+def _check(record: Record) -> None:
     """A stranger's file may have the right names with the wrong things: better told here than met in a report."""
-    for entry in dataclasses.fields(record):
-        kind, value = str(entry.type), getattr(record, entry.name)
-        if kind in _ITEMS:
-            sound = isinstance(value, list) and all(isinstance(item, _ITEMS[kind]) for item in value)
-        else:
-            sound = isinstance(value, _PLAIN.get(kind, object))
-        if not sound:
-            raise TypeError(f"{entry.name} must be {kind}")
+    msgspec.convert(msgspec.to_builtins(record), Record)
     if not record.place:  # raises by itself where the machine is none
         raise TypeError("machine has no name")
 

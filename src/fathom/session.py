@@ -83,7 +83,8 @@ class Session:
         with self._memory_watched():
             source = self._open_data()
             self.workload = self.workload.fit(source)
-            if self.spec.batch is not None and self.device.type == "cpu":
+            asked = self.spec.batch is not None or "batch" in self.spec.options
+            if asked and self.device.type == "cpu":
                 refuse_what_cannot_fit(self.workload, self.spec.phase)
             training = self.spec.phase == "train"
             model = self.workload.model().to(self.device).train(training)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import math
 import os.path
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -14,6 +15,7 @@ from fathom.errors import BadOption, UnknownName
 
 PHASES = ("train", "infer")
 PRECISIONS = ("fp32", "tf32", "bf16")
+LARGEST_SEED = 2**62  # every generator takes those below
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,6 +50,10 @@ class RunSpec:
             value = getattr(self, name)
             if value is not None and value < least:
                 raise BadOption(f"{name} must be at least {least}, not {value}")
+        if self.seed >= LARGEST_SEED:
+            raise BadOption(f"seed must be below {LARGEST_SEED}, not {self.seed}")
+        if self.budget_s is not None and not 0 < self.budget_s < math.inf:
+            raise BadOption(f"a budget must be some seconds, not {self.budget_s}")
         if self.data:
             object.__setattr__(self, "data", os.path.normpath(self.data))  # "mnist/" is no other run than "mnist"
         if self.cores is not None:

@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import json
 import os
+import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -16,10 +17,10 @@ from fathom.spec import RunSpec
 
 
 def read(paths: Iterable[Path], tell: Callable[[str], None]) -> list[Record]:
-    """The records of these folders and single files; what else a folder holds is told, one line each."""
+    """The records of these folders and single files, each once; what else a folder holds is told, one line each."""
     found: list[Record] = []
     for path in paths:
-        if path.is_file():
+        if _is_file(path):
             record, problem = _read(path)
             if record is None:
                 raise DataError(str(problem))
@@ -29,7 +30,7 @@ def read(paths: Iterable[Path], tell: Callable[[str], None]) -> list[Record]:
         found += store.records()
         for stranger in store.strangers():
             tell(stranger)
-    return found
+    return list({record.id: record for record in found}.values())
 
 
 class Store:
@@ -38,6 +39,15 @@ class Store:
     def __init__(self, folder: Path | str) -> None:
         self.folder = Path(folder)
         self._known = {path.name for path in self.folder.glob("*.json")}
+
+    def check_writable(self) -> None:
+        """Before something is measured that could not be kept."""
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=self.folder):
+                pass
+        except OSError as error:
+            raise BadOption(f"cannot write to {self.folder}: {error.strerror or error}") from None
 
     def add(self, record: Record) -> Path:
         path = self.folder / f"{_stem(record.spec)}-{record.id}.json"
@@ -114,9 +124,16 @@ def _stem(spec: RunSpec) -> str:
     return f"{spec.workload}-{spec.phase}-{spec.id}"
 
 
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError as error:
+        raise DataError.at(path, f"cannot be read: {error.strerror or error}") from None
+
+
 def _read(path: Path) -> tuple[Record | None, str | None]:
     """The record in a file, or a line that says why there is none."""
-    if not path.is_file():
+    if not _is_file(path):
         return None, f"{path}: not a file"  # a pipe, say, which would be waited for
     try:
         return Record.from_json(json.loads(path.read_bytes()), str(path)), None

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from rich.box import SIMPLE, SIMPLE_HEAD
-from rich.console import Console, RenderableType
+from rich.console import Console, JustifyMethod, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
@@ -34,10 +34,14 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]
     cells = [[text(value) for value in row] for row in rows]
     numeric = [any(isinstance(row[index], int | float) for row in rows) for index in range(len(columns))]
     widths = [max(map(len, column)) for column in zip(columns, *cells, strict=True)]
-    for number, strip in enumerate(_strips(widths, numeric, screen.width if screen.is_terminal else None)):
+    room = screen.width if screen.is_terminal else None
+    if room is not None and sum(widths) + len(widths) + 1 > room:  # words may go on in the next line, numbers may not
+        widths = [width if number else min(width, room // 3) for width, number in zip(widths, numeric, strict=True)]
+    for number, strip in enumerate(_strips(widths, numeric, room)):
         table = Table(title=None if number else title, title_justify="left", box=SIMPLE_HEAD, padding=0, pad_edge=False)
         for index in strip:
-            table.add_column(columns[index], justify="right" if numeric[index] else "left", no_wrap=numeric[index])
+            justify: JustifyMethod = "right" if numeric[index] else "left"
+            table.add_column(columns[index], justify=justify, no_wrap=numeric[index], max_width=widths[index])
         for row in cells:
             table.add_row(*(row[index] for index in strip))
         natural = max(len(title), sum(widths[index] + 1 for index in strip) + 1)
@@ -48,10 +52,12 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]
 def _strips(widths: Sequence[int], numeric: Sequence[bool], room: int | None) -> list[list[int]]:
     """Which columns stand side by side: all where there is room, else the leading words again before each lot."""
     everything = list(range(len(widths)))
-    keys = everything[: numeric.index(True)] if True in numeric else everything
-    taken = sum(widths[index] + 1 for index in keys) + 1
-    if room is None or sum(widths) + len(widths) + 1 <= room or taken > room / 2:
+    if room is None or sum(widths) + len(widths) + 1 <= room:
         return [everything]
+    keys = everything[: numeric.index(True)] if True in numeric else everything
+    while len(keys) > 1 and sum(widths[index] + 1 for index in keys) + 1 > room / 2:
+        keys = keys[:-1]
+    taken = sum(widths[index] + 1 for index in keys) + 1
     strips, used = [list(keys)], taken
     for index in everything[len(keys) :]:
         if used + widths[index] + 1 > room and len(strips[-1]) > len(keys):

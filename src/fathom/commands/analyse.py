@@ -10,7 +10,7 @@ import typer
 from fathom import registry
 from fathom.analysis import Finding, analyse
 from fathom.commands._options import Json
-from fathom.errors import BadOption
+from fathom.errors import BadOption, DataError
 from fathom.record import Record
 from fathom.store import read
 from fathom.terminal import human, passed_over, print_json, print_table
@@ -47,4 +47,7 @@ def _published(question: str) -> Finding:
 def _records(paths: list[Path]) -> list[Record]:
     if not paths:
         raise BadOption("name at least one folder of records (or --published)")
-    return read(paths, passed_over)
+    found = read(paths, passed_over)
+    if not found:
+        raise DataError(f"no records in {', '.join(map(str, paths))}; fathom study makes some")
+    return found

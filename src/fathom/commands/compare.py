@@ -294,4 +294,6 @@ def _summary(found: Sequence[Comparison], beyond: float) -> str:
     if mean := geometric_mean(found):
         parts.append(f"geometric mean of B/A: {mean:.3f}")
     worse = ", ".join(each.name for each in found if each.regressed(beyond))
-    return f"{'; '.join(parts)}\nworse by more than {100 * beyond:g} %: {worse or 'nothing'}"
+    blind = [each.name for each in found if each.verdict == "no change" and (each.detectable or 0) > beyond]
+    unseen = f"; it could not have been seen in {', '.join(blind)}" if blind else ""
+    return f"{'; '.join(parts)}\nworse by more than {100 * beyond:g} %: {worse or 'nothing'}{unseen}"

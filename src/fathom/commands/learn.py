@@ -49,9 +49,14 @@ def command(
     specs = [RunSpec.from_json({**spec.to_json(), "seed": seed + number}) for number in range(runs)]
     quality = registry.workload(name).taught(data, spec.options).quality
     seeds = ", ".join(str(each.seed) for each in specs)
-    _say(f"{name}: {count(runs, 'run')}, seed{'s' if runs > 1 else ''} {seeds}; {aim(quality)}")
+    invented = data is None and not registry.workload(name).plays
+    of = f"{name} on synthetic data" if invented else name
+    _say(f"{of}: {count(runs, 'run')}, seed{'s' if runs > 1 else ''} {seeds}; {aim(quality)}")
     store = Store(out)
-    for each in store.left(specs, partial(_of_this_lesson, quality)):
+    left = store.left(specs, partial(_of_this_lesson, quality))
+    if done := len(specs) - len(left):
+        _say(f"{done} of {count(runs, 'run')} in {out} already; another --out learns anew")
+    for each in left:
         _learn(each, quality, store, several=runs > 1)
     found = {record.spec.id: record for record in last_attempts(store.records())}
     records = [found[each.id] for each in specs]
@@ -225,6 +230,7 @@ def _row(record: Record, quality: Quality) -> dict[str, Any]:
     return {
         "workload": record.spec.workload,
         "seed": record.spec.seed,
+        "data": record.spec.data,
         **{key: getattr(learning or quality, key) for key in ("metric", "unit", "target")},
         **{key: getattr(learning, key, None) for key in ("quality", "reached", *TOOK, "resumed")},
         **{key: getattr(stood, total, None) for key, total in zip(TO_TARGET, TOOK, strict=True)},

@@ -9,7 +9,7 @@ import typer
 
 from fathom.analysis import Cell
 from fathom.commands._options import Device, Json, Out, Precision
-from fathom.errors import BadOption
+from fathom.errors import BadOption, FathomError
 from fathom.record import Profile, Record
 from fathom.store import Store, read
 from fathom.terminal import count, human, passed_over, print_json, print_table
@@ -67,7 +67,12 @@ def _profiled(
     model, *rest = own.from_target(target)
     batch, loss = [*rest, None, None][:2]
     settings = {"phase": phase, "device": device, "precision": precision, "name": target}
-    return own.profile(model, batch, loss=loss, trace_out=trace_out, **settings)
+    try:
+        return own.profile(model, batch, loss=loss, trace_out=trace_out, **settings)
+    except FathomError:
+        raise
+    except Exception as error:
+        raise own.users_fault(target, error) from None
 
 
 def _tell(record: Record, path: Path, eight: list[Record], as_json: bool) -> None:

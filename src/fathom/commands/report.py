@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from fathom.errors import DataError, UnknownName
+from fathom.errors import BadOption, DataError, UnknownName
 from fathom.store import read
 from fathom.terminal import human, passed_over
 
@@ -16,15 +16,18 @@ FORMATS = {"html": "report.html", "md": "report.md"}
 
 def command(
     folders: Annotated[list[Path], typer.Argument(help="Folders of records, e.g. mine/ results/h200.")],
-    format_: Annotated[str, typer.Option("--format", help="html or md.")] = "html",
+    format_: Annotated[str | None, typer.Option("--format", help="html or md; as --out is called, else html.")] = None,
     out: Annotated[Path | None, typer.Option(help="The file to write; report.html or report.md.")] = None,
 ) -> None:
     """Writes the report of the records in these folders."""
     from fathom.report import write
 
-    if format_ not in FORMATS:
+    if format_ is not None and format_ not in FORMATS:
         raise UnknownName.among("format", format_, FORMATS)
+    if format_ and out and (format_ == "md") != (out.suffix == ".md"):
+        raise BadOption(f"a file called {out} would not be {format_}; Markdown ends in .md, and nothing else does")
     records = read(folders, passed_over)
     if not records:
         raise DataError(f"no records in {', '.join(map(str, folders))}; fathom study makes some")
-    human.print(f"report: {write(records, out or Path(FORMATS[format_]))}")
+    path = write(records, out or Path(FORMATS[format_ or "html"]))
+    human.print(f"report: {path}")

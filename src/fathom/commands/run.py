@@ -49,10 +49,12 @@ def command(
         seed=seed,
         options=options_of(set_ or []),
     )
+    store = Store(out)
+    store.check_writable()
     with progress_bar() as bar:
         task = bar.add_task(f"{name} {phase}", total=warmup + steps)
         record = isolated(spec, lambda done, total: bar.update(task, completed=done))
-    path = Store(out).add(record)
+    path = store.add(record)
     if as_json:
         keys = ("outcome", "reason", "device", "step_s", "warmup_s", "losses", "answers", "items_per_step")
         print_json({"record": str(path)} | {key: getattr(record, key) for key in keys})

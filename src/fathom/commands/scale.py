@@ -34,7 +34,10 @@ def command(
     base = RunSpec(workload="", phase=phase, preset=preset, steps=steps, budget_s=budget)
     planned = scale.plan(base, chosen, _counts(cores))
     store = Store(out)
-    conduct(store.left(planned), store, "scale")
+    left = store.left(planned)
+    if done := len(planned) - len(left):
+        human.print(f"{done} of {len(planned)} runs are in {out} already; another --out measures them again")
+    conduct(left, store, "scale")
     wanted = {spec.id for spec in planned}
     finding = analyse("cores", [record for record in store.records() if record.spec.id in wanted])
     if as_json:

@@ -32,7 +32,7 @@ def command(
 ) -> None:
     """Runs every workload, in training and inference, on each device; then writes the report."""
     from fathom.devices import available, resolve
-    from fathom.report import write
+    from fathom.report import check_writable, write
 
     devices = [str(resolve(name)) for name in device] if device else available()
     store = Store(out)
@@ -40,6 +40,7 @@ def command(
     left = store.left(planned) if resume else planned
     if done := len(planned) - len(left):
         human.print(f"{done} of {len(planned)} runs are in {out} already; --fresh measures them again")
+    check_writable(report)
     conduct(left, store, "study")
     records = _latest(planned, store)
     path = write(read([out], passed_over), report)

@@ -6,6 +6,7 @@ Characters that the training text lacks are spelt in bytes; spaces, quotes and h
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Iterable
 
 from sentencepiece import SentencePieceProcessor, SentencePieceTrainer
@@ -46,8 +47,9 @@ class Subwords:
                 minloglevel=2,
             )
         except RuntimeError as error:
-            reason = str(error).rpartition("] ")[2]
-            raise BadOption(f"no vocabulary of {size} subwords can be made of this text: {reason}") from None
+            least = re.search(r"\d+ vs (\d+)", str(error))
+            hint = f"; it takes at least {least[1]}: --set source_vocabulary=N, target_vocabulary=N" if least else ""
+            raise BadOption(f"no vocabulary of {size} subwords can be made of this text{hint}") from None
         return cls(model.getvalue())
 
     def __len__(self) -> int:

@@ -13,13 +13,26 @@ from fathom.report.order import in_order
 from fathom.report.page import html
 from fathom.report.text import markdown
 
-__all__ = ["html", "markdown", "write"]
+__all__ = ["check_writable", "html", "markdown", "write"]
 
 TITLE = "Where the time goes"
 
 
-def write(records: Sequence[Record], path: Path) -> Path:
+def check_writable(path: Path) -> None:
+    """Before hours of measuring rather than after them; nothing is left where nothing was."""
+    there = path.exists()
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.open("ab").close()
+        if not there:
+            path.unlink()
+    except OSError as error:
+        raise BadOption(f"cannot write {path}: {error.strerror or error}") from None
+
+
+def write(records: Sequence[Record], path: Path | str) -> Path:
     """Every question answered from the records, written as Markdown where the file is called so, else as HTML."""
+    path = Path(path)
     findings = in_order([analyse(question, records) for question in registry.names("analyses")])
     render = markdown if path.suffix == ".md" else html
     try:

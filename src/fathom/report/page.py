@@ -60,8 +60,8 @@ def html(records: Sequence[Record], findings: Sequence[Finding], title: str) -> 
         every_run=runs.every_run(records),
         many_rows=MANY_ROWS,
         broad=BROAD,
-        style=Markup((HERE / "style.css").read_text()),
-        script=Markup((HERE / "page.js").read_text()),
+        style=Markup((HERE / "style.css").read_text(encoding="utf-8")),
+        script=Markup((HERE / "page.js").read_text(encoding="utf-8")),
         plotly=_plotly(),
     )
 

@@ -349,7 +349,8 @@ class Speech(Workload):
         found = read(folder, split, sizes, self.by_speaker)
         if too_large := {reason: count for reason, count in found.skipped.items() if reason not in timit.LEFT_OUT}:
             told = ", ".join(f"{count} with {reason}" for reason, count in too_large.items())
-            raise DataError.at(folder, f"test utterances do not fit the network: {told}; raise frames or phones")
+            hint = "try a larger --set frames=N or phones=N"
+            raise DataError.at(folder, f"test utterances do not fit the network: {told}; {hint}")
         return found
 
     def evaluate(self, state: State, held_out: Utterances) -> float:
