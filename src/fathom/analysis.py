@@ -72,6 +72,11 @@ class Finding:
     pictures: list[Picture] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
+    @property
+    def answered(self) -> bool:
+        """Whether the records had something to say; if not, the summary says what is missing."""
+        return bool(self.tables or self.charts)
+
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 

@@ -221,7 +221,8 @@ class Record:
         if self.device.startswith("cuda") and self.machine.get("gpus"):
             return str(self.machine["gpus"][0]["name"])
         cpu = self.machine["cpu"]
-        return f"{cpu['name']}, {len(cpu['affinity'] or []) or cpu['logical_cores']} cores"
+        cores = len(cpu["affinity"] or []) or cpu["logical_cores"]
+        return f"{cpu['name']}, {cores} core{'' if cores == 1 else 's'}"
 
     def to_json(self) -> dict[str, Any]:
         plain = {entry.name: getattr(self, entry.name) for entry in dataclasses.fields(self)}

@@ -67,6 +67,11 @@ def _strips(widths: Sequence[int], numeric: Sequence[bool], room: int | None) ->
     return strips
 
 
+def print_text(line: str) -> None:
+    """A line of an answer; a file takes it as it is, however long."""
+    screen.print(line, highlight=False, markup=False, soft_wrap=not screen.is_terminal)
+
+
 def print_facts(title: str, rows: Sequence[tuple[str, str]]) -> None:
     table = Table(title=title, title_justify="left", show_header=False, box=SIMPLE, pad_edge=False)
     for row in rows:

@@ -288,12 +288,13 @@ def _curve(run: Run, way: str) -> Series:
 def _protocols(runs: Sequence[Run]) -> list[str]:
     if not runs:
         return []
-    metered = sorted({run.learning.metered or "nothing: energy was not metered" for run in runs})
+    metered = sorted({run.learning.metered for run in runs if run.learning.metered})
+    energy = f"Energy is what was counted by {' or '.join(metered)}" if metered else "Energy was not metered"
     return [
         *sorted({f"{run.record.spec.workload}: {run.learning.protocol}." for run in runs}),
         "Time is from the first step to a look at held-out data, that look and those before included: the first that "
         "reached the target, or the last, where a protocol says how long to train. Medians of what it took to the "
-        f"target are of the runs that reached it. Energy is what was counted by {' or '.join(metered)}.",
+        f"target are of the runs that reached it. {energy}.",
     ]
 
 

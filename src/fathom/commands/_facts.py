@@ -21,4 +21,5 @@ def aim(quality: Quality) -> str:
     """What a lesson is to come to, in words."""
     if quality.target is None:
         return f"no target: judged by its {quality.metric} alone"
-    return f"the target is a {quality.metric} of {quality.target:g} {quality.unit} or {quality.better}"
+    article = "an" if quality.metric[0] in "aeiou" else "a"
+    return f"the target is {article} {quality.metric} of {quality.target:g} {quality.unit} or {quality.better}"

@@ -13,7 +13,7 @@ from fathom.commands._options import Json
 from fathom.errors import BadOption, DataError
 from fathom.record import Record
 from fathom.store import read
-from fathom.terminal import human, passed_over, print_json, print_table
+from fathom.terminal import passed_over, print_json, print_table, print_text
 
 
 def command(
@@ -28,11 +28,11 @@ def command(
     if as_json:
         print_json(finding.to_json())
         return
-    human.print(finding.summary)
+    print_text(finding.summary)
     for table in finding.tables:
         print_table(table.title, table.columns, table.rows)
     for note in finding.notes:
-        human.print(f"· {note}", highlight=False)
+        print_text(f"· {note}")
 
 
 def _published(question: str) -> Finding:

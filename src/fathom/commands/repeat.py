@@ -52,7 +52,9 @@ def command(
         human.print(f"{done} of {len(ordered)} launches are in {out} already")
     first = repeat.order([spec for spec in specs if spec in left], warmup, seed)
     if first:
-        human.print(f"{len(first)} launches to warm up, kept apart in {out / repeat.WARM_UP}")
+        human.print(
+            f"{len(first)} launch{'' if len(first) == 1 else 'es'} to warm up, kept apart in {out / repeat.WARM_UP}"
+        )
         conduct(first, Store(out / repeat.WARM_UP), "warm-up")
     conduct(left, store, "launches")
     conduct(store.left(repeat.lives(specs)), store, "lives")

@@ -97,21 +97,21 @@ def synthetic(seed: int, *, memory: int = 10, words: int = 6, items: int = 2000)
     """People who move between places, and where they are: by default the shapes of task 1, and as hard."""
     rng = np.random.default_rng(seed)
     asked = (memory + 1) // 2
-    told = "".join(_invented_story(rng, memory) for _ in range(-(-items // asked)))
+    told = "".join(_invented_story(rng, memory, words) for _ in range(-(-items // asked)))
     questions = parse(told.encode(), Path("synthetic"), memory)
     return _numbered(questions, questions, words)
 
 
-def _invented_story(rng: np.random.Generator, sentences: int) -> str:
+def _invented_story(rng: np.random.Generator, sentences: int, words: int) -> str:
     """A sentence is a move; after every second and the last comes a question about somebody seen so far."""
     people = ("Ada", "Bruno", "Clara", "Dmitri")
     places = ("attic", "cellar", "harbour", "library", "market", "orchard")
-    moves = ("moved", "went", "went back", "travelled", "journeyed")
+    moves = ("moved", "went", *(["went back"] if words > 5 else []), "travelled", "journeyed")
     lines: list[str] = []
     seen: dict[str, tuple[str, int]] = {}
     for told in range(1, sentences + 1):
         person, place = people[rng.integers(4)], places[rng.integers(6)]
-        lines.append(f"{person} {moves[rng.integers(5)]} to the {place}.")
+        lines.append(f"{person} {moves[rng.integers(len(moves))]} to the {place}.")
         seen[person] = (place, len(lines))
         if told % 2 == 0 or told == sentences:
             person = sorted(seen)[rng.integers(len(seen))]

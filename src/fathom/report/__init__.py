@@ -16,6 +16,7 @@ from fathom.report.text import markdown
 __all__ = ["check_writable", "html", "markdown", "write"]
 
 TITLE = "Where the time goes"
+LEARNT = "What it takes to learn"  # where nothing else was asked
 
 
 def check_writable(path: Path) -> None:
@@ -34,10 +35,12 @@ def write(records: Sequence[Record], path: Path | str) -> Path:
     """Every question answered from the records, written as Markdown where the file is called so, else as HTML."""
     path = Path(path)
     findings = in_order([analyse(question, records) for question in registry.names("analyses")])
+    answered = {finding.question for finding in findings if finding.answered}
+    title = LEARNT if answered == {"learning"} else TITLE
     render = markdown if path.suffix == ".md" else html
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(render(records, findings, TITLE), encoding="utf-8")
+        path.write_text(render(records, findings, title), encoding="utf-8")
     except OSError as error:
         raise BadOption(f"cannot write {path}: {error.strerror or error}") from None
     return path

@@ -18,7 +18,7 @@ def in_order(findings: Sequence[Finding]) -> list[Finding]:
 
     def place(finding: Finding) -> tuple[object, ...]:
         told = STORY.index(finding.question) if finding.question in STORY else len(STORY)
-        return not finding.tables, told, finding.question
+        return not finding.answered, told, finding.question
 
     return sorted(findings, key=place)
 

@@ -46,7 +46,8 @@ def html(records: Sequence[Record], findings: Sequence[Finding], title: str) -> 
     return _template().render(
         title=title,
         records=records,
-        findings=findings,
+        findings=[finding for finding in findings if finding.answered],
+        unanswered=[finding for finding in findings if not finding.answered],
         colours=Colours(records),
         facts=_facts(records),
         settings=runs.common_settings(records),
