@@ -165,7 +165,7 @@ def test_a_trace_out_that_will_not_do_is_told_before_profiling(
 
     monkeypatch.setattr(own, "from_target", never)
     monkeypatch.setattr(own, "from_trace", never)
-    assert fathom(monkeypatch, "profile", "json:loads", "--trace-out", str(tmp_path / "no" / "trace.json")) == 2
+    assert fathom(monkeypatch, "profile", "json:loads", "--trace-out", "/proc/nowhere/trace.json") == 2
     assert capsys.readouterr().err.startswith("fathom: cannot write ")
     both = ["--trace", "there.json", "--trace-out", str(tmp_path / "trace.json")]
     assert fathom(monkeypatch, "profile", *both) == 2

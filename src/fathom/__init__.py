@@ -1,4 +1,4 @@
-"""Fathom: where the time and the energy of deep learning go on your machine, why, and how that is on another one."""
+"""Fathom: where the time of deep learning goes on your machine, why, and what it takes until a network has learnt."""
 
 from __future__ import annotations
 

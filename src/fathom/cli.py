@@ -53,7 +53,7 @@ def _whole(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Says which Fathom this is.")
     ] = False,
 ) -> None:
-    """Where the time and the energy of deep learning go, on your machine."""
+    """Where the time of deep learning goes on your machine, and what it takes to learn."""
 
 
 def _heed_signals() -> None:

@@ -139,17 +139,21 @@ def profile(
         )
 
 
+_LIBRARIES = (str(Path(torch.__file__).parent), "<frozen")  # where a line number helps nobody
+
+
 def users_fault(target: str, error: Exception) -> Exception:
-    """An error of the model in one line; one that was raised in our own code is given back as it is."""
-    raised = traceback.extract_tb(error.__traceback__)[-1].filename
-    return error if raised.startswith(str(Path(__file__).parent)) else _told(target, error)
+    """An error of the model in one line; one in which no code of theirs and no layer had a part, as it is."""
+    files = [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
+    ours, layers = str(Path(__file__).parent), str(Path(nn.__file__).parent)
+    in_model = any(file.startswith(layers) or not file.startswith((ours, *_LIBRARIES)) for file in files)
+    return _told(target, error) if in_model and not files[-1].startswith(ours) else error
 
 
 def _told(target: str, error: Exception) -> BadOption:
     """What went wrong in a user's code, and where in it."""
-    libraries = (str(Path(torch.__file__).parent), str(Path(__file__).parent), "<frozen")
     frames = traceback.extract_tb(error.__traceback__)
-    theirs = [frame for frame in frames if not frame.filename.startswith(libraries)]
+    theirs = [frame for frame in frames if not frame.filename.startswith((str(Path(__file__).parent), *_LIBRARIES))]
     where = f" ({theirs[-1].filename}, line {theirs[-1].lineno})" if theirs else ""
     what = str(error).strip().partition("\n")[0]
     return BadOption(f"{target} failed: {type(error).__name__}: {what}{where}")

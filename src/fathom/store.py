@@ -8,7 +8,7 @@ import json
 import os
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from fathom.errors import BadOption, DataError
@@ -31,6 +31,26 @@ def read(paths: Iterable[Path], tell: Callable[[str], None]) -> list[Record]:
         for stranger in store.strangers():
             tell(stranger)
     return list({record.id: record for record in found}.values())
+
+
+def check_writable(path: Path) -> None:
+    """Before hours of measuring rather than after them; nothing is left where nothing was."""
+    there = path.exists()
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.open("ab").close()
+        if not there:
+            path.unlink()
+    except OSError as error:
+        raise BadOption(f"cannot write {path}: {error.strerror or error}") from None
+
+
+def read_some(paths: Sequence[Path], tell: Callable[[str], None]) -> list[Record]:
+    """The same where there is nothing to be done without any."""
+    found = read(paths, tell)
+    if not found:
+        raise DataError(f"no records in {', '.join(map(str, paths))}; fathom study makes some")
+    return found
 
 
 class Store:

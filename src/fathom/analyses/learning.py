@@ -122,7 +122,8 @@ def _runs_of(records: Sequence[Record]) -> list[Run]:
         rivals = [other for other in records if _thing(other) == _thing(record)]
         alike = [other for other in rivals if metrics[id(other)] == metrics[id(record)]]
         # a switch may choose another lesson; all else is told where the lesson is the same
-        way = [text for name, text in _told(record, rivals).items() if text == name or name in _told(record, alike)]
+        same = _told(record, alike)
+        way = [text for name, text in _told(record, rivals).items() if text == name or name in same]
         runs.append(Run(record, _thing(record), ", ".join(way)))
     named = []
     for run in runs:

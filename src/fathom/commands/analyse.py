@@ -10,9 +10,9 @@ import typer
 from fathom import registry
 from fathom.analysis import Finding, analyse
 from fathom.commands._options import Json
-from fathom.errors import BadOption, DataError
+from fathom.errors import BadOption
 from fathom.record import Record
-from fathom.store import read
+from fathom.store import read_some
 from fathom.terminal import passed_over, print_json, print_table, print_text
 
 
@@ -47,7 +47,4 @@ def _published(question: str) -> Finding:
 def _records(paths: list[Path]) -> list[Record]:
     if not paths:
         raise BadOption("name at least one folder of records (or --published)")
-    found = read(paths, passed_over)
-    if not found:
-        raise DataError(f"no records in {', '.join(map(str, paths))}; fathom study makes some")
-    return found
+    return read_some(paths, passed_over)

@@ -11,7 +11,7 @@ from fathom.analysis import Cell
 from fathom.commands._options import Device, Json, Out, Precision
 from fathom.errors import BadOption, FathomError
 from fathom.record import Profile, Record
-from fathom.store import Store, read
+from fathom.store import Store, check_writable, read
 from fathom.terminal import count, human, passed_over, print_json, print_table
 
 LEAST_PERCENT = 0.1  # op types below share one line; the record has them
@@ -47,13 +47,7 @@ def _check(target: str | None, trace: Path | None, trace_out: Path | None) -> No
         return
     if trace is not None:
         raise BadOption("--trace reads a trace that is there already; --trace-out is for a model that is profiled")
-    there = trace_out.exists()
-    try:
-        trace_out.open("ab").close()
-        if not there:
-            trace_out.unlink()
-    except OSError as error:
-        raise BadOption(f"cannot write {trace_out}: {error.strerror or error}") from None
+    check_writable(trace_out)
 
 
 def _profiled(

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from fathom.errors import BadOption, DataError, UnknownName
-from fathom.store import read
+from fathom.errors import BadOption, UnknownName
+from fathom.store import read_some
 from fathom.terminal import human, passed_over
 
 FORMATS = {"html": "report.html", "md": "report.md"}
@@ -26,8 +26,5 @@ def command(
         raise UnknownName.among("format", format_, FORMATS)
     if format_ and out and (format_ == "md") != (out.suffix == ".md"):
         raise BadOption(f"a file called {out} would not be {format_}; Markdown ends in .md, and nothing else does")
-    records = read(folders, passed_over)
-    if not records:
-        raise DataError(f"no records in {', '.join(map(str, folders))}; fathom study makes some")
-    path = write(records, out or Path(FORMATS[format_ or "html"]))
+    path = write(read_some(folders, passed_over), out or Path(FORMATS[format_ or "html"]))
     human.print(f"report: {path}")

@@ -15,7 +15,7 @@ from fathom.commands._options import Json, Out, Preset
 from fathom.errors import DataError
 from fathom.record import Record
 from fathom.spec import RunSpec
-from fathom.store import Store, read
+from fathom.store import Store, check_writable, read
 from fathom.terminal import human, passed_over, print_json, print_table
 
 
@@ -32,7 +32,7 @@ def command(
 ) -> None:
     """Runs every workload, in training and inference, on each device; then writes the report."""
     from fathom.devices import available, resolve
-    from fathom.report import check_writable, write
+    from fathom.report import write
 
     devices = [str(resolve(name)) for name in device] if device else available()
     store = Store(out)

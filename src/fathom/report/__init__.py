@@ -13,22 +13,10 @@ from fathom.report.order import in_order
 from fathom.report.page import html
 from fathom.report.text import markdown
 
-__all__ = ["check_writable", "html", "markdown", "write"]
+__all__ = ["html", "markdown", "write"]
 
 TITLE = "Where the time goes"
 LEARNT = "What it takes to learn"  # where nothing else was asked
-
-
-def check_writable(path: Path) -> None:
-    """Before hours of measuring rather than after them; nothing is left where nothing was."""
-    there = path.exists()
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.open("ab").close()
-        if not there:
-            path.unlink()
-    except OSError as error:
-        raise BadOption(f"cannot write {path}: {error.strerror or error}") from None
 
 
 def write(records: Sequence[Record], path: Path | str) -> Path:
