@@ -20,11 +20,11 @@ from pathlib import Path
 from typing import Any
 
 import fathom
-from fathom.compare import compare
-from fathom.interleave import interleave, side, turns
-from fathom.machine import affinity, fingerprint
-from fathom.spec import RunSpec
-from fathom.store import Store
+from fathom.analysis.compare import compare
+from fathom.core.spec import RunSpec
+from fathom.core.store import Store
+from fathom.experiments.interleave import interleave, side, turns
+from fathom.machine.host import affinity, fingerprint
 
 EXPECTED = {"A against A": "no change", "planted": "slower"}
 SPEC = RunSpec(workload="autoenc", phase="infer", device="cpu", threads=1, warmup=5, steps=60)

@@ -20,8 +20,8 @@ import numpy as np
 import torch
 from ale_py.vector_env import AtariVectorEnv
 
-from fathom.machine import fingerprint
-from fathom.session import Session, load
+from fathom.engine.session import Session, load
+from fathom.machine.host import fingerprint
 from fathom.workloads.deepq import Deepq
 
 LOOPS = ("bare", "act", "train")

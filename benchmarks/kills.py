@@ -13,9 +13,9 @@ from pathlib import Path
 
 from killing import environment, torment
 
-from fathom import registry
-from fathom.store import Store
-from fathom.study import plan
+from fathom.core import plugins
+from fathom.core.store import Store
+from fathom.experiments.study import plan
 
 
 def main() -> None:
@@ -25,7 +25,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--longest", type=float, default=20.0, help="seconds between two kills, at most")
     arguments = parser.parse_args()
-    names = arguments.names or registry.names("workloads")
+    names = arguments.names or plugins.names("workloads")
     planned = {spec.id for spec in plan(names, "tiny", ["cpu"])}
     victims: Counter[str] = Counter()
     chapters = 0
@@ -39,7 +39,7 @@ def main() -> None:
             records = list(Store(folder).records())
             good = Counter(record.spec.id for record in records if record.outcome == "ok")
             assert good == Counter(planned), "each planned run has one good record"
-            assert Store(folder).strangers() == []
+            assert Store(folder).unreadable() == []
         chapters += 1
         print(f"study {chapters}: {len(good)} runs, each kept once; {len(records) - len(good)} records of failed ones")
     print(f"{victims['study']} kills of a study, {victims['below']} of a process below one; nobody outlived his parent")

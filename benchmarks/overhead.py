@@ -24,13 +24,13 @@ from typing import Any
 
 from torch.nn.utils import clip_grad_norm_
 
-from fathom import registry
-from fathom.machine import fingerprint
-from fathom.progress import now_and_then
-from fathom.session import Session, Step
-from fathom.spec import RunSpec
-from fathom.statistics import Interval, median_interval
-from fathom.timing import StepClock, wait
+from fathom.analysis.statistics import Interval, median_interval
+from fathom.core import plugins
+from fathom.core.events import now_and_then
+from fathom.core.spec import RunSpec
+from fathom.engine.session import Session, Step
+from fathom.machine.clock import StepClock, wait
+from fathom.machine.host import fingerprint
 
 WARM_UP = 5  # rounds of turns, before it is known how long one takes
 FEWEST = 10  # rounds, however long they take
@@ -131,7 +131,7 @@ def _write(pipe: int, message: dict[str, Any]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="*", default=registry.names("workloads"))
+    parser.add_argument("names", nargs="*", default=plugins.names("workloads"))
     parser.add_argument("--device", default="auto")
     parser.add_argument("--preset", default="small")
     parser.add_argument("--precision", default="fp32")

@@ -22,9 +22,9 @@ import torchvision
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fathom.devices import set_arithmetic
-from fathom.machine import fingerprint
-from fathom.registry import workload
+from fathom.core.plugins import workload
+from fathom.machine.devices import set_arithmetic
+from fathom.machine.host import fingerprint
 
 LAYOUTS = ("channels_last", "contiguous_format")
 Make = Callable[[bool], nn.Module]  # given whether the memory format is channels last

@@ -9,8 +9,8 @@ import argparse
 import json
 from pathlib import Path
 
-from fathom.setting import op_type, select
-from fathom.store import Store
+from fathom.analysis.selection import op_type, select
+from fathom.core.store import Store
 
 LARGE = 5.0  # percent of the step in either study; smaller cells are noise to anybody
 

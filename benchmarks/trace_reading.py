@@ -17,16 +17,16 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from fathom import trace, tracefile
-from fathom.gputime import gpu_time
-from fathom.gradients import split_convolution_backward
+from fathom.measure.convolution import split_convolution_backward
+from fathom.trace import reader, walk
+from fathom.trace.gputime import gpu_time
 
 
-@tracefile.collector_off()
+@reader.collector_off()
 def ours(path: Path) -> float:
     """Everything `fathom profile --trace` takes from a trace; gives the kernels' total in microseconds."""
-    events = tracefile.read(path)
-    found = trace.breakdown(events)
+    events = reader.read(path)
+    found = walk.breakdown(events)
     split_convolution_backward(found, device=None)
     for taken in (found.rows, found.kernels, found.per_step_s, found.outside_s):
         taken()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fathom import cli
+from fathom.cli import main
 
 
 def real_data(name: str) -> Path:
@@ -26,6 +26,6 @@ def fathom(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> int:
     """The exit code of the command line; what it printed is pytest's to capture."""
     monkeypatch.setattr(sys, "argv", ["fathom", *map(str, arguments)])
     with pytest.raises(SystemExit) as stopped:
-        cli.main()
+        main.main()
     assert isinstance(stopped.value.code, int)
     return stopped.value.code

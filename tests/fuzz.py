@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from fathom.errors import DataError
+from fathom.core.errors import DataError
 
 
 def mutations(original: bytes, count: int, seed: int = 0) -> Iterator[bytes]:

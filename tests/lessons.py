@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from fathom.learn import learned
-from fathom.record import Learning, Record
-from fathom.spec import RunSpec
+from fathom.core.record import Learning, Record
+from fathom.core.spec import RunSpec
+from fathom.training.run import learned
 
 
 class Killed(BaseException):

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from fathom import published
-from fathom.record import OpRow, Profile, Record, Sections
-from fathom.spec import RunSpec
-from fathom.taxonomy import group_of
+from fathom.core.record import OpRow, Profile, Record, Sections
+from fathom.core.spec import RunSpec
+from fathom.trace.taxonomy import group_of
 
 LAPTOP, GPU = "laptop", "gpu"
 MACHINES: dict[str, dict[str, Any]] = {

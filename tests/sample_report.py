@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from fathom import published
-from fathom.analysis import Chart, Finding, Series, Table
-from fathom.record import OpRow, Profile, Record, Sections
+from fathom.analysis.finding import Chart, Finding, Series, Table
+from fathom.core.record import OpRow, Profile, Record, Sections
+from fathom.core.spec import RunSpec
 from fathom.report import charts
-from fathom.spec import RunSpec
-from fathom.taxonomy import GROUPS, group_of
+from fathom.trace.taxonomy import GROUPS, group_of
 
 WORKLOADS = tuple(published.op_percent())
 CPU = {

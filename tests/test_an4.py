@@ -12,9 +12,9 @@ from conftest import real_data
 from fuzz import survive
 from test_timit import noise, sound, sphere
 
-from fathom.datasets import _audio, an4
-from fathom.datasets._audio import Sizes
-from fathom.errors import DataError
+from fathom.core.errors import DataError
+from fathom.data import _audio, an4
+from fathom.data._audio import Sizes
 
 SIZES = Sizes(frames=20, phones=8)
 

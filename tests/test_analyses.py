@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 from sample_records import GPU, failed_record, op_row, profile_of, record_of, study
 
-from fathom import published, registry
-from fathom.analyses import breakdown, layers, parallelism, phases, roofline, similarity, skew, stationarity
-from fathom.analysis import Chart, Finding, Table, analyse
-from fathom.record import Kernel, OpRow, Record
-from fathom.setting import select
+from fathom import published
+from fathom.analysis.finding import Chart, Finding, Table, analyse
+from fathom.analysis.questions import breakdown, layers, parallelism, phases, roofline, similarity, skew, stationarity
+from fathom.analysis.selection import select
+from fathom.core import plugins
+from fathom.core.record import Kernel, OpRow, Record
 
 LAPTOP_NAME = "Laptop CPU, 4 cores"
 H200_NAME = "NVIDIA H200"
@@ -39,7 +40,7 @@ def a_record(**types: float) -> Record:
 
 
 def test_these_are_the_questions() -> None:
-    assert registry.names("analyses") == sorted([*QUESTIONS, *OTHER_RUNS])
+    assert plugins.names("questions") == sorted([*QUESTIONS, *OTHER_RUNS])
 
 
 @pytest.mark.parametrize("question", QUESTIONS)
@@ -60,7 +61,7 @@ def test_failures_alone_are_nothing_and_are_told(question: str) -> None:
 def test_a_whole_study_is_answered_in_sound_tables_and_charts(question: str) -> None:
     finding = analyse(question, study())
     assert finding.question == question
-    assert finding.title == registry.module("analyses", question).TITLE
+    assert finding.title == plugins.load("questions", question).TITLE
     assert finding.tables
     assert finding.charts
     for table in finding.tables:
@@ -560,8 +561,8 @@ def test_data_are_measured_against_the_shorter_of_both_steps() -> None:
     slowed = judged(rows, GPU, outside_s=1.7, plain_step_s=[1.0] * 5, data_s=0.6)
     assert slowed.name == "data-bound"
     assert slowed.data == pytest.approx(0.6), "the profiler slowed all but the data"
-    hurried = judged(rows, GPU, outside_s=0.7, plain_step_s=[2.0] * 5, data_s=0.6)
-    assert hurried.data == pytest.approx(0.6), "the plain steps waited longer for their data"
+    speed_perturbed = judged(rows, GPU, outside_s=0.7, plain_step_s=[2.0] * 5, data_s=0.6)
+    assert speed_perturbed.data == pytest.approx(0.6), "the plain steps waited longer for their data"
 
 
 def test_without_ceilings_nothing_is_claimed() -> None:

@@ -1,4 +1,4 @@
-"""The arrows of docs/architecture.md, read off the imports."""
+"""The packages of docs/architecture.md, read off the imports: who may import whom, and who loads torch."""
 
 from __future__ import annotations
 
@@ -8,12 +8,41 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).parents[1] / "src" / "fathom"
+MAY_IMPORT = {  # package -> the packages below it that it knows; each may also import itself
+    "core": set(),
+    "machine": {"core"},
+    "published": {"core"},
+    "trace": {"core"},
+    "analysis": {"core", "published", "trace"},
+    "data": {"core", "machine"},
+    "workloads": {"core", "data", "published"},
+    "engine": {"core", "machine", "data", "workloads"},
+    "measure": {"core", "machine", "trace", "workloads", "engine"},
+    "training": {"core", "machine", "published", "data", "workloads", "engine", "measure"},
+    "experiments": {"core", "machine", "workloads", "engine", "measure", "training"},
+    "report": {"core", "published", "analysis"},
+    "cli": {
+        "core",
+        "machine",
+        "analysis",
+        "data",
+        "workloads",
+        "engine",
+        "measure",
+        "training",
+        "experiments",
+        "report",
+    },
+}
+WITHOUT_TORCH = {"core", "published", "trace", "analysis", "report", "cli"}
+"""Packages that a laptop without torch can load; imports inside a function happen later, on purpose."""
 
 
-def imports(path: Path) -> set[str]:
-    """Every module that a file imports when it is loaded; imports inside functions happen later, on purpose."""
+def imported(path: Path, *, later: bool) -> set[str]:
+    """Every module that a file imports when it is loaded, and with `later` also those inside functions."""
+    tree = ast.parse(path.read_text())
     found: set[str] = set()
-    for node in ast.parse(path.read_text()).body:
+    for node in ast.walk(tree) if later else tree.body:
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
@@ -21,11 +50,42 @@ def imports(path: Path) -> set[str]:
     return found
 
 
+def packages() -> list[str]:
+    return sorted(path.parent.name for path in PACKAGE.glob("*/__init__.py"))
+
+
+def arrows() -> dict[str, set[str]]:
+    """Package -> the other packages that any of its files imports, sooner or later."""
+    found: dict[str, set[str]] = {name: set() for name in packages()}
+    for name in found:
+        for path in (PACKAGE / name).rglob("*.py"):
+            targets = {module.split(".")[1] for module in imported(path, later=True) if module.startswith("fathom.")}
+            found[name] |= (targets & found.keys()) - {name}
+    return found
+
+
+def test_the_list_names_every_package() -> None:
+    assert packages() == sorted(MAY_IMPORT)
+
+
+@pytest.mark.parametrize("name", sorted(MAY_IMPORT))
+def test_a_package_imports_only_what_it_may(name: str) -> None:
+    assert arrows()[name] <= MAY_IMPORT[name]
+
+
+def test_there_is_no_circle_between_packages() -> None:
+    left = arrows()
+    while left:
+        free = {name for name, targets in left.items() if not targets & left.keys()}
+        assert free, f"a circle among {sorted(left)}"
+        left = {name: targets for name, targets in left.items() if name not in free}
+
+
 def reaches_torch(path: Path, seen: set[Path]) -> bool:
     if path in seen:
         return False
     seen.add(path)
-    for name in imports(path):
+    for name in imported(path, later=False):
         if name.split(".")[0] == "torch":
             return True
         if name.split(".")[0] == "fathom":
@@ -36,25 +96,15 @@ def reaches_torch(path: Path, seen: set[Path]) -> bool:
     return False
 
 
-TORCHLESS = ["cli.py", "analysis.py", "record.py", "store.py", "spec.py", "errors.py", "machine.py", "study.py"]
-TORCHLESS += ["repeat.py", "setting.py"]
+@pytest.mark.parametrize("name", sorted(WITHOUT_TORCH))
+def test_these_packages_load_without_torch(name: str) -> None:
+    files = sorted((PACKAGE / name).rglob("*.py"))
+    assert [str(path.relative_to(PACKAGE)) for path in files if reaches_torch(path, set())] == []
 
 
-@pytest.mark.parametrize("name", TORCHLESS)
-def test_these_load_without_torch(name: str) -> None:
+@pytest.mark.parametrize("name", ["experiments/study.py", "experiments/repeat.py", "machine/host.py"])
+def test_these_files_load_without_torch(name: str) -> None:
     assert not reaches_torch(PACKAGE / name, set())
-
-
-@pytest.mark.parametrize("folder", ["analyses", "report", "commands"])
-def test_nothing_in_these_folders_loads_torch(folder: str) -> None:
-    assert [p.name for p in sorted((PACKAGE / folder).glob("*.py")) if reaches_torch(p, set())] == []
-
-
-def test_workloads_and_datasets_know_nothing_of_measuring() -> None:
-    forbidden = {"session", "measure", "isolate", "record", "store", "timing", "ops", "trace", "cli", "study", "spec"}
-    for path in [*(PACKAGE / "workloads").glob("*.py"), *(PACKAGE / "datasets").glob("*.py"), PACKAGE / "workload.py"]:
-        known = {name.split(".")[1] for name in imports(path) if name.startswith("fathom.")}
-        assert not known & forbidden, (path.name, known & forbidden)
 
 
 def test_every_file_says_in_one_sentence_what_it_is() -> None:

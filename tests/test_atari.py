@@ -11,9 +11,9 @@ import psutil
 import pytest
 from numpy.typing import NDArray
 
-from fathom.datasets import atari
-from fathom.datasets._catch import CELLS, Catch
-from fathom.errors import DataError, MissingExtra, UnknownName
+from fathom.core.errors import DataError, MissingExtra, UnknownName
+from fathom.data import atari
+from fathom.data._catch import CELLS, Catch
 
 
 def breakout(envs: int = 2, seed: int = 0, threads: int = 0) -> atari.Environment:

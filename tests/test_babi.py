@@ -9,8 +9,8 @@ import torch
 from conftest import real_data
 from fuzz import survive
 
-from fathom.datasets import babi
-from fathom.errors import DataError
+from fathom.core.errors import DataError
+from fathom.data import babi
 
 STORY = (
     "1 Mary got the milk there.\n"

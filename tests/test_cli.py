@@ -42,7 +42,7 @@ def test_public_names_are_found_by_tab() -> None:
 def test_help_imports_nothing_that_takes_a_second() -> None:
     program = (
         "import sys; sys.argv = ['fathom', '--help']\n"
-        "from fathom.cli import main\n"
+        "from fathom.cli.main import main\n"
         "try: main()\n"
         "except SystemExit as end: assert not end.code, end.code\n"
         "assert not {'torch', 'scipy', 'plotly'} & sys.modules.keys()"

@@ -20,15 +20,15 @@ from conftest import fathom
 from numpy.typing import NDArray
 from sample_records import GPU, failed_record, op_row, record_of
 
-from fathom import interleave
-from fathom.compare import OUTSIDE, Comparison, compare, geometric_mean
-from fathom.errors import BadOption, UnknownName
-from fathom.interleave import Side, Turn, side, turns
-from fathom.isolate import Refused
-from fathom.ratio import FEW, FLOOR, Ratio, launches_needed, ratio
-from fathom.record import Record
-from fathom.spec import RunSpec
-from fathom.store import Store
+from fathom.analysis.compare import OUTSIDE, Comparison, compare, geometric_mean
+from fathom.analysis.ratio import FEW, FLOOR, Ratio, launches_needed, ratio
+from fathom.core.errors import BadOption, UnknownName
+from fathom.core.record import Record
+from fathom.core.spec import RunSpec
+from fathom.core.store import Store
+from fathom.experiments import interleave
+from fathom.experiments.interleave import Side, Turn, side, turns
+from fathom.experiments.isolate import Refused
 
 LAUNCH, STEP = 0.01, 0.03  # noise between launches, and between steps
 TRIALS = 200
@@ -53,7 +53,7 @@ def trials(launches: int, *, factor: float = 1.0, paired: bool) -> list[Ratio]:
 @pytest.fixture(autouse=True)
 def _fewer_resamples(monkeypatch: pytest.MonkeyPatch) -> None:
     """The laws that are tested hold for any number, and hundreds of trials are to take seconds."""
-    monkeypatch.setattr("fathom.ratio.RESAMPLES", 200)
+    monkeypatch.setattr("fathom.analysis.ratio.RESAMPLES", 200)
 
 
 @pytest.mark.parametrize("paired", [False, True])
@@ -497,7 +497,7 @@ def test_what_fails_in_b_alone_is_told_whichever_side_begins(
     names: list[str],
 ) -> None:
     ran = launching(monkeypatch, ("memnet", 2))
-    monkeypatch.setattr("fathom.commands.compare.turns", lambda specs, rounds: turns(specs, rounds, seed))
+    monkeypatch.setattr("fathom.cli.commands.compare.turns", lambda specs, rounds: turns(specs, rounds, seed))
     assert fathom(monkeypatch, *INTERLEAVED, *names, "--launches", 1, "--out", tmp_path / "out") == 1
     assert Counter(ran) == {(name, threads): 1 for name in names for threads in (1, 2)}
     found = {each["workload"]: each for each in json.loads(capsys.readouterr().out)["workloads"]}
@@ -575,6 +575,6 @@ def test_a_workload_that_is_broken_here_is_left_to_its_launches(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     ran = launching(monkeypatch)
-    monkeypatch.setattr("fathom.registry.workload", lambda name: 1 / 0)
+    monkeypatch.setattr("fathom.workloads.base.workload_class", lambda name: 1 / 0)
     assert fathom(monkeypatch, *INTERLEAVED, "autoenc", "--launches", 1, "--out", tmp_path / "out") == 0
     assert len(ran) == 2

@@ -9,10 +9,11 @@ import torch
 from conftest import real_data
 
 import fathom
-from fathom import registry
-from fathom.session import Session
+from fathom.core import plugins
+from fathom.engine.session import Session
+from fathom.workloads.base import workload_class
 
-ALL = registry.names("workloads")
+ALL = plugins.names("workloads")
 REAL = {  # the real data set that each workload reads in these tests
     "alexnet": "cifar10-jpeg",
     "vgg": "cifar10-jpeg",
@@ -103,9 +104,9 @@ def test_synthetic_and_real_batches_agree(name: str, phase: str) -> None:
 
 @pytest.mark.parametrize("name", ALL)
 def test_presets_are_the_three_and_small_is_the_full_network(name: str) -> None:
-    from fathom.cost import parameters
+    from fathom.engine.cost import parameters
 
-    kind = registry.workload(name)
+    kind = workload_class(name)
     assert set(kind.presets) == {"tiny", "small", "paper"}
     assert parameters(kind.configured("small")) == parameters(kind.configured("paper"))
 
@@ -128,7 +129,7 @@ def test_a_hook_is_put_around_every_step(name: str) -> None:
 @pytest.mark.parametrize("name", ALL)
 def test_gpu_agrees_with_cpu(name: str) -> None:
     # the two draw different numbers from one seed, so nothing may be dropped
-    options = {"dropout": 0.0} if hasattr(registry.workload(name), "dropout") else {}
+    options = {"dropout": 0.0} if hasattr(workload_class(name), "dropout") else {}
     losses: list[float] = []
     for device in ("cpu", "cuda"):
         with fathom.load(name, preset="tiny", device=device, options=options).setup() as session:

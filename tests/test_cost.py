@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from fathom import published
-from fathom.cost import cost
-from fathom.registry import workload
+from fathom.engine.cost import cost
+from fathom.workloads.base import workload_class as workload
 
 HAND = {  # forward MACs of one item
     "alexnet": 105_415_200 + 223_948_800 + 149_520_384 + 112_140_288 + 74_760_192 + 37_748_736 + 16_777_216 + 4_096_000,

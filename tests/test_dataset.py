@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from fathom import dataset
-from fathom.dataset import InMemory, Order, feed, folder_at
-from fathom.errors import DataError
+from fathom.core.errors import DataError
+from fathom.data import base
+from fathom.data.base import InMemory, Order, feed, folder_at
 
 CPU = torch.device("cpu")
 
@@ -41,8 +41,8 @@ def test_the_seed_alone_decides_the_order() -> None:
 
 def test_streamed_batches_are_those_of_a_resident_set() -> None:
     order = Order(items=50, batch=8, seed=3)
-    resident = islice(dataset._resident(numbers(50), order, CPU), 6)
-    streamed = islice(dataset._streamed(numbers(50), order, CPU), 6)
+    resident = islice(base._resident(numbers(50), order, CPU), 6)
+    streamed = islice(base._streamed(numbers(50), order, CPU), 6)
     assert [b["value"].tolist() for b in resident] == [b["value"].tolist() for b in streamed]
 
 

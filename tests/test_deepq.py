@@ -14,13 +14,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from fathom.dataset import Batch
-from fathom.datasets import atari
-from fathom.errors import BadOption, DoesNotFit, UnknownName
-from fathom.session import Session, load
-from fathom.spec import RunSpec
-from fathom.workload import State
+from fathom.core.errors import BadOption, DoesNotFit, UnknownName
+from fathom.core.spec import RunSpec
+from fathom.data import atari
+from fathom.data.base import Batch
+from fathom.engine.session import Session, load
 from fathom.workloads._player import Agent, QNetwork
+from fathom.workloads.base import State
 from fathom.workloads.deepq import Deepq
 
 QUICK = {"batch": 4, "filters": 1, "hidden": 4, "capacity": 400, "learning_starts": 40}

@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from fathom import registry
-from fathom.cost import parameters
+from fathom.core import plugins
+from fathom.engine.cost import parameters
+from fathom.workloads.base import workload_class
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
@@ -25,14 +26,14 @@ def test_the_tree_names_every_file_of_the_package_and_nothing_else() -> None:
 
 def test_every_command_it_shows_exists_and_every_command_is_shown() -> None:
     shown = set(re.findall(r"bin/fathom (\w+)", README))
-    assert shown == set(registry.names("commands"))
+    assert shown == set(plugins.names("commands"))
 
 
 def test_the_parameter_counts_are_the_counted_ones() -> None:
     rows = dict(re.findall(r"^\| (\w+) \|.*?\| ([\d,]{5,})", README, flags=re.M))
-    assert set(rows) == set(registry.names("workloads"))
+    assert set(rows) == set(plugins.names("workloads"))
     for name, count in rows.items():
-        assert int(count.replace(",", "")) == parameters(registry.workload(name).configured("small")), name
+        assert int(count.replace(",", "")) == parameters(workload_class(name).configured("small")), name
 
 
 def test_links_lead_somewhere() -> None:

@@ -24,15 +24,15 @@ from conftest import fathom as run_fathom
 from killing import FAULTS, alive, environment, outlived
 
 import fathom.workloads
-from fathom import isolate
-from fathom.commands.study import _latest
-from fathom.errors import BadOption
-from fathom.isolate import Refused, failed, isolated
-from fathom.progress import Progress
-from fathom.record import Record
-from fathom.spec import RunSpec
-from fathom.store import Store
-from fathom.study import conduct
+from fathom.cli.commands.study import _latest
+from fathom.core.errors import BadOption
+from fathom.core.events import Progress
+from fathom.core.record import Record
+from fathom.core.spec import RunSpec
+from fathom.core.store import Store
+from fathom.experiments import isolate
+from fathom.experiments.isolate import Refused, failed, isolated
+from fathom.experiments.study import conduct
 
 GOOD = RunSpec(workload="quick", device="cpu", steps=3)
 REAL = RunSpec(workload="faulty", preset="tiny", device="cpu", steps=3)
@@ -101,7 +101,7 @@ def test_a_workload_that_measures_well_is_believed_whatever_else_it_does(misdeed
 
 @pytest.mark.parametrize("misdeed", ["hangs", "shuts_up"])
 def test_a_worker_that_makes_no_step_any_more_is_ended(misdeed: str, quick: str) -> None:
-    record = isolated(doing(misdeed), silence_s=0.5)
+    record = isolated(doing(misdeed), heartbeat_timeout_s=0.5)
     assert (record.outcome, record.reason) == ("failed", "no step in 0.5 s")
     assert alive(quick) == []
 
@@ -117,7 +117,7 @@ def test_a_worker_that_hangs_after_its_record_has_measured_but_no_wall_time(
 
 
 def test_a_keeper_that_does_not_answer_is_killed_and_all_below_it(quick: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(isolate, "MERCY_S", 0.5)
+    monkeypatch.setattr(isolate, "GRACE_PERIOD_S", 0.5)
 
     def freeze(done: int, total: int) -> None:
         (keeper,) = psutil.Process().children()
@@ -326,7 +326,7 @@ def test_a_full_disk_ends_the_study_with_a_line_and_room_lets_it_go_on(small_dis
     kept = good_seeds(store)
     assert kept == list(range(len(kept)))
     assert 0 < len(kept) < 12
-    assert store.strangers() == []
+    assert store.unreadable() == []
     assert not list(small_disk.glob(".*.part")), "the half record takes no room"
     subprocess.run(["mount", "-o", "remount,size=1m", str(small_disk)], check=True)
     list(conduct(store.left(MANY), store, lambda index, spec: lambda *_: None, made))

@@ -13,11 +13,12 @@ from torch import nn
 from torch.optim import SGD, Adagrad, Adam, AdamW, Optimizer
 from torch.profiler import ProfilerActivity, profile
 
-from fathom import ceilings, trace
-from fathom.flops import Call, bytes_moved, flop
-from fathom.gradients import split_convolution_backward
-from fathom.record import OpRow
-from fathom.tracefile import read
+from fathom.core.record import OpRow
+from fathom.machine import peaks
+from fathom.measure.convolution import split_convolution_backward
+from fathom.trace import walk
+from fathom.trace.flops import Call, bytes_moved, flop
+from fathom.trace.reader import read
 
 Rows = Callable[[Callable[[], object]], list[OpRow]]
 
@@ -30,7 +31,7 @@ def rows(tmp_path: Path) -> Rows:
         with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as recorder:
             work()
         recorder.export_chrome_trace(str(tmp_path / "t.json"))
-        found = trace.breakdown(read(tmp_path / "t.json"))
+        found = walk.breakdown(read(tmp_path / "t.json"))
         split_convolution_backward(found, device=None)
         return found.rows()
 
@@ -261,14 +262,14 @@ def test_a_look_up_without_its_dimension_counts_the_table() -> None:
 
 def test_a_product_grows_until_it_takes_long_enough(monkeypatch: pytest.MonkeyPatch) -> None:
     taken = iter([0.0001, 0.002, 0.02, 0.016])  # of 128, 256 and 512 rows; then the best of 512
-    monkeypatch.setattr(ceilings, "fastest", lambda *_: next(taken))
-    assert ceilings._product(torch.device("cpu"), torch.float32) == 2 * 512**3 / 0.016
+    monkeypatch.setattr(peaks, "fastest", lambda *_: next(taken))
+    assert peaks._product(torch.device("cpu"), torch.float32) == 2 * 512**3 / 0.016
 
 
 def test_a_product_grows_no_further_than_its_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ceilings, "LARGEST", 256)
-    monkeypatch.setattr(ceilings, "fastest", lambda *_: 0.001)
-    assert ceilings._product(torch.device("cpu"), torch.float32) == 2 * 256**3 / 0.001
+    monkeypatch.setattr(peaks, "LARGEST", 256)
+    monkeypatch.setattr(peaks, "fastest", lambda *_: 0.001)
+    assert peaks._product(torch.device("cpu"), torch.float32) == 2 * 256**3 / 0.001
 
 
 def cache_of(folder: Path, level: int, shared: str, size: str) -> None:
@@ -281,9 +282,9 @@ def test_last_level_caches_of_the_usable_cores_add_up(tmp_path: Path, monkeypatc
     for number, shared in enumerate(["0-1", "0-1", "2-3", "2-3", "4-5"]):
         cache_of(tmp_path / f"cpu{number}" / "cache" / "index2", 2, str(number), "1024K")
         cache_of(tmp_path / f"cpu{number}" / "cache" / "index3", 3, shared, "32768K")
-    monkeypatch.setattr(ceilings, "affinity", lambda: [0, 1, 2, 3])
-    assert ceilings.last_level_cache_bytes(tmp_path) == 2 * 32 * 2**20
-    assert ceilings.last_level_cache_bytes(tmp_path / "nothing") is None
+    monkeypatch.setattr(peaks, "affinity", lambda: [0, 1, 2, 3])
+    assert peaks.last_level_cache_bytes(tmp_path) == 2 * 32 * 2**20
+    assert peaks.last_level_cache_bytes(tmp_path / "nothing") is None
 
 
 @pytest.mark.parametrize(
@@ -293,6 +294,6 @@ def test_last_level_caches_of_the_usable_cores_add_up(tmp_path: Path, monkeypatc
 def test_a_copy_is_past_the_cache_and_within_memory(
     monkeypatch: pytest.MonkeyPatch, cache_mib: int | None, free_mib: int, by_hand: int
 ) -> None:
-    monkeypatch.setattr(ceilings, "last_level_cache_bytes", lambda: cache_mib and cache_mib << 20)
+    monkeypatch.setattr(peaks, "last_level_cache_bytes", lambda: cache_mib and cache_mib << 20)
     monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=free_mib << 20))
-    assert ceilings._bytes_past_cache() == by_hand << 20
+    assert peaks._bytes_past_cache() == by_hand << 20

@@ -8,8 +8,8 @@ import pytest
 from sample_records import GPU, op_row, profile_of, record_of
 
 from fathom import published
-from fathom.analyses import gpu_efficiency
-from fathom.record import ApiCall, GpuTime, Record, Sections
+from fathom.analysis.questions import gpu_efficiency
+from fathom.core.record import ApiCall, GpuTime, Record, Sections
 
 
 def gpu_time(**changes: Any) -> GpuTime:
@@ -86,7 +86,7 @@ def test_a_life_counts_its_context_as_api_time_and_stands_beside_table_1() -> No
 
 
 def test_a_life_is_no_run_for_other_questions() -> None:
-    from fathom.analyses import phases
+    from fathom.analysis.questions import phases
 
     finding = phases.analyse([life()])
     assert finding.summary.startswith("Nothing to answer from")

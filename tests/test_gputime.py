@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from fathom.gputime import gpu_time
-from fathom.tracefile import Event
+from fathom.trace.gputime import gpu_time
+from fathom.trace.reader import Event
 
 
 def event(name: str, begin: float, duration: float, category: str, correlation: int) -> Event:

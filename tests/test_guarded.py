@@ -8,17 +8,17 @@ from dataclasses import replace
 import pytest
 import torch
 
-from fathom import registry
-from fathom.learners.guarded import GuardedLearner
-from fathom.session import Session
-from fathom.spec import RunSpec
+from fathom.core.spec import RunSpec
+from fathom.engine.session import Session
+from fathom.training.trainer import trainer_class
+from fathom.training.trainers.guarded import GuardedTrainer
 
 SPEC = RunSpec(workload="alexnet", preset="tiny", device="cpu", learn=True)
 
 
 @pytest.mark.parametrize("name", ["alexnet", "vgg", "speech"])
 def test_networks_without_norms_are_guarded(name: str) -> None:
-    assert issubclass(registry.learner(name), GuardedLearner)
+    assert issubclass(trainer_class(name), GuardedTrainer)
 
 
 @pytest.mark.parametrize("clip_norm", [None, 1.0])
@@ -26,39 +26,39 @@ def test_one_gradient_that_is_lost_costs_one_update_and_no_weight(clip_norm: flo
     """Clipping by a norm that is not finite would spread it over every weight."""
     options = {"clip_norm": clip_norm, "momentum": 0.0, "weight_decay": 0.0}
     with Session(replace(SPEC, options=options)).setup() as session:
-        learner = registry.learner("alexnet")(session, None)
+        trainer = trainer_class("alexnet")(session, None)
         weight = session.state.weights[0]
-        learner.step()
+        trainer.step()
         before = [each.detach().clone() for each in session.state.weights]
         hook = weight.register_hook(lambda gradient: gradient * float("inf"))  # type: ignore[no-untyped-call]
-        learner.step()
+        trainer.step()
         hook.remove()
         assert all(map(torch.equal, session.state.weights, before))
-        assert learner.notes() == ["gradients left out, as they were not finite: 1"]
-        assert learner.state_dict()["left_out"] == 1
-        learner.step()
+        assert trainer.notes() == ["gradients left out, as they were not finite: 1"]
+        assert trainer.state_dict()["left_out"] == 1
+        trainer.step()
         assert not torch.equal(weight, before[0])
 
 
 def test_momentum_goes_on_where_a_gradient_is_left_out() -> None:
     with Session(replace(SPEC, options={"momentum": 0.5, "weight_decay": 0.0})).setup() as session:
-        learner = registry.learner("alexnet")(session, None)
+        trainer = trainer_class("alexnet")(session, None)
         weight = session.state.weights[0]
         start = weight.detach().clone()
-        learner.step()
+        trainer.step()
         first = weight.detach().clone()
         weight.register_hook(lambda gradient: gradient * float("nan"))  # type: ignore[no-untyped-call]
-        learner.step()
+        trainer.step()
         torch.testing.assert_close(weight.detach() - first, 0.5 * (first - start))
 
 
 def test_gradients_lost_again_and_again_are_divergence_though_losses_are_finite() -> None:
     with Session(SPEC).setup() as session:
-        learner = registry.learner("alexnet")(session, None)
+        trainer = trainer_class("alexnet")(session, None)
         hook = session.state.weights[0].register_hook(lambda gradient: gradient * math.nan)  # type: ignore[no-untyped-call]
-        assert math.isnan(learner.train(lambda done: None)[0])
+        assert math.isnan(trainer.train(lambda done: None)[0])
         hook.remove()
-        assert math.isfinite(learner.train(lambda done: None)[0]), "another round counts anew"
+        assert math.isfinite(trainer.train(lambda done: None)[0]), "another round counts anew"
 
 
 @pytest.mark.parametrize(
@@ -68,6 +68,6 @@ def test_gradients_lost_again_and_again_are_divergence_though_losses_are_finite(
 def test_the_mean_is_of_what_counted_unless_too_little_did(lost: int, steps: int, mean: float) -> None:
     """One lost loss is bad luck in a short round too."""
     with Session(SPEC).setup() as session:
-        learner = registry.learner("alexnet")(session, None)
+        trainer = trainer_class("alexnet")(session, None)
     losses = [torch.tensor(math.nan if step < lost else 2.0) for step in range(steps)]
-    assert learner.mean_loss(losses) == pytest.approx(mean, nan_ok=True)
+    assert trainer.mean_loss(losses) == pytest.approx(mean, nan_ok=True)

@@ -18,10 +18,10 @@ from fuzz import mutations, survive
 from numpy.typing import NDArray
 from PIL import Image
 
-from fathom.dataset import Order, feed
-from fathom.datasets import imagenet
-from fathom.datasets._jpeg import BadPicture, decode
-from fathom.errors import DataError
+from fathom.core.errors import DataError
+from fathom.data import imagenet
+from fathom.data._jpeg import BadPicture, decode
+from fathom.data.base import Order, feed
 
 CPU = torch.device("cpu")
 

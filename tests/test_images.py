@@ -11,12 +11,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
-from fathom import registry
-from fathom.dataset import InMemory
-from fathom.datasets import imagenet
-from fathom.errors import BadOption, FathomError
+from fathom.core.errors import BadOption, FathomError
+from fathom.data import imagenet
+from fathom.data.base import InMemory
 from fathom.workloads._image_classifier import ImageClassifier, Normalise
 from fathom.workloads.alexnet import AlexNet, AlexNetwork, ResponseNormalisation
+from fathom.workloads.base import workload_class
 from fathom.workloads.residual import Block, Residual
 from fathom.workloads.vgg import VGG
 
@@ -25,7 +25,7 @@ SPATIAL = {"alexnet": "features.conv2", "vgg": "stages.stage2.conv1", "residual"
 
 
 def configured(name: str, preset: str, **changes: Any) -> ImageClassifier:
-    workload = registry.workload(name).configured(preset, **changes)
+    workload = workload_class(name).configured(preset, **changes)
     assert isinstance(workload, ImageClassifier)
     return workload
 
@@ -261,7 +261,7 @@ def test_bfloat16_keeps_the_loss_in_full_precision(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_smallest_side_is_the_smallest(name: str) -> None:
-    least = registry.workload(name).smallest_side  # type: ignore[attr-defined]
+    least = workload_class(name).smallest_side  # type: ignore[attr-defined]
     workload = configured(name, "small", side=least)
     model, batch = on_meta(workload)
     assert workload.forward(model, batch).shape == (1, 1000)

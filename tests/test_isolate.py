@@ -9,11 +9,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from fathom import registry
-from fathom.isolate import Refused, isolated
-from fathom.spec import RunSpec
-from fathom.store import Store
-from fathom.study import conduct, plan
+from fathom.core import plugins
+from fathom.core.spec import RunSpec
+from fathom.core.store import Store
+from fathom.experiments.isolate import Refused, isolated
+from fathom.experiments.study import conduct, plan
 
 TINY = RunSpec(workload="autoenc", preset="tiny", device="cpu", steps=3)
 
@@ -31,7 +31,7 @@ def test_a_killed_worker_is_a_failed_record_and_leaves_nobody() -> None:
 
 
 def test_a_silent_worker_is_ended() -> None:
-    record = isolated(TINY, silence_s=0.01)
+    record = isolated(TINY, heartbeat_timeout_s=0.01)
     assert (record.outcome, record.reason) == ("failed", "no step in 0.01 s")
     assert psutil.Process().children() == []
 
@@ -71,7 +71,7 @@ def test_a_study_goes_on_after_a_failure_and_resumes_what_is_left(tmp_path: Path
 def test_the_plan_covers_every_workload_phase_and_device() -> None:
     specs = plan([], "paper", ["cpu", "cuda:0"])
     pairs = {(spec.workload, spec.phase, spec.device, spec.preset) for spec in specs if spec.threads is None}
-    assert len(pairs) == len(registry.names("workloads")) * 2 * 2
+    assert len(pairs) == len(plugins.names("workloads")) * 2 * 2
     assert {preset for *_, device, preset in pairs if device == "cpu"} == {"small"}
     assert {spec.workload for spec in specs if spec.threads == 1} == {"deepq", "seq2seq", "memnet"}
     assert len({spec.id for spec in specs}) == len(specs)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from killing import environment, torment
 
-from fathom.store import Store
+from fathom.core.store import Store
 
 KILLS, RUNS = 100, 40
 
@@ -35,6 +35,6 @@ def _check(folder: Path, log: Path) -> None:
     good = [record for record in store.records() if record.outcome == "ok"]
     assert sorted(record.spec.seed for record in good) == list(range(RUNS)), "one good record for each planned run"
     assert all(len(record.answers) == 8000 for record in good)
-    assert store.strangers() == []
+    assert store.unreadable() == []
     told = {line.split()[0] for line in log.read_text().splitlines() if line.endswith(" ok")}
     assert told <= {path.name for path in folder.glob("*.json")}, "what was said to be complete is there"

@@ -13,11 +13,11 @@ from sample_records import GPU, MACHINES, failed_record, launch, op_row, record_
 from scipy import stats
 
 from fathom import published
-from fathom.analyses import sections, variance
-from fathom.analyses._launches import launched, same_work
-from fathom.analysis import Finding, Table
-from fathom.record import Record, Sections
-from fathom.statistics import spread
+from fathom.analysis.finding import Finding, Table
+from fathom.analysis.questions import sections, variance
+from fathom.analysis.questions._launches import launched, same_work
+from fathom.analysis.statistics import spread
+from fathom.core.record import Record, Sections
 
 SERVER, H200 = "Server CPU, 16 cores", "NVIDIA H200"
 

@@ -17,18 +17,20 @@ import pytest
 import torch
 from lessons import Killed, learnt, numbers
 
-from fathom import learn, measure, registry
-from fathom.analyses import learning
-from fathom.datasets import mnist
-from fathom.errors import DataError
-from fathom.learn import FOLDER, learned
-from fathom.lesson import Quality
-from fathom.meter import Meter
-from fathom.record import SHARED, Record
-from fathom.session import Session
-from fathom.spec import RunSpec
-from fathom.workload import State, Workload
+from fathom.analysis.questions import learning
+from fathom.core.errors import DataError
+from fathom.core.record import SHARED, Record
+from fathom.core.spec import RunSpec
+from fathom.data import mnist
+from fathom.engine.session import Session
+from fathom.machine.meter import Meter
+from fathom.measure import loop
+from fathom.training import run
+from fathom.training.run import FOLDER, learned
+from fathom.training.trainer import trainer_class
 from fathom.workloads.autoenc import Autoenc
+from fathom.workloads.base import State, Workload
+from fathom.workloads.recipe import Quality
 
 SPEC = RunSpec(workload="autoenc", preset="tiny", device="cpu", threads=1, learn=True, rounds=4)
 
@@ -40,7 +42,7 @@ def ran(spec: RunSpec = SPEC, die_in: int | None = None) -> Record:
 @pytest.fixture(autouse=True)
 def checkpoints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv(FOLDER, str(tmp_path / "checkpoints"))
-    monkeypatch.setattr(learn, "KEEP_EVERY_S", 0.0)  # after every round
+    monkeypatch.setattr(run, "KEEP_EVERY_S", 0.0)  # after every round
     threads = torch.get_num_threads()
     yield tmp_path / "checkpoints"
     torch.set_num_threads(threads)
@@ -60,8 +62,8 @@ def test_a_killed_run_goes_on_to_the_very_same_numbers(checkpoints: Path, monkey
 def test_time_and_energy_spent_before_a_kill_count(monkeypatch: pytest.MonkeyPatch) -> None:
     """A second and 100 J for every look at the clock and the meter, which are as many in a round of either process."""
     clock, joules = count(), count(step=100)
-    monkeypatch.setattr(learn, "KEEPING_SHARE", 1e9)
-    monkeypatch.setattr(learn, "time", SimpleNamespace(perf_counter=lambda: float(next(clock))))
+    monkeypatch.setattr(run, "KEEPING_SHARE", 1e9)
+    monkeypatch.setattr(run, "time", SimpleNamespace(perf_counter=lambda: float(next(clock))))
     monkeypatch.setattr(Meter, "joules", lambda self: float(next(joules)))
     with pytest.raises(Killed):
         ran(die_in=3)
@@ -111,7 +113,7 @@ def test_want_of_memory_is_no_fault_of_the_checkpoint(monkeypatch: pytest.Monkey
     def no_room(self: Any, kept: Any) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    monkeypatch.setattr(registry.learner("autoenc"), "load_state_dict", no_room)
+    monkeypatch.setattr(trainer_class("autoenc"), "load_state_dict", no_room)
     record = ran()
     assert record.outcome == "failed"
     assert "CUDA out of memory" in str(record.reason)
@@ -127,7 +129,7 @@ def test_a_checkpoint_of_another_lesson_is_not_gone_on_from(monkeypatch: pytest.
 
 
 def test_the_first_round_is_kept_however_short_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(learn, "KEEP_EVERY_S", 1e9)
+    monkeypatch.setattr(run, "KEEP_EVERY_S", 1e9)
     with pytest.raises(Killed):
         ran(die_in=2)
     assert learnt(ran()).resumed == 1
@@ -154,7 +156,7 @@ def test_time_items_and_energy_to_the_target_are_those_of_the_first_point_there(
 
 
 def test_a_record_says_when_its_run_began(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(measure, "moment", lambda: "before the first step")
+    monkeypatch.setattr(loop, "moment", lambda: "before the first step")
     assert ran(replace(SPEC, rounds=1)).started == "before the first step"
 
 
@@ -252,16 +254,16 @@ def test_what_is_shown_is_computed_as_what_is_judged(name: str, monkeypatch: pyt
     spec = RunSpec(workload=name, preset="tiny", device="cpu", precision="bf16", learn=True)
     seen: list[tuple[bool, bool, int]] = []
     with Session(spec).setup() as session:
-        learner = registry.learner(name)(session, session.workload.unseen(1))
+        trainer = trainer_class(name)(session, session.workload.unseen(1))
         kind = type(session.workload)
-        for method, result in (("evaluate", 0.0), ("exhibits", [])):
+        for method, result in (("evaluate", 0.0), ("artifacts", [])):
 
             def spied(self: Workload, state: State, held_out: Any, result: Any = result) -> Any:
                 seen.append((torch.is_autocast_enabled("cpu"), state.model.training, id(state.model)))
                 return result  # nothing is computed, as bfloat16 takes minutes on many a CPU
 
             monkeypatch.setattr(kind, method, spied)
-        learner.evaluate()
-        learner.exhibits()
+        trainer.evaluate()
+        trainer.artifacts()
     assert seen[0] == seen[1]
     assert seen[0][:2] == (True, False)

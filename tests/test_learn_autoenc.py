@@ -12,11 +12,11 @@ import torch
 from conftest import real_data
 from PIL import Image
 
-from fathom import registry
-from fathom.datasets import mnist
-from fathom.learn import learned
-from fathom.session import Session
-from fathom.spec import RunSpec
+from fathom.core.spec import RunSpec
+from fathom.data import mnist
+from fathom.engine.session import Session
+from fathom.training.run import learned
+from fathom.training.trainer import trainer_class
 from fathom.workloads import autoenc
 from fathom.workloads.autoenc import Autoenc
 
@@ -52,7 +52,7 @@ def test_a_round_is_as_many_images_whatever_the_batch(
     monkeypatch.setattr(Autoenc, "real", lambda self, folder, split="train": mnist.synthetic(0, items=100))
     spec = RunSpec(workload="autoenc", preset=preset, device="cpu", learn=True, data=str(tmp_path), options=options)
     with Session(spec).setup() as session:
-        assert registry.learner("autoenc")(session, None).steps_per_round == steps
+        assert trainer_class("autoenc")(session, None).steps_per_round == steps
 
 
 def test_the_learning_rate_rises_and_falls_to_nothing() -> None:
@@ -86,11 +86,11 @@ def test_the_bound_is_judged_over_every_test_image_by_the_loss() -> None:
 
 def test_exhibits_are_pictures_of_digits() -> None:
     with Session(RunSpec(workload="autoenc", preset="tiny", device="cpu")).setup() as session, torch.inference_mode():
-        shown = session.workload.exhibits(session.state, mnist.synthetic(1))
-    assert [exhibit.title for exhibit in shown] == ["Samples", "Test digits, and their reconstructions below"]
-    for exhibit in shown:
-        assert exhibit.png is not None
-        assert Image.open(io.BytesIO(base64.b64decode(exhibit.png))).size == (20 * 28, 2 * 28)
+        shown = session.workload.artifacts(session.state, mnist.synthetic(1))
+    assert [artifact.title for artifact in shown] == ["Samples", "Test digits, and their reconstructions below"]
+    for artifact in shown:
+        assert artifact.png is not None
+        assert Image.open(io.BytesIO(base64.b64decode(artifact.png))).size == (20 * 28, 2 * 28)
 
 
 def test_drawn_digits_stand_in_rows() -> None:

@@ -17,18 +17,18 @@ from conftest import fathom
 from rich.console import Console
 from rich.progress import Progress
 
-from fathom import cli, terminal
-from fathom.commands import learn as command
-from fathom.commands.learn import View
-from fathom.devices import resolve
-from fathom.isolate import Refused, failed
-from fathom.lesson import Quality
-from fathom.machine import fingerprint
-from fathom.record import Learning, Point, Record
-from fathom.spec import RunSpec
-from fathom.store import Store
+from fathom.cli import main, terminal
+from fathom.cli.commands import learn as command
+from fathom.cli.commands.learn import View
+from fathom.core.record import Learning, Point, Record
+from fathom.core.spec import RunSpec
+from fathom.core.store import Store
+from fathom.experiments.isolate import Refused, failed
+from fathom.machine.devices import resolve
+from fathom.machine.host import fingerprint
 from fathom.workloads.autoenc import Autoenc
 from fathom.workloads.deepq import Deepq
+from fathom.workloads.recipe import Quality
 
 SPEC = RunSpec(workload="autoenc", preset="tiny", device="cpu", threads=1, learn=True, rounds=4)
 BLEU = Quality(metric="BLEU", unit="points", target=33.0, better="higher", protocol="")
@@ -255,7 +255,7 @@ def test_a_signal_is_answered_with_how_to_go_on_if_there_is_something_to_go_on_f
         if kept:
             (tmp_path / "checkpoints").mkdir()
             (tmp_path / "checkpoints" / f"autoenc-{spec.id}.pt").touch()
-        raise cli.Stopped(2)
+        raise main.Stopped(2)
 
     runs_come_to(monkeypatch, stop)
     assert fathom(monkeypatch, *TINY, "--out", str(tmp_path)) == 130

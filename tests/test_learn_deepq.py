@@ -18,14 +18,15 @@ from numpy.typing import NDArray
 from PIL import Image
 from test_deepq import QUICK, Constant, Scripted
 
-from fathom import learn, registry
-from fathom.datasets import atari
-from fathom.learn import FOLDER
-from fathom.learners.deepq import PROMISING, DeepqLearner
-from fathom.record import Learning
-from fathom.recorded import Recorded
-from fathom.session import load
-from fathom.spec import RunSpec
+from fathom.core.record import Learning
+from fathom.core.spec import RunSpec
+from fathom.data import atari
+from fathom.engine.engines.cudagraph import Recorded
+from fathom.engine.session import load
+from fathom.training import run
+from fathom.training.run import FOLDER
+from fathom.training.trainer import trainer_class
+from fathom.training.trainers.deepq import PROMISING, DeepqTrainer
 from fathom.workloads._player import Agent
 from fathom.workloads.deepq import JUDGED, PROTOCOL, Deepq
 
@@ -39,13 +40,13 @@ def ran(options: Mapping[str, Any], rounds: int, die_in: int | None = None, seed
     return learnt(lessons.ran(spec, die_in))
 
 
-def taught(environment: atari.Environment, monkeypatch: pytest.MonkeyPatch, **options: Any) -> DeepqLearner:
+def taught(environment: atari.Environment, monkeypatch: pytest.MonkeyPatch, **options: Any) -> DeepqTrainer:
     """One who is about to learn a game that is scripted."""
     monkeypatch.setattr(Deepq, "synthetic", lambda self, seed: environment)
     session = load("deepq", preset="tiny", device="cpu", **{**SHORT, **options}).setup()
-    learner = registry.learner("deepq")(session, environment)
-    assert isinstance(learner, DeepqLearner)
-    return learner
+    trainer = trainer_class("deepq")(session, environment)
+    assert isinstance(trainer, DeepqTrainer)
+    return trainer
 
 
 def test_it_beats_random_play() -> None:
@@ -65,7 +66,7 @@ def test_a_killed_run_goes_on_to_the_very_same_numbers(
     adam: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The ring has been round before the kill, and the target network is between two renewals."""
-    monkeypatch.setattr(learn, "KEEP_EVERY_S", 0.0)
+    monkeypatch.setattr(run, "KEEP_EVERY_S", 0.0)
     monkeypatch.setenv(FOLDER, str(tmp_path))
     options = {**SHORT, "adam": adam}
     with pytest.raises(Killed):
@@ -76,7 +77,7 @@ def test_a_killed_run_goes_on_to_the_very_same_numbers(
     assert resumed.resumed == 1
     timeless = [[replace(point, seconds=0) for point in each.curve] for each in (resumed, whole)]
     assert timeless[0] == timeless[1]
-    assert resumed.exhibits == whole.exhibits
+    assert resumed.artifacts == whole.artifacts
     assert len({point.loss for point in whole.curve}) == 4
 
 
@@ -101,17 +102,17 @@ def test_emulators_begin_anew_and_the_memory_fills_with_what_was_learnt(monkeypa
 
 
 def test_no_more_is_remembered_anew_than_there_is_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    learner = taught(Scripted(), monkeypatch)
+    trainer = taught(Scripted(), monkeypatch)
     for _ in range(30):
-        learner._step()
-    learner.load_state_dict(learner.state_dict())
-    assert learner.agent.memory.written == 1 + 80 // 4
-    learner._step()
+        trainer._step()
+    trainer.load_state_dict(trainer.state_dict())
+    assert trainer.agent.memory.written == 1 + 80 // 4
+    trainer._step()
 
 
-def weights(learner: DeepqLearner) -> list[torch.Tensor]:
-    assert learner.agent.target is not None
-    return [*learner.state.model.parameters(), *learner.agent.target.parameters()]
+def weights(trainer: DeepqTrainer) -> list[torch.Tensor]:
+    assert trainer.agent.target is not None
+    return [*trainer.state.model.parameters(), *trainer.agent.target.parameters()]
 
 
 @dataclass
@@ -143,9 +144,9 @@ class Staggered:
 
 
 def judged(monkeypatch: pytest.MonkeyPatch) -> tuple[float, list[tuple[float, int]]]:
-    learner = taught(Scripted(), monkeypatch)
-    learner.held_out = Staggered()
-    return learner.evaluate(), learner.agent.judged
+    trainer = taught(Scripted(), monkeypatch)
+    trainer.held_out = Staggered()
+    return trainer.evaluate(), trainer.agent.judged
 
 
 def test_the_first_game_of_each_emulator_is_judged(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -169,11 +170,11 @@ def test_five_minutes_are_4500_actions() -> None:
 
 
 def test_judging_leaves_the_training_games_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    learner = taught(Scripted(rewards=[1]), monkeypatch)
-    agent: Agent = learner.agent
+    trainer = taught(Scripted(rewards=[1]), monkeypatch)
+    agent: Agent = trainer.agent
     before = (agent.score.tolist(), agent.memory.written, agent.random.bit_generator.state, agent.frames)
-    learner.held_out = Staggered()
-    assert learner.evaluate() == learner.evaluate(), "the same openings, the same chances"
+    trainer.held_out = Staggered()
+    assert trainer.evaluate() == trainer.evaluate(), "the same openings, the same chances"
     assert (agent.score.tolist(), agent.memory.written, agent.random.bit_generator.state, agent.frames) == before
 
 
@@ -190,37 +191,37 @@ def test_a_round_ends_early_when_training_games_come_close(
 ) -> None:
     """Every fifth action ends four games with five times the points: 18.45 is close to 18.9, 18.35 is not."""
     game = Scripted(rewards=[points], over_at=range(5, 1000, 5))
-    learner = taught(game, monkeypatch, round_frames=400)
+    trainer = taught(game, monkeypatch, round_frames=400)
     told: list[int] = []
-    _, items = learner.train(told.append)
+    _, items = trainer.train(told.append)
     assert len(told) == steps, "eight times four games are the first to be thirty"
-    assert items == steps * learner.workload.batch
-    _, items = learner.train(told.append)
+    assert items == steps * trainer.workload.batch
+    _, items = trainer.train(told.append)
     assert len(told) == 2 * steps, "games of the round before do not count again"
 
 
 def test_many_games_at_once_must_all_have_had_their_turn() -> None:
     session = load("deepq", preset="tiny", device="cpu", **{**SHORT, "envs": 40, "capacity": 400}).setup()
-    learner = registry.learner("deepq")(session, None)
-    assert isinstance(learner, DeepqLearner)
-    assert not learner._promising([21.0] * 39)
-    assert learner._promising([21.0] * 40)
-    assert learner._promising([-21.0] * 10 + [21.0] * 30)
-    assert not learner._promising([21.0] * 10 + [18.0] * 30), "the last thirty tell"
+    trainer = trainer_class("deepq")(session, None)
+    assert isinstance(trainer, DeepqTrainer)
+    assert not trainer._promising([21.0] * 39)
+    assert trainer._promising([21.0] * 40)
+    assert trainer._promising([-21.0] * 10 + [21.0] * 30)
+    assert not trainer._promising([21.0] * 10 + [18.0] * 30), "the last thirty tell"
 
 
 def test_without_a_target_no_game_is_reason_to_look(monkeypatch: pytest.MonkeyPatch) -> None:
-    learner = taught(Scripted(), monkeypatch)
-    assert learner._promising([21.0] * JUDGED)
-    learner.lesson = replace(learner.lesson, quality=replace(learner.lesson.quality, target=None))
-    assert not learner._promising([21.0] * JUDGED)
+    trainer = taught(Scripted(), monkeypatch)
+    assert trainer._promising([21.0] * JUDGED)
+    trainer.lesson = replace(trainer.lesson, quality=replace(trainer.lesson.quality, target=None))
+    assert not trainer._promising([21.0] * JUDGED)
 
 
 @pytest.mark.parametrize("graphs", [False, True])
 def test_recording_may_be_switched_off(graphs: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    learner = taught(Scripted(rewards=[1]), monkeypatch, graphs=graphs)
-    assert isinstance(learner._learn, Recorded) is graphs
-    assert float(learner._step()) == float(taught(Scripted(rewards=[1]), monkeypatch)._step())
+    trainer = taught(Scripted(rewards=[1]), monkeypatch, graphs=graphs)
+    assert isinstance(trainer._learn, Recorded) is graphs
+    assert float(trainer._step()) == float(taught(Scripted(rewards=[1]), monkeypatch)._step())
 
 
 def test_double_learning_values_what_the_network_would_do() -> None:
@@ -235,10 +236,10 @@ def test_double_learning_values_what_the_network_would_do() -> None:
 
 
 def test_what_is_shown_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    learner = taught(Scripted(), monkeypatch)
-    learner.held_out = Staggered()
-    learner.evaluate()
-    table, film = learner.exhibits()
+    trainer = taught(Scripted(), monkeypatch)
+    trainer.held_out = Staggered()
+    trainer.evaluate()
+    table, film = trainer.artifacts()
     assert table.title == "Scores of 3 games: mean 7.67, standard deviation 5.44"
     assert table.rows == [[1, 2, 2], [2, 6, 3], [3, 15, 5]]
     assert film.png is not None
@@ -274,7 +275,7 @@ def test_recorded_updates_are_the_updates(adam: bool) -> None:
     options = {**SHORT, "adam": adam, "double": True}
     plain = load("deepq", preset="tiny", device="cuda", **options).setup()
     recorded = load("deepq", preset="tiny", device="cuda", **options).setup()
-    learner = registry.learner("deepq")(recorded, None)
-    assert isinstance(learner, DeepqLearner)
+    trainer = trainer_class("deepq")(recorded, None)
+    assert isinstance(trainer, DeepqTrainer)
     expected = plain.run(steps=10)
-    assert [float(learner._step()) for _ in range(10)] == pytest.approx(expected, rel=1e-3)
+    assert [float(trainer._step()) for _ in range(10)] == pytest.approx(expected, rel=1e-3)

@@ -15,16 +15,16 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim import SGD
 
-from fathom import learn, registry
-from fathom.datasets import imagenet
-from fathom.datasets._thumbnails import Thumbnails, Variation, coloured, enlarged, holed, placed, placements, varied
-from fathom.errors import DataError
-from fathom.learn import FOLDER
-from fathom.lesson import Lesson
-from fathom.spec import RunSpec
-from fathom.workload import State
+from fathom.core.errors import DataError
+from fathom.core.spec import RunSpec
+from fathom.data import imagenet
+from fathom.data._thumbnails import Thumbnails, Variation, coloured, cutout, enlarged, placed, placements, varied
+from fathom.training import run
+from fathom.training.run import FOLDER
 from fathom.workloads._image_classifier import ImageClassifier
 from fathom.workloads.alexnet import AlexNet
+from fathom.workloads.base import State, workload_class
+from fathom.workloads.recipe import Lesson
 from fathom.workloads.vgg import VGG
 
 CPU = torch.device("cpu")
@@ -53,7 +53,7 @@ def write_set(root: Path, classes: int = 3, each: int = 8, side: int = 24) -> Pa
 
 @pytest.mark.parametrize("name", ["alexnet", "vgg", "residual"])
 def test_it_learns_classes_it_is_judged_on_by_other_pictures(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    workload = registry.workload(name)
+    workload = workload_class(name)
     lesson = workload.lesson
     assert isinstance(lesson, Lesson)
     harder = dataclasses.replace(lesson, quality=dataclasses.replace(lesson.quality, target=90.1))
@@ -62,7 +62,7 @@ def test_it_learns_classes_it_is_judged_on_by_other_pictures(name: str, monkeypa
     assert learning.reached
     assert learning.quality is not None
     assert learning.quality > 90
-    assert [row[1] for row in learning.exhibits[0].rows] == [52, 52, *[51] * 8], "all 512 were judged"
+    assert [row[1] for row in learning.artifacts[0].rows] == [52, 52, *[51] * 8], "all 512 were judged"
 
 
 @pytest.mark.parametrize("name", ["alexnet", "vgg", "residual"])
@@ -74,7 +74,7 @@ def test_a_killed_run_on_small_pictures_goes_on_to_the_very_same_numbers(
     data = str(write_set(tmp_path / "data"))
     spec = RunSpec(workload=name, preset="tiny", device="cpu", learn=True, rounds=4, data=data, options=options)
     monkeypatch.setenv(FOLDER, str(tmp_path / "checkpoints"))
-    monkeypatch.setattr(learn, "KEEP_EVERY_S", 0.0)  # after every round
+    monkeypatch.setattr(run, "KEEP_EVERY_S", 0.0)  # after every round
     with pytest.raises(Killed):
         ran(spec, die_in=3)
     resumed = ran(spec)
@@ -192,7 +192,7 @@ def test_colours_by_hand() -> None:
 def test_a_hole_is_painted_in_the_mean_colour() -> None:
     pixels = torch.zeros(2, 3, 8, 8)
     pixels[:, 0] = torch.arange(64.0).view(8, 8)
-    seen = holed(pixels, torch.tensor([[0.5, 0.0], [0.25, 1.0]]), 0.5)
+    seen = cutout(pixels, torch.tensor([[0.5, 0.0], [0.25, 1.0]]), 0.5)
     painted = seen[:, 0] == 31.5
     assert painted[0].nonzero().tolist() == [[y, x] for y in (2, 3, 4, 5) for x in (0, 1, 2, 3)]
     assert painted[1].nonzero().tolist() == [[y, x] for y in (0, 1) for x in (6, 7)], "cut off at the edge"
@@ -230,7 +230,7 @@ def test_top_1_by_hand(small: bool) -> None:
     held_out = Thumbnails(image, label, ["cat", "dog", "frog"])
     state = State(Reads(), CPU, None, iter(()), None, lambda: torch.autocast("cpu", enabled=False))
     assert workload.evaluate(state, held_out) == 62.5
-    (table,) = workload.exhibits(state, held_out)
+    (table,) = workload.artifacts(state, held_out)
     assert table.rows == [
         ["cat", 3, pytest.approx(200 / 3), "frog (1)"],
         ["dog", 1, 100.0, None],
@@ -274,7 +274,7 @@ def test_alexnet_may_start_as_he_proposed() -> None:
 
 def test_lessons_fit_their_networks() -> None:
     for name in ("alexnet", "vgg", "residual"):
-        workload = registry.workload(name)
+        workload = workload_class(name)
         assert workload.lesson is not None
         configured = workload.configured(workload.lesson.preset, **workload.lesson.options)
         assert isinstance(configured, ImageClassifier)
@@ -284,7 +284,7 @@ def test_lessons_fit_their_networks() -> None:
 
 def test_the_protocol_says_how_often_the_test_was_looked_at() -> None:
     for name in ("alexnet", "vgg", "residual", "seq2seq"):
-        lesson = registry.workload(name).lesson
+        lesson = workload_class(name).lesson
         assert lesson is not None
         assert lesson.stops_at_target
         assert "after every round, and the first look that reaches the target ends the run" in lesson.quality.protocol

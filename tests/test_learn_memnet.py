@@ -13,14 +13,15 @@ from conftest import real_data
 from lessons import Killed, learnt, numbers, ran
 from torch.optim import SGD
 
-from fathom import learn, registry
-from fathom.datasets import babi
-from fathom.errors import BadOption
-from fathom.learn import FOLDER
-from fathom.learners.memnet import Ensemble, Facts, MemnetLearner
-from fathom.session import Session
-from fathom.spec import RunSpec
-from fathom.workload import State
+from fathom.core.errors import BadOption
+from fathom.core.spec import RunSpec
+from fathom.data import babi
+from fathom.engine.session import Session
+from fathom.training import run
+from fathom.training.run import FOLDER
+from fathom.training.trainer import trainer_class
+from fathom.training.trainers.memnet import Ensemble, Facts, MemnetTrainer
+from fathom.workloads.base import State
 from fathom.workloads.memnet import Memnet
 
 TINY = {"task_number": 0, "starts": 2, "dimension": 4, "linear_epochs": 8, "epochs": 40, "batch": 4}
@@ -46,10 +47,10 @@ def tiny(folder: Path, **options: Any) -> RunSpec:
     return RunSpec(workload="memnet", device="cpu", threads=1, learn=True, data=data, options={**TINY, **options})
 
 
-def learner(spec: RunSpec) -> MemnetLearner:
+def trainer(spec: RunSpec) -> MemnetTrainer:
     session = Session(spec).setup()
-    found = registry.learner("memnet")(session, session.workload.held_out(Path(spec.data or "")))
-    assert isinstance(found, MemnetLearner)
+    found = trainer_class("memnet")(session, session.workload.held_out(Path(spec.data or "")))
+    assert isinstance(found, MemnetTrainer)
     return found
 
 
@@ -135,7 +136,7 @@ def test_batches_come_from_each_networks_own_task(tmp_path: Path) -> None:
 
 def test_the_start_is_chosen_by_training_loss_and_judged_on_the_test(tmp_path: Path) -> None:
     """One start always says attic, which is right in three of four training questions and in few of the test's."""
-    alone = learner(tiny(tmp_path))
+    alone = trainer(tiny(tmp_path))
     tasks = alone.session.state.source.each
     with torch.no_grad():
         alone.model.table.zero_()
@@ -147,7 +148,7 @@ def test_the_start_is_chosen_by_training_loss_and_judged_on_the_test(tmp_path: P
     alone.steps_done = alone.linear_steps
     odd, even = 100 * 3 / 4, 100 * 2 / 3  # of the test, cellar is right in so many
     assert alone.evaluate() == pytest.approx((odd + even) / 2)
-    table, *looks = alone.exhibits()
+    table, *looks = alone.artifacts()
     assert table.columns[:3] == ["task", "error (%)", "published (%)"]
     assert table.rows[0][:3] == ["1 single-supporting-fact", 75.0, 0.0]
     assert table.rows[3][:3] == ["4 two-arg-relations", 66.7, 2.8]
@@ -167,7 +168,7 @@ def test_options_may_be_chosen_by_questions_that_are_neither_trained_on_nor_the_
 
 
 def test_joint_training_is_one_network_judged_task_by_task(tmp_path: Path) -> None:
-    joint = learner(tiny(tmp_path, joint=True))
+    joint = trainer(tiny(tmp_path, joint=True))
     assert joint.lesson.quality.target == 12.4
     vocabulary, memory, _ = joint.model.sizes[0]
     assert joint.parameters == 2 * 4 * 4 * (vocabulary - 1 + memory) == joint.model.table.numel()
@@ -178,7 +179,7 @@ def test_joint_training_is_one_network_judged_task_by_task(tmp_path: Path) -> No
         for network, answer in enumerate(("attic", "ahouse")):
             joint.model.table[network, joint.state.source.vocabulary.index(answer) - 1, -4] = 1
     assert joint.evaluate() == pytest.approx(100 * (3 / 4 + 2 / 3) / 2)
-    (table, *_) = joint.exhibits()
+    (table, *_) = joint.artifacts()
     assert [row[2] for row in table.rows[:2]] == [0.0, 11.4], "beside the published joint errors"
     assert table.rows[20][:3] == ["mean", 70.8, 12.4]
 
@@ -223,7 +224,7 @@ def test_one_task_is_not_learnt_jointly(tmp_path: Path) -> None:
 def test_linear_start_ends_and_the_rate_is_halved_in_time(tmp_path: Path) -> None:
     """48 epochs of eight questions, two steps each: 16 linear steps, then a halving after every ten epochs."""
     spec = replace(tiny(tmp_path, halving=10), rounds=24)
-    found = learner(spec)
+    found = trainer(spec)
     assert (found.rounds * found.steps_per_round, found.linear_steps) == (96, 16)
     rates = []
     for _ in range(96):
@@ -231,7 +232,7 @@ def test_linear_start_ends_and_the_rate_is_halved_in_time(tmp_path: Path) -> Non
         rates.append(found.state.optimizer.param_groups[0]["lr"])
         found._step(found.seen.drawn(2, 4))
     assert rates == [0.01] * 36 + [0.005] * 20 + [0.0025] * 20 + [0.00125] * 20
-    assert (learner(replace(spec, rounds=6)).linear_steps) == 4, "a shorter course is the same course, faster"
+    assert (trainer(replace(spec, rounds=6)).linear_steps) == 4, "a shorter course is the same course, faster"
 
 
 @pytest.mark.parametrize("joint", [False, True])
@@ -240,7 +241,7 @@ def test_a_killed_run_goes_on_to_the_very_same_numbers(
 ) -> None:
     spec = replace(tiny(tmp_path, joint=joint), rounds=6)
     monkeypatch.setenv(FOLDER, str(tmp_path / "checkpoints"))
-    monkeypatch.setattr(learn, "KEEP_EVERY_S", 0.0)
+    monkeypatch.setattr(run, "KEEP_EVERY_S", 0.0)
     with pytest.raises(Killed):
         ran(spec, die_in=3)
     resumed = ran(spec)
@@ -248,7 +249,7 @@ def test_a_killed_run_goes_on_to_the_very_same_numbers(
     whole = ran(spec)
     assert (learnt(resumed).resumed, learnt(whole).resumed) == (1, 0)
     assert numbers(resumed) == numbers(whole)
-    assert learnt(resumed).exhibits == learnt(whole).exhibits
+    assert learnt(resumed).artifacts == learnt(whole).artifacts
 
 
 @pytest.mark.parametrize("real", [False, True])

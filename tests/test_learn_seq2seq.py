@@ -14,17 +14,18 @@ import torch
 from conftest import real_data
 from lessons import Killed, learnt, numbers, ran
 
-from fathom import learn, registry
-from fathom.datasets import wmt
-from fathom.datasets._subwords import Subwords
-from fathom.datasets._vocabulary import EOS, PAD
-from fathom.errors import BadOption, DataError, UnknownName
-from fathom.learn import FOLDER
-from fathom.learners.seq2seq import TranslationLearner, batches
-from fathom.session import Session
-from fathom.spec import RunSpec
-from fathom.workload import Output
+from fathom.core.errors import BadOption, DataError, UnknownName
+from fathom.core.spec import RunSpec
+from fathom.data import wmt
+from fathom.data._subwords import Subwords
+from fathom.data._vocabulary import EOS, PAD
+from fathom.engine.session import Session
+from fathom.training import run
+from fathom.training.run import FOLDER
+from fathom.training.trainer import trainer_class
+from fathom.training.trainers.seq2seq import TranslationTrainer, batches
 from fathom.workloads._translator import Translator
+from fathom.workloads.base import Output
 from fathom.workloads.seq2seq import Seq2Seq, bleu
 
 LEARNING = {"solver": "adam", "learning_rate": 0.004, "warmup": 20, "target_language": "de", "clip_norm": 1.0}
@@ -62,7 +63,7 @@ def test_it_learns_to_reverse_sequences_it_has_not_seen(tmp_path: Path, monkeypa
             workload="seq2seq", preset="tiny", device="cpu", learn=True, data=str(folder), rounds=20, options=options
         )
     )
-    scores, translations, looks = learnt(record).exhibits
+    scores, translations, looks = learnt(record).artifacts
     assert [row[0] for row in scores.rows] == ["greedy", "beam of 1"]
     assert learnt(record).quality == pytest.approx(100.0), "every one of the 200, exactly"
     assert all(line == reference for _, line, reference in translations.rows)
@@ -78,7 +79,7 @@ def test_a_killed_run_goes_on_to_the_very_same_numbers(tmp_path: Path, monkeypat
         workload="seq2seq", preset="tiny", device="cpu", learn=True, data=str(folder), rounds=4, options=options
     )
     monkeypatch.setenv(FOLDER, str(tmp_path / "checkpoints"))
-    monkeypatch.setattr(learn, "KEEP_EVERY_S", 0.0)
+    monkeypatch.setattr(run, "KEEP_EVERY_S", 0.0)
     with pytest.raises(Killed):
         ran(spec, die_in=3)
     resumed = ran(spec)
@@ -86,7 +87,7 @@ def test_a_killed_run_goes_on_to_the_very_same_numbers(tmp_path: Path, monkeypat
     whole = ran(spec)
     assert numbers(resumed) == numbers(whole)
     assert learnt(resumed).resumed == 1
-    assert learnt(resumed).exhibits == learnt(whole).exhibits
+    assert learnt(resumed).artifacts == learnt(whole).artifacts
 
 
 def test_batches_are_of_like_length_and_take_every_sentence_once_a_round() -> None:
@@ -136,14 +137,14 @@ def test_what_is_judged_is_the_mean_of_the_weights(spread: float) -> None:
     options = {**LEARNING, "averaging": spread, "warmup": 0}
     spec = RunSpec(workload="seq2seq", preset="tiny", device="cpu", learn=True, options=options)
     with Session(spec).setup() as session:
-        learner = registry.learner("seq2seq")(session, session.workload.synthetic(1))
-        assert isinstance(learner, TranslationLearner)
-        before = learner.mean.projection.bias.detach().clone()
-        learner.steps_done = 90  # the beginning, when the mean moves faster, is over
-        learner.step()
+        trainer = trainer_class("seq2seq")(session, session.workload.synthetic(1))
+        assert isinstance(trainer, TranslationTrainer)
+        before = trainer.mean.projection.bias.detach().clone()
+        trainer.steps_done = 90  # the beginning, when the mean moves faster, is over
+        trainer.step()
         after = session.state.model.get_parameter("projection.bias")
         assert not torch.equal(before, after)
-        torch.testing.assert_close(learner.mean.projection.bias, spread * before + (1 - spread) * after)
+        torch.testing.assert_close(trainer.mean.projection.bias, spread * before + (1 - spread) * after)
 
 
 class Parrot(Seq2Seq):
@@ -164,7 +165,7 @@ def test_quality_is_sacrebleus_of_the_raw_text(tmp_path: Path) -> None:
         parrot = Parrot(**vars(session.workload))
         object.__setattr__(parrot, "said", said)
         found = parrot.evaluate(session.state, parrot.held_out(folder))
-        scores, shown, _ = parrot.exhibits(session.state, parrot.held_out(folder))
+        scores, shown, _ = parrot.artifacts(session.state, parrot.held_out(folder))
     assert found == sacrebleu.corpus_bleu(list(said), [references]).score
     assert [row[2] for row in scores.rows] == [found, found]
     assert "case:mixed" in scores.rows[0][3]

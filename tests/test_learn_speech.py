@@ -13,15 +13,15 @@ from lessons import Killed, learnt, numbers, ran
 from test_learn import checkpoints  # noqa: F401 - a fixture
 from test_timit import corpus
 
-from fathom import registry
-from fathom.dataset import Batch
-from fathom.datasets import timit
-from fathom.datasets._audio import Sizes, Utterance
-from fathom.datasets._spoken import by_length, hurried, interrupted
-from fathom.errors import DataError
-from fathom.learn import FOLDER
-from fathom.session import Session
-from fathom.spec import RunSpec
+from fathom.core.errors import DataError
+from fathom.core.spec import RunSpec
+from fathom.data import timit
+from fathom.data._audio import Sizes, Utterance
+from fathom.data._spoken import by_length, speed_perturbed, time_masked
+from fathom.data.base import Batch
+from fathom.engine.session import Session
+from fathom.training.run import FOLDER
+from fathom.training.trainer import trainer_class
 from fathom.workloads.speech import AN4, TIMIT, DeepSpeech, Speech, compared, mistaken
 
 CPU = torch.device("cpu")
@@ -96,7 +96,7 @@ def test_ten_utterances_are_learnt_without_an_error(ten_utterances: None, monkey
     assert found.quality == 0
     assert found.curve[0].quality > 50, "it had to be learnt"
     assert found.metric == "phone error rate"
-    shown, errors = found.exhibits
+    shown, errors = found.artifacts
     assert [row[1] for row in shown.rows] == [row[2] for row in shown.rows]
     assert len(shown.rows) == 10
     assert errors.rows == []
@@ -117,7 +117,7 @@ def test_a_killed_run_goes_on_to_the_very_same_numbers(monkeypatch: pytest.Monke
 
 def test_a_gradient_that_is_not_finite_changes_no_weight(ten_utterances: None) -> None:
     with Session(replace(TEN, options={**SMALL, "adam": False, "momentum": 0.5})).setup() as session:
-        learner = registry.learner("speech")(session, None)
+        trainer = trainer_class("speech")(session, None)
         model, optimizer = session.state.model, session.state.optimizer
         assert optimizer is not None
         before = {name: weight.clone() for name, weight in model.state_dict().items()}
@@ -127,7 +127,7 @@ def test_a_gradient_that_is_not_finite_changes_no_weight(ten_utterances: None) -
         next(model.parameters()).grad[0, 0] = float("inf")  # type: ignore[index]
         optimizer.step()
         assert all(torch.equal(weight, before[name]) for name, weight in model.state_dict().items())
-        learner.train(lambda done: None)
+        trainer.train(lambda done: None)
         assert not any(torch.equal(weight, before[name]) for name, weight in model.state_dict().items())
 
 
@@ -183,7 +183,7 @@ def ramps(*frames: int) -> Batch:
 
 def test_what_is_hurried_keeps_its_beginning_and_its_end() -> None:
     torch.manual_seed(0)
-    found = hurried(ramps(*[100, 40] * 50), 0.25)
+    found = speed_perturbed(ramps(*[100, 40] * 50), 0.25)
     assert found["features"].shape == (100, 125, 1)
     for row, (frames, was) in enumerate(zip(found["frames"].tolist(), [100, 40] * 50, strict=True)):
         assert was / 1.25 - 0.5 <= frames <= was * 1.25 + 0.5
@@ -199,7 +199,7 @@ def test_gaps_are_silent_and_short() -> None:
     torch.manual_seed(0)
     batch = ramps(*[50] * 200)
     batch["features"] += 1
-    silent = interrupted(batch, 10)["features"][..., 0] == 0
+    silent = time_masked(batch, 10)["features"][..., 0] == 0
     assert silent.sum(1).max() <= 20
     assert 5 < silent.sum(1).float().mean() < 12
     assert silent.any(0)[1:-1].all(), "a gap may be anywhere"
@@ -276,8 +276,8 @@ def test_timit_is_learnt_with_its_protocol_in_the_record(tmp_path: Path) -> None
     found = learnt(record)
     assert found.protocol.startswith(TIMIT.quality.protocol)
     assert found.target == 25
-    assert len(found.exhibits[0].rows) == 2, "the SA sentence is left out"
-    assert found.exhibits[0].rows[0][1] == "sil sh iy sil"
+    assert len(found.artifacts[0].rows) == 2, "the SA sentence is left out"
+    assert found.artifacts[0].rows[0][1] == "sil sh iy sil"
 
 
 def test_no_test_utterance_is_passed_over(tmp_path: Path) -> None:
@@ -299,7 +299,7 @@ def test_real_recordings_are_learnt_from(name: str, held_out: int) -> None:
     record = ran(RunSpec(workload="speech", device="cpu", learn=True, rounds=2, data=str(folder), options=options))
     found = learnt(record)
     assert record.outcome == "ok"
-    assert len(found.exhibits[0].rows) == held_out
+    assert len(found.artifacts[0].rows) == held_out
     assert found.quality is not None
 
 

@@ -7,12 +7,11 @@ from typing import Any
 
 from sample_records import GPU, LAPTOP, record_of
 
-from fathom.analyses import learning
-from fathom.analysis import Cell, Finding
-from fathom.lesson import Exhibit
-from fathom.record import SHARED, Learning, Point, Record
+from fathom.analysis.finding import Cell, Finding
+from fathom.analysis.questions import learning
+from fathom.core.record import SHARED, Artifact, Learning, Point, Record
 
-PICTURE = Exhibit(title="Samples", png="iVBORw0KGgo=")
+PICTURE = Artifact(title="Samples", png="iVBORw0KGgo=")
 
 
 def learnt(
@@ -28,7 +27,7 @@ def learnt(
         **{"metric": "BLEU", "unit": "points", "target": target, "better": "higher", "protocol": "all of the test set"},
         **{"quality": curve[-1].quality, "reached": None if target is None else curve[-1].quality >= target},
         **{"seconds": curve[-1].seconds, "items": curve[-1].items, "energy_j": 1000.0 * len(curve)},
-        **{"metered": "a counter", "curve": curve, "exhibits": [PICTURE]},
+        **{"metered": "a counter", "curve": curve, "artifacts": [PICTURE]},
     }
     return Learning(**{**fields, **changes})
 
@@ -67,7 +66,7 @@ def test_a_finding_shows_every_seed() -> None:
 
 def table_of(seed: int, error: float, answer: str = "attic", title: str = "Errors") -> Record:
     columns, rows = ["task", "published", "error", "loss", "asked"], [["one", 13.9, error, None, answer]]
-    return run_of(seed, learnt(exhibits=[Exhibit(title=title, columns=columns, rows=rows), PICTURE]))
+    return run_of(seed, learnt(artifacts=[Artifact(title=title, columns=columns, rows=rows), PICTURE]))
 
 
 def test_tables_of_several_seeds_are_one_with_the_spread_of_what_differs() -> None:

@@ -10,8 +10,8 @@ from conftest import real_data
 from torch import Tensor
 
 import fathom
-from fathom.datasets import babi
-from fathom.errors import BadOption, UnknownName
+from fathom.core.errors import BadOption, UnknownName
+from fathom.data import babi
 from fathom.workloads.memnet import Memnet, MemoryNetwork, position_encoding, program_encoding
 
 HOPS, DIMENSION, VOCABULARY, WORDS, MEMORY = 3, 5, 11, 4, 6

@@ -9,8 +9,8 @@ import pynvml
 import pytest
 import torch
 
-from fathom import meter
-from fathom.meter import Meter
+from fathom.machine import meter
+from fathom.machine.meter import Meter
 
 CPU = torch.device("cpu")
 

@@ -11,8 +11,8 @@ import pytest
 from conftest import real_data
 from fuzz import survive
 
-from fathom.datasets import mnist
-from fathom.errors import DataError
+from fathom.core.errors import DataError
+from fathom.data import mnist
 
 
 def write_set(folder: Path, items: int = 3, suffix: str = "") -> Path:

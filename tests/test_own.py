@@ -16,12 +16,14 @@ from test_cli import document
 from torch import nn
 
 import fathom as suite
-from fathom import own, terminal, trace
-from fathom.analyses.similarity import nearest_measured
-from fathom.commands.profile import by_type
-from fathom.errors import BadOption
-from fathom.record import OpRow
-from fathom.setting import select
+from fathom.analysis.questions.similarity import nearest_measured
+from fathom.analysis.selection import select
+from fathom.cli import terminal
+from fathom.cli.commands.profile import by_type
+from fathom.core.errors import BadOption
+from fathom.core.record import OpRow
+from fathom.measure import own
+from fathom.trace import walk
 
 HIDDEN_FLOP = 2 * 32 * 64 * 128
 HEAD_FLOP = 2 * 32 * 128 * 10
@@ -91,7 +93,7 @@ def test_a_trace_we_wrote_reads_back_as_the_same_rows(tmp_path: Path) -> None:
     assert again.profile is not None
     assert sum(row.cpu_s for row in again.profile.rows) == pytest.approx(sum(row.cpu_s for row in record.profile.rows))
     assert again.profile.slowdown is None
-    assert trace.STEP in {event["name"] for event in json.loads(path.read_text())["traceEvents"] if "name" in event}
+    assert walk.STEP in {event["name"] for event in json.loads(path.read_text())["traceEvents"] if "name" in event}
 
 
 def test_the_command_tells_which_of_the_eight_it_is_like(
@@ -197,7 +199,7 @@ def gpu_trace(path: Path, **more: Any) -> Path:
     launch = times | {"cat": "cuda_runtime", "name": "cudaLaunchKernel", "ts": 12, "dur": 5}
     kernel = {"ph": "X", "pid": 0, "tid": 7, "cat": "kernel", "name": "gemm", "ts": 20, "dur": 50}
     joined = {"args": {"correlation": 9, "External id": 1}}
-    step = times | {"cat": "user_annotation", "name": trace.STEP, "ts": 0, "dur": 100}
+    step = times | {"cat": "user_annotation", "name": walk.STEP, "ts": 0, "dur": 100}
     path.write_text(json.dumps({"traceEvents": [step, op, launch | joined, kernel | joined], **more}))
     return path
 

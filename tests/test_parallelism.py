@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from sample_records import op_row, record_of
 
-from fathom.analyses import layers, parallelism, phases
-from fathom.analysis import Table
-from fathom.record import Record
+from fathom.analysis.finding import Table
+from fathom.analysis.questions import layers, parallelism, phases
+from fathom.core.record import Record
 
 
 def at_threads(workload: str, threads: int | None, **types: float) -> Record:

@@ -7,7 +7,7 @@ from importlib.resources import files
 import pytest
 
 from fathom import published
-from fathom.taxonomy import group_of
+from fathom.trace.taxonomy import group_of
 
 
 def test_every_table_has_a_source_and_every_source_a_table() -> None:

@@ -13,13 +13,14 @@ from typing import Any
 import pytest
 from sample_records import MACHINES, sections_of
 
-from fathom import cli, repeat, study
-from fathom.errors import BadOption
-from fathom.progress import Progress
-from fathom.record import Record
-from fathom.repeat import order, plan
-from fathom.spec import RunSpec
-from fathom.store import Store
+from fathom.cli import main
+from fathom.core.errors import BadOption
+from fathom.core.events import Progress
+from fathom.core.record import Record
+from fathom.core.spec import RunSpec
+from fathom.core.store import Store
+from fathom.experiments import repeat, study
+from fathom.experiments.repeat import order, plan
 
 BASE = RunSpec(workload="", preset="tiny", device="cpu")
 NAMES = ["autoenc", "memnet", "vgg", "deepq"]
@@ -97,7 +98,7 @@ def fathom(monkeypatch: pytest.MonkeyPatch, run: Callable[[RunSpec], Record], *a
     monkeypatch.setattr(study, "conduct", partial(CONDUCT, run=worker))
     monkeypatch.setattr(sys, "argv", ["fathom", "repeat", *arguments])
     with pytest.raises(SystemExit) as stopped:
-        cli.main()
+        main.main()
     assert isinstance(stopped.value.code, int)
     return stopped.value.code
 

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fathom.replay import STACK, Replay
+from fathom.workloads._replay import STACK, Replay
 
 CPU = torch.device("cpu")
 SIDE = 2  # four pixels are enough to write a frame's row and environment into it

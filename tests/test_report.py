@@ -19,13 +19,13 @@ from markdown_it import MarkdownIt
 from sample_report import AWKWARD, DRAWING, GPU, HOSTILE, any_finding, record, sample_findings, sample_records
 
 from fathom import report
-from fathom.analysis import Chart, Finding, Picture, Series, Table
-from fathom.errors import BadOption
+from fathom.analysis.finding import Chart, Finding, Picture, Series, Table
+from fathom.core.errors import BadOption
+from fathom.core.spec import RunSpec
 from fathom.report import charts, runs, words
 from fathom.report.machines import machines
 from fathom.report.method import method
 from fathom.report.text import chart_table
-from fathom.spec import RunSpec
 
 
 class Page(HTMLParser):

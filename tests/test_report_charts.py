@@ -12,7 +12,7 @@ import pytest
 from sample_report import WORKLOADS, record, sample_records, tree
 
 from fathom import report
-from fathom.analysis import Chart, Series
+from fathom.analysis.finding import Chart, Series
 from fathom.report import charts
 from fathom.report.colours import Colours
 from fathom.report.text import chart_table

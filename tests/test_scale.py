@@ -14,15 +14,15 @@ from conftest import fathom as run_fathom
 from sample_records import MACHINES, record_of
 from test_cli import document
 
-from fathom import scale
-from fathom.analyses import cores
-from fathom.analyses.cores import quotient
-from fathom.errors import BadOption
-from fathom.machine import Cpu, cpu_numbers
-from fathom.record import Record
-from fathom.spec import RunSpec
-from fathom.statistics import Interval
-from fathom.store import Store
+from fathom.analysis.questions import cores
+from fathom.analysis.questions.cores import quotient
+from fathom.analysis.statistics import Interval
+from fathom.core.errors import BadOption
+from fathom.core.record import Record
+from fathom.core.spec import RunSpec
+from fathom.core.store import Store
+from fathom.experiments import scale
+from fathom.machine.host import Cpu, cpu_numbers
 
 TWO_NODES = [Cpu(number, core=number % 4, node=(number % 4) // 2) for number in range(8)]  # 4 cores of 2 threads
 
@@ -175,7 +175,7 @@ def test_scale_ends_with_1_where_a_run_failed(
             record = failed_on(1) if fails else bound(1, 8.0, 1)
             store.add(replace(record, spec=spec))
 
-    monkeypatch.setattr("fathom.commands.scale.conduct", conducted)
+    monkeypatch.setattr("fathom.cli.commands.scale.conduct", conducted)
     arguments = ["scale", "vgg", "--cores", "1", "--out", str(tmp_path), "--json"]
     assert run_fathom(monkeypatch, *arguments) == (1 if fails else 0)
     told = document(capsys)
@@ -183,7 +183,7 @@ def test_scale_ends_with_1_where_a_run_failed(
 
 
 def test_bound_runs_answer_no_other_question() -> None:
-    from fathom.analyses import phases
+    from fathom.analysis.questions import phases
 
     assert phases.analyse(RUNS).summary.startswith("Nothing to answer from")
     assert cores.analyse([record_of("vgg")]).summary.startswith("Nothing to answer from: no run bound to cores")

@@ -13,9 +13,9 @@ import torch
 from conftest import real_data
 from torch import Tensor
 
-from fathom.datasets._vocabulary import EOS, GO, PAD
-from fathom.errors import BadOption
-from fathom.session import load
+from fathom.core.errors import BadOption
+from fathom.data._vocabulary import EOS, GO, PAD
+from fathom.engine.session import load
 from fathom.workloads._translator import CHECK_EVERY, Translator, beam_search, greedy
 from fathom.workloads.seq2seq import Seq2Seq
 

@@ -11,14 +11,14 @@ import torch
 from torch import Tensor, nn
 
 import fathom
-from fathom.dataset import Batch
-from fathom.errors import BadOption, DoesNotFit
-from fathom.measure import measure
-from fathom.memory import least_bytes
-from fathom.registry import workload
-from fathom.spec import RunSpec
-from fathom.workload import Output
+from fathom.core.errors import BadOption, DoesNotFit
+from fathom.core.spec import RunSpec
+from fathom.data.base import Batch
+from fathom.engine.memory import least_bytes
+from fathom.measure.loop import measure
 from fathom.workloads.autoenc import Autoenc
+from fathom.workloads.base import Output
+from fathom.workloads.base import workload_class as workload
 
 
 def tiny(**options: object) -> fathom.Session:

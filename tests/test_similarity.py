@@ -5,8 +5,8 @@ from __future__ import annotations
 from sample_records import GPU, LAPTOP, op_row, record_of
 
 from fathom import published
-from fathom.analyses import similarity
-from fathom.record import Record
+from fathom.analysis.questions import similarity
+from fathom.core.record import Record
 
 OTHER_GPU = {"cpu": {"name": "Server CPU", "logical_cores": 16, "affinity": None}, "gpus": [{"name": "NVIDIA A10"}]}
 

@@ -16,11 +16,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
-from fathom import ctc
-from fathom.dataset import Batch
-from fathom.datasets import timit
-from fathom.errors import BadOption, DataError, UnknownName
-from fathom.workload import State
+from fathom.core.errors import BadOption, DataError, UnknownName
+from fathom.data import timit
+from fathom.data.base import Batch
+from fathom.workloads import _ctc
+from fathom.workloads.base import State
 from fathom.workloads.speech import CLIP, BidirectionalRecurrent, DeepSpeech, Speech, mirrored
 
 TINY = Speech.configured("tiny", batch=3, units=12, frames=20, phones=5)
@@ -146,7 +146,7 @@ def path_probabilities(log_probs_TC: Tensor) -> dict[tuple[int, ...], float]:
     table = log_probs_TC.double().exp().tolist()
     found: dict[tuple[int, ...], float] = defaultdict(float)
     for path in itertools.product(range(len(table[0])), repeat=len(table)):
-        merged = tuple(label for label, _ in itertools.groupby(path) if label != ctc.BLANK)
+        merged = tuple(label for label, _ in itertools.groupby(path) if label != _ctc.BLANK)
         found[merged] += math.prod(row[label] for row, label in zip(table, path, strict=True))
     return found
 
@@ -177,13 +177,13 @@ def test_loss_is_the_sum_over_all_paths() -> None:
 
 
 def greedy_reference(log_probs_TC: Tensor) -> list[int]:
-    return [label for label, _ in itertools.groupby(log_probs_TC.argmax(-1).tolist()) if label != ctc.BLANK]
+    return [label for label, _ in itertools.groupby(log_probs_TC.argmax(-1).tolist()) if label != _ctc.BLANK]
 
 
 def test_greedy_decoding_equals_the_naive_one() -> None:
     torch.manual_seed(5)
     log_probs, frames = torch.randn(64, 40, 4).log_softmax(-1), torch.randint(1, 41, (64,))
-    phones, counts = ctc.greedy(log_probs, frames)
+    phones, counts = _ctc.greedy(log_probs, frames)
     assert phones.shape == (64, 40)
     for row in range(64):
         expected = greedy_reference(log_probs[row, : frames[row]])
@@ -193,7 +193,7 @@ def test_greedy_decoding_equals_the_naive_one() -> None:
 
 def test_greedy_decoding_keeps_a_phone_said_twice() -> None:
     said = torch.tensor([[2, 2, 0, 2, 0, 0, 1, 1, 3]])
-    phones, counts = ctc.greedy(F.one_hot(said, 4).float(), torch.tensor([8]))
+    phones, counts = _ctc.greedy(F.one_hot(said, 4).float(), torch.tensor([8]))
     assert phones[0].tolist() == [2, 2, 1, 0, 0, 0, 0, 0, 0], "the ninth frame is padding"
     assert counts.tolist() == [3]
 
@@ -202,7 +202,7 @@ def test_greedy_decoding_keeps_a_phone_said_twice() -> None:
 def test_a_wide_beam_finds_the_likeliest_sequence_of_all(sharpness: float) -> None:
     torch.manual_seed(6)
     log_probs, frames = (sharpness * torch.randn(12, 6, 3)).log_softmax(-1), torch.tensor([6, 5, 4, 3, 2, 1] * 2)
-    phones, counts, scores = ctc.beam_search(log_probs, frames, beam=130)  # there are 127 sequences
+    phones, counts, scores = _ctc.beam_search(log_probs, frames, beam=130)  # there are 127 sequences
     for row in range(12):
         every = path_probabilities(log_probs[row, : frames[row]])
         best = max(every, key=lambda sequence: every[sequence])
@@ -217,7 +217,7 @@ def beam_reference(log_probs_TC: Tensor, beam: int) -> tuple[int, ...]:
     for row in log_probs_TC.double().exp().tolist():
         table: dict[tuple[int, ...], list[float]] = defaultdict(lambda: [0.0, 0.0])
         for prefix, (blank, phone) in kept.items():
-            table[prefix][0] += (blank + phone) * row[ctc.BLANK]
+            table[prefix][0] += (blank + phone) * row[_ctc.BLANK]
             for label in range(1, len(row)):
                 repeated = bool(prefix) and prefix[-1] == label
                 if repeated:
@@ -232,7 +232,7 @@ def beam_reference(log_probs_TC: Tensor, beam: int) -> tuple[int, ...]:
 def test_a_narrow_beam_prunes_as_the_textbook_does(beam: int) -> None:
     torch.manual_seed(7)
     log_probs, frames = (2 * torch.randn(10, 30, 5)).log_softmax(-1), torch.randint(20, 31, (10,))
-    phones, counts, _ = ctc.beam_search(log_probs, frames, beam)
+    phones, counts, _ = _ctc.beam_search(log_probs, frames, beam)
     for row in range(10):
         assert tuple(phones[row, : counts[row]].tolist()) == beam_reference(log_probs[row, : frames[row]], beam)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fathom.statistics import changepoints, coefficient_of_variation, drift, median_interval, steady_state
+from fathom.analysis.statistics import changepoints, coefficient_of_variation, drift, median_interval, steady_state
 
 
 def noise(count: int, seed: int = 0, size: float = 0.01) -> np.ndarray:

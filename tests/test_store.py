@@ -1,4 +1,4 @@
-"""Records on disk: whole or absent, never overwritten, and at ease among strangers."""
+"""Records on disk: whole or absent, never overwritten, and at ease among unreadable."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from fathom.errors import BadOption, DataError, UnknownName
-from fathom.record import ApiCall, GpuTime, Kernel, OpRow, Profile, Record, Sections
-from fathom.spec import RunSpec
-from fathom.store import Store, read
+from fathom.core.errors import BadOption, DataError, UnknownName
+from fathom.core.record import ApiCall, GpuTime, Kernel, OpRow, Profile, Record, Sections
+from fathom.core.spec import RunSpec
+from fathom.core.store import Store, read
 
 
 def sample(**changes: object) -> Record:
@@ -79,8 +79,8 @@ def test_a_full_disk_leaves_no_half_record(tmp_path: Path, monkeypatch: pytest.M
 
 CUT_OFF = """
 import json, resource, signal, sys
-from fathom.record import Record
-from fathom.store import Store
+from fathom.core.record import Record
+from fathom.core.store import Store
 signal.signal(signal.SIGXFSZ, signal.Handlers(int(sys.argv[2])))
 resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 resource.setrlimit(resource.RLIMIT_FSIZE, (500, 500))
@@ -98,14 +98,14 @@ def test_a_writer_cut_off_in_the_middle_leaves_no_half_record(tmp_path: Path, re
     assert done.returncode == (1 if reaction == signal.SIG_IGN else -signal.SIGXFSZ)
     assert ("File too large" in done.stderr) == (reaction == signal.SIG_IGN)
     assert list(tmp_path.glob("*.json")) == [path]
-    assert (list(Store(tmp_path).records()), Store(tmp_path).strangers()) == ([kept], [])
+    assert (list(Store(tmp_path).records()), Store(tmp_path).unreadable()) == ([kept], [])
 
 
 def test_strangers_are_passed_over_and_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = Store(tmp_path)
     path = store.add(sample())
     document = sample().to_json()
-    strangers = {
+    unreadable = {
         "newer": (json.dumps({**document, "schema": 99}), "schema 99"),
         "cut": (path.read_text()[:200], "JSON"),
         "list": ("[1, 2]", "not a Fathom record"),
@@ -115,7 +115,7 @@ def test_strangers_are_passed_over_and_named(tmp_path: Path, monkeypatch: pytest
         "deep": ("[" * 100_000, "JSON"),
         "locked": (json.dumps(document), "Permission denied"),
     }
-    for name, (content, _) in strangers.items():
+    for name, (content, _) in unreadable.items():
         (tmp_path / f"{name}.json").write_text(content)
     (tmp_path / "binary.json").write_bytes(bytes(range(256)))
     (tmp_path / "folder.json").mkdir()
@@ -131,9 +131,9 @@ def test_strangers_are_passed_over_and_named(tmp_path: Path, monkeypatch: pytest
 
     monkeypatch.setattr(Path, "read_bytes", guarded)
     assert len(list(store.records())) == 1
-    told = dict(line.removeprefix(f"{tmp_path}/").split(".json: ", 1) for line in store.strangers())
-    assert told.keys() == strangers.keys() | {"binary", "folder", "pipe", "dangling"}
-    for name, why in {name: why for name, (_, why) in strangers.items()}.items():
+    told = dict(line.removeprefix(f"{tmp_path}/").split(".json: ", 1) for line in store.unreadable())
+    assert told.keys() == unreadable.keys() | {"binary", "folder", "pipe", "dangling"}
+    for name, why in {name: why for name, (_, why) in unreadable.items()}.items():
         assert why in told[name]
     assert told["folder"] == told["pipe"] == told["dangling"] == "not a file"
     assert all("\n" not in line for line in told.values())
@@ -150,7 +150,7 @@ def test_a_field_that_holds_the_wrong_thing_is_harmless_or_named(tmp_path: Path,
         (tmp_path / f"{number}.json").write_text(json.dumps({**sample().to_json(), field: wrong}))
     store = Store(tmp_path)
     records = list(store.records())
-    assert len(records) + len(store.strangers()) == 1 + len(WRONG)
+    assert len(records) + len(store.unreadable()) == 1 + len(WRONG)
     for record in records:
         assert record.place
         assert record.spec.id
@@ -165,7 +165,7 @@ def test_what_is_wrong_deep_inside_is_named(wrong: object, tmp_path: Path) -> No
     if wrong == 3:
         assert len(list(Store(tmp_path).records())) == 1
     else:
-        (told,) = Store(tmp_path).strangers()
+        (told,) = Store(tmp_path).unreadable()
         assert "$.profile.step_s[1]" in told
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from rich.console import Console
 
-from fathom import terminal
+from fathom.cli import terminal
 
 COLUMNS = ["workload", *(f"a number called {letter}" for letter in "abcdef")]
 ROWS = [["seq2seq", 1, 2, 3, 4, 5, 6], ["memnet", 10, 20, 30, 40, 50, None]]

@@ -8,14 +8,14 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from fathom import measure, timing
-from fathom.spec import RunSpec
-from fathom.timing import StepClock
+from fathom.core.spec import RunSpec
+from fathom.machine.clock import StepClock
+from fathom.measure import loop
 
 
 def test_steps_are_timed_from_mark_to_mark_and_pauses_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
     moments = iter([0.0, 1.0, 3.0, 100.0, 104.0, 200.0, 200.5])
-    monkeypatch.setattr(timing, "time", SimpleNamespace(perf_counter=lambda: next(moments)))
+    monkeypatch.setattr("fathom.machine.clock.time", SimpleNamespace(perf_counter=lambda: next(moments)))
     clock = StepClock(torch.device("cpu"))
     for stretch in (2, 1, 1):
         clock.begin()
@@ -36,10 +36,10 @@ def test_asking_how_well_the_median_is_known_is_no_step(warmup: int, monkeypatch
             next(ticks)
         return float("inf")
 
-    monkeypatch.setattr(timing, "time", SimpleNamespace(perf_counter=lambda: float(next(ticks))))
-    monkeypatch.setattr(measure, "half_width", never_known)
+    monkeypatch.setattr("fathom.machine.clock.time", SimpleNamespace(perf_counter=lambda: float(next(ticks))))
+    monkeypatch.setattr(loop, "half_width", never_known)
     spec = RunSpec(workload="autoenc", preset="tiny", device="cpu", warmup=warmup, steps=40, budget_s=1e9)
-    record = measure.measure(spec)
+    record = loop.measure(spec)
     assert asked == [5, 10, 20, 40]
     assert record.warmup_s == [1.0] * warmup
     assert record.step_s == [1.0] * 40

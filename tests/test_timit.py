@@ -13,9 +13,9 @@ from conftest import real_data
 from fuzz import survive
 from numpy.typing import NDArray
 
-from fathom.datasets import _audio, timit
-from fathom.datasets._audio import Sizes, Utterance, Utterances
-from fathom.errors import DataError
+from fathom.core.errors import DataError
+from fathom.data import _audio, timit
+from fathom.data._audio import Sizes, Utterance, Utterances
 
 SIZES = Sizes(frames=20, phones=8)
 PHN = "0 400 h#\n400 900 sh\n900 1300 iy\n1300 1999 h#\n"

@@ -13,13 +13,14 @@ from fuzz import survive
 from torch import nn
 from torch.profiler import ProfilerActivity, profile
 
-from fathom import registry, trace
-from fathom.breakdown import Breakdown
-from fathom.errors import DataError
-from fathom.gradients import split_convolution_backward
-from fathom.ops import layers_marked, roles
-from fathom.taxonomy import short_name
-from fathom.tracefile import Event, read
+from fathom.core.errors import DataError
+from fathom.measure.convolution import split_convolution_backward
+from fathom.measure.profiling import layers_marked, roles
+from fathom.trace import walk
+from fathom.trace.reader import Event, read
+from fathom.trace.rows import Breakdown
+from fathom.trace.taxonomy import short_name
+from fathom.workloads.base import workload_class
 
 
 def event(
@@ -55,7 +56,7 @@ def gpu_step() -> list[Event]:
 
 
 def test_kernels_hang_under_the_op_that_launched_them() -> None:
-    found = trace.breakdown(gpu_step(), {"features.conv1": "convolution"})
+    found = walk.breakdown(gpu_step(), {"features.conv1": "convolution"})
     rows = {row.op: row for row in found.rows()}
     assert set(rows) == {"aten::conv2d", "aten::relu", "aten::convolution_backward", "Memcpy HtoD"}
     assert rows["aten::conv2d"].device_s == pytest.approx(10e-6)
@@ -64,18 +65,18 @@ def test_kernels_hang_under_the_op_that_launched_them() -> None:
 
 
 def test_backward_is_credited_to_the_layer_whose_forward_made_it() -> None:
-    rows = {row.op: row for row in trace.breakdown(gpu_step(), {"features.conv1": "convolution"}).rows()}
+    rows = {row.op: row for row in walk.breakdown(gpu_step(), {"features.conv1": "convolution"}).rows()}
     backward = rows["aten::convolution_backward"]
     assert (backward.layer, backward.role, backward.phase) == ("features.conv1", "convolution", "backward")
 
 
 def test_outside_is_the_time_in_which_no_kernel_ran() -> None:
     # busy: 20-35 and 60-90, the copy at 75-80 overlaps a kernel
-    assert trace.breakdown(gpu_step()).outside_s() == pytest.approx((100 - 45) * 1e-6)
+    assert walk.breakdown(gpu_step()).outside_s() == pytest.approx((100 - 45) * 1e-6)
 
 
 def test_a_read_trace_is_split_by_kernel_names() -> None:
-    found = trace.breakdown(gpu_step())
+    found = walk.breakdown(gpu_step())
     split_convolution_backward(found, device=None)
     times = {row.type: row.device_s for row in found.rows()}
     assert times["Conv2DBackFilter"] == pytest.approx(17.5e-6)
@@ -91,7 +92,7 @@ def test_a_kernel_that_names_no_gradient_goes_to_the_larger_one() -> None:
         event("cudaLaunchKernel", 58, 1, "cuda_runtime", tid=2, correlation=5),
         event("transform", 92, 2, "kernel", tid=9, correlation=5),
     ]
-    found = trace.breakdown(step)
+    found = walk.breakdown(step)
     split_convolution_backward(found, device=None)
     assert {kernel.name: kernel.type for kernel in found.kernels()}["transform"] == "Conv2DBackFilter"
     assert_adds_up(found)
@@ -118,7 +119,7 @@ def test_kernels_of_a_graph_are_rows_and_the_notes_say_so() -> None:
         event("cudaGraphLaunch", 69, 2, "cuda_runtime", correlation=51),
         event("triton_poi_fused_add_mul_2", 92, 4, "kernel", correlation=51),
     ]
-    found = trace.breakdown(step)
+    found = walk.breakdown(step)
     rows = {row.op: row for row in found.rows()}
     product = rows["cutlass::Kernel2<cutlass_80_sgemm_nn>"]
     assert (product.type, product.layer, product.role, product.phase) == ("MatMul", "", "", "forward")
@@ -134,7 +135,7 @@ def test_kernels_of_a_graph_are_rows_and_the_notes_say_so() -> None:
 
 
 def test_every_kernel_of_a_plain_trace_has_its_op_and_no_note() -> None:
-    assert trace.breakdown([each for each in gpu_step() if each.cat != "gpu_memcpy"]).notes == []
+    assert walk.breakdown([each for each in gpu_step() if each.cat != "gpu_memcpy"]).notes == []
 
 
 def test_kernels_that_overlap_share_their_time() -> None:
@@ -148,11 +149,11 @@ def test_kernels_that_overlap_share_their_time() -> None:
         event("gemm", 20, 30, "kernel", tid=7, correlation=1),
         event("add_kernel", 30, 30, "kernel", tid=8, correlation=2),
     ]
-    found = trace.breakdown(step)
+    found = walk.breakdown(step)
     assert {row.op: row.device_s for row in found.rows()} == pytest.approx({"aten::mm": 20e-6, "aten::add": 20e-6})
     assert found.outside_s() == pytest.approx(60e-6)
     third = event("Memset (Device)", 40, 10, "gpu_memset", tid=9, correlation=77)
-    found = trace.breakdown([*step, third])
+    found = walk.breakdown([*step, third])
     expected = {"aten::mm": 10 + 5 + 10 / 3, "aten::add": 5 + 10 / 3 + 10, "Memset": 10 / 3}
     assert {row.op: row.device_s for row in found.rows()} == pytest.approx({k: v * 1e-6 for k, v in expected.items()})
     assert found.outside_s() == pytest.approx(60e-6)
@@ -169,7 +170,7 @@ def test_kernels_that_run_after_the_step_that_launched_them_still_add_up() -> No
             event("cudaLaunchKernel", begin + 2, 1, "cuda_runtime", correlation=step),
             event("gemm", 10 + 50 * step, 50, "kernel", correlation=step),
         ]
-    found = trace.breakdown(events)
+    found = walk.breakdown(events)
     assert found.steps == [(0, 20), (20, 110)], "the last is over when its kernel is"
     (row,) = found.rows()
     assert row.device_s == pytest.approx(50e-6)
@@ -187,7 +188,7 @@ def test_kernels_are_of_the_same_steps_as_rows() -> None:
             event("cudaLaunchKernel", begin + 2, 1, "cuda_runtime", correlation=step),
             event("gemm", begin + 20, duration, "kernel", correlation=step),
         ]
-    found = trace.breakdown(events)
+    found = walk.breakdown(events)
     ((row,), (kernel,)) = found.rows(), found.kernels()
     assert row.device_s == pytest.approx(kernel.device_s) == pytest.approx(11.5e-6)
 
@@ -199,8 +200,8 @@ def test_data_prepared_outside_ops_has_its_wall_time() -> None:
         event("aten::copy_", 6, 2),
         event("fathom.data", 80, 10, "user_annotation"),
     ]
-    assert trace.breakdown(step).data_s() == pytest.approx(70e-6)
-    assert trace.breakdown(gpu_step()).data_s() is None
+    assert walk.breakdown(step).data_s() == pytest.approx(70e-6)
+    assert walk.breakdown(gpu_step()).data_s() is None
 
 
 def test_an_interrupted_step_is_no_typical_one() -> None:
@@ -208,7 +209,7 @@ def test_an_interrupted_step_is_no_typical_one() -> None:
     for step, duration in enumerate([10, 11, 12, 500]):
         begin = 1000 * step
         events += [event("fathom.step", begin, duration + 5, "user_annotation"), event("aten::mm", begin + 1, duration)]
-    found = trace.breakdown(events)
+    found = walk.breakdown(events)
     (row,) = found.rows()
     assert row.cpu_s == pytest.approx(11.5e-6), "the mean of the middle two"
     assert found.outside_s() == pytest.approx(5e-6)
@@ -224,7 +225,7 @@ def test_an_optimizers_op_is_claimed_whole_with_what_it_calls() -> None:
         event("aten::copy_", 14, 4),
         event("aten::add_", 80, 3),
     ]
-    rows = {row.op: row for row in trace.breakdown(step).rows()}
+    rows = {row.op: row for row in walk.breakdown(step).rows()}
     assert {op: (row.type, row.phase) for op, row in rows.items()} == {
         "aten::_fused_sgd_": ("ApplySGD", "optimizer"),
         "aten::add_": ("ApplySGD", "optimizer"),
@@ -233,7 +234,7 @@ def test_an_optimizers_op_is_claimed_whole_with_what_it_calls() -> None:
 
 
 def test_every_kernel_is_counted_once_with_or_without_an_owner() -> None:
-    kernels = trace.breakdown(gpu_step()).kernels()
+    kernels = walk.breakdown(gpu_step()).kernels()
     assert sum(kernel.device_s for kernel in kernels) == pytest.approx(50e-6)
     assert [kernel.name for kernel in kernels if kernel.kind == "memcpy"] == ["Memcpy HtoD"]
 
@@ -260,7 +261,7 @@ def traced(path: Path, train: bool) -> Breakdown:
             with torch.inference_mode():
                 network(x)
     recorder.export_chrome_trace(str(path))
-    return trace.breakdown(read(path), roles({"": network}))
+    return walk.breakdown(read(path), roles({"": network}))
 
 
 FIRST = 2 * 4 * 8 * 15 * 15 * 27  # FLOP by hand: 2 x batch x filters x positions x window
@@ -309,7 +310,7 @@ def test_attention_on_a_cpu_is_counted(tmp_path: Path) -> None:
     with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as recorder:
         nn.functional.scaled_dot_product_attention(query, key, value)
     recorder.export_chrome_trace(str(tmp_path / "t.json"))
-    rows = trace.breakdown(read(tmp_path / "t.json")).rows()
+    rows = walk.breakdown(read(tmp_path / "t.json")).rows()
     assert sum(row.flop for row in rows if row.group == "B") == 2 * (2 * 2 * 3 * 10 * 12 * 8)
 
 
@@ -331,7 +332,7 @@ def test_what_the_network_itself_calls_is_no_loss(tmp_path: Path) -> None:
     with layers_marked({"": network}), profile(activities=[ProfilerActivity.CPU]) as recorder:
         (2 * network(torch.randn(2, 3, 10, 8))).backward()
     recorder.export_chrome_trace(str(tmp_path / "t.json"))
-    rows = trace.breakdown(read(tmp_path / "t.json"), roles({"": network})).rows()
+    rows = walk.breakdown(read(tmp_path / "t.json"), roles({"": network})).rows()
     role_of = {row.op: row.role for row in rows if row.phase == "forward"}
     (attention,) = [role for op, role in role_of.items() if "dot_product" in op]
     assert attention == role_of["aten::cross_entropy_loss"] == "network"
@@ -348,7 +349,7 @@ def test_every_part_of_a_composite_op_is_credited_in_backward(tmp_path: Path) ->
     with layers_marked({"": network}), profile(activities=[ProfilerActivity.CPU]) as recorder:
         network(torch.randn(4, 6)).backward()
     recorder.export_chrome_trace(str(tmp_path / "t.json"))
-    rows = trace.breakdown(read(tmp_path / "t.json"), roles({"": network})).rows()
+    rows = walk.breakdown(read(tmp_path / "t.json"), roles({"": network})).rows()
     layers = {row.op: row.layer for row in rows if row.phase == "backward"}
     assert layers["aten::nll_loss_backward"] == layers["aten::_log_softmax_backward_data"] == "1"
 
@@ -363,7 +364,7 @@ def test_a_foreign_trace_tells_its_phases_and_leaves_roles_open(tmp_path: Path, 
             loss.backward()
             optimizer.step()
     recorder.export_chrome_trace(str(tmp_path / "t.json"))
-    found = trace.breakdown(read(tmp_path / "t.json"))
+    found = walk.breakdown(read(tmp_path / "t.json"))
     rows = found.rows()
     assert found.phase == ("train" if train else "infer")
     assert {row.phase for row in rows} == ({"forward", "backward", "optimizer"} if train else {"forward"})
@@ -371,7 +372,7 @@ def test_a_foreign_trace_tells_its_phases_and_leaves_roles_open(tmp_path: Path, 
 
 
 def test_what_is_in_no_phase_of_ours_is_neither_forward_nor_loss() -> None:
-    found = trace.breakdown([*gpu_step(), event("aten::stack", 95, 2)])
+    found = walk.breakdown([*gpu_step(), event("aten::stack", 95, 2)])
     (row,) = [row for row in found.rows() if row.op == "aten::stack"]
     assert (row.phase, row.role) == ("other", "other")
 
@@ -385,7 +386,7 @@ def test_what_is_in_no_phase_of_ours_is_neither_forward_nor_loss() -> None:
     ],
 )
 def test_the_parts_that_the_paper_names_say_their_roles(workload: str, layer: str, role: str) -> None:
-    model = registry.workload(workload).configured("tiny").model()
+    model = workload_class(workload).configured("tiny").model()
     assert roles({"": model})[layer] == role
 
 
@@ -427,7 +428,7 @@ def test_lstm_on_a_cpu_is_counted(tmp_path: Path) -> None:
     with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as recorder, torch.inference_mode():
         lstm(x)
     recorder.export_chrome_trace(str(tmp_path / "t.json"))
-    rows = trace.breakdown(read(tmp_path / "t.json")).rows()
+    rows = walk.breakdown(read(tmp_path / "t.json")).rows()
     per_step = 4 * 5 * (6 + 5) + 4 * 5 * (5 + 5)
     assert sum(row.flop for row in rows if row.group == "B") == 2 * 7 * 3 * per_step
 
@@ -439,7 +440,7 @@ def test_corrupt_traces_are_refused_or_read(tmp_path: Path, pack: bool) -> None:
     path.write_bytes(gzip.compress(text) if pack else text)
 
     def break_down() -> None:
-        trace.breakdown(read(path)).rows()
+        walk.breakdown(read(path)).rows()
 
     refused, accepted = survive(path, break_down, count=2000)
     assert refused > 1000

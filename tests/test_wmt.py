@@ -13,10 +13,10 @@ import pytest
 from conftest import real_data
 from fuzz import mutations, survive
 
-from fathom.datasets import wmt
-from fathom.datasets._vocabulary import EOS, GLUE, PAD, SPECIALS, UNK, Vocabulary, detokenise, tokenise
-from fathom.datasets.wmt import Numbering, ParallelText, Side
-from fathom.errors import DataError, UnknownName
+from fathom.core.errors import DataError, UnknownName
+from fathom.data import wmt
+from fathom.data._vocabulary import EOS, GLUE, PAD, SPECIALS, UNK, Vocabulary, detokenise, tokenise
+from fathom.data.wmt import Numbering, ParallelText, Side
 
 ENGLISH = "The cat, the dog.\nA cat\n\nThe dog sees the cat and the cat sees the dog .\nthe end\n"
 FRENCH = "Le chat, le chien.\nUn chat\nrien\nLe chien voit le chat et le chat voit le chien .\nl'homme\n"

@@ -5,28 +5,28 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fathom.analyses.similarity import nearest
-    from fathom.own import profile
-    from fathom.record import Record
+    from fathom.analysis.questions.similarity import nearest
+    from fathom.core.record import Record
+    from fathom.core.spec import RunSpec
+    from fathom.core.store import Store
+    from fathom.engine.session import Session, Step, load
+    from fathom.measure.own import profile
     from fathom.report import write as write_report
-    from fathom.session import Session, Step, load
-    from fathom.spec import RunSpec
-    from fathom.store import Store
-    from fathom.workload import Workload
+    from fathom.workloads.base import Workload
 
 __version__ = "0.1.0"
 __all__ = ["Record", "RunSpec", "Session", "Step", "Store", "Workload", "load", "nearest", "profile", "write_report"]
 
 _HOME = {  # the module, and the name there where it is another one
-    "Record": "record",
-    "RunSpec": "spec",
-    "Session": "session",
-    "Step": "session",
-    "Store": "store",
-    "Workload": "workload",
-    "load": "session",
-    "nearest": "analyses.similarity",
-    "profile": "own",
+    "Record": "core.record",
+    "RunSpec": "core.spec",
+    "Session": "engine.session",
+    "Step": "engine.session",
+    "Store": "core.store",
+    "Workload": "workloads.base",
+    "load": "engine.session",
+    "nearest": "analysis.questions.similarity",
+    "profile": "measure.own",
     "write_report": "report:write",
 }
 

@@ -1,5 +1,5 @@
 """Lets `python -m fathom` be the command."""
 
-from fathom.cli import main
+from fathom.cli.main import main
 
 main()

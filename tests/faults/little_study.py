@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import sys
 
-from fathom.spec import RunSpec
-from fathom.store import Store
-from fathom.study import conduct
+from fathom.core.spec import RunSpec
+from fathom.core.store import Store
+from fathom.experiments.study import conduct
 
 
 def planned(runs: int) -> list[RunSpec]:

@@ -14,9 +14,9 @@ import threading
 import time
 from collections.abc import Callable
 
-from fathom.progress import Progress
-from fathom.record import Record
-from fathom.spec import RunSpec
+from fathom.core.events import Progress
+from fathom.core.record import Record
+from fathom.core.spec import RunSpec
 
 SLEEPER = "import signal, time; [signal.signal(n, signal.SIG_IGN) for n in (1, 2, 15)]; time.sleep(600)"
 MACHINE = {"cpu": {"name": "a CPU", "affinity": [0], "logical_cores": 1}, "gpus": []}

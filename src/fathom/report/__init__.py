@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from fathom import registry
-from fathom.analysis import analyse
-from fathom.errors import BadOption
-from fathom.record import Record
+from fathom.analysis.finding import analyse
+from fathom.core import plugins
+from fathom.core.errors import BadOption
+from fathom.core.record import Record
 from fathom.report.order import in_order
 from fathom.report.page import html
 from fathom.report.text import markdown
@@ -22,7 +22,7 @@ LEARNT = "What it takes to learn"  # where nothing else was asked
 def write(records: Sequence[Record], path: Path | str) -> Path:
     """Every question answered from the records, written as Markdown where the file is called so, else as HTML."""
     path = Path(path)
-    findings = in_order([analyse(question, records) for question in registry.names("analyses")])
+    findings = in_order([analyse(question, records) for question in plugins.names("questions")])
     answered = {finding.question for finding in findings if finding.answered}
     title = LEARNT if answered == {"learning"} else TITLE
     render = markdown if path.suffix == ".md" else html

@@ -8,7 +8,7 @@ import textwrap
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from fathom.analysis import Chart
+from fathom.analysis.finding import Chart
 from fathom.report import words
 
 Json = dict[str, Any]

@@ -14,7 +14,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from fathom.analysis import Chart, Series
+from fathom.analysis.finding import Chart, Series
 from fathom.report import words
 from fathom.report.axes import Json, axis, both_scales, clean, hover_label, number_format, quoted, scale_of, wrapped
 from fathom.report.colours import Colours, Look

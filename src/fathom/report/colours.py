@@ -7,9 +7,10 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fathom import published, registry
-from fathom.analysis import Chart
-from fathom.record import Record
+from fathom import published
+from fathom.analysis.finding import Chart
+from fathom.core import plugins
+from fathom.core.record import Record
 
 OTHERS = [f"var(--o{index})" for index in range(7)]  # places, phases, op types; --w0 to --w7 are the paper's workloads
 QUIET = "var(--quiet)"  # what was published, beside what was measured
@@ -28,7 +29,7 @@ class Colours:
 
     def __init__(self, records: Sequence[Record]) -> None:
         eight = list(published.op_percent())
-        guests = sorted({*registry.names("workloads"), *(record.spec.workload for record in records)} - {*eight})
+        guests = sorted({*plugins.names("workloads"), *(record.spec.workload for record in records)} - {*eight})
         self._workloads = {name: f"var(--w{index})" for index, name in enumerate(sorted(eight))}
         self._workloads |= dict(zip(guests, itertools.cycle(["var(--ink)", *OTHERS]), strict=False))
         self._others: dict[str, str] = {}

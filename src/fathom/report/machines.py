@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fathom.record import Record
+from fathom.core.record import Record
 from fathom.report import words
 
 THROTTLES = {  # the bits of NVML's clock event reasons

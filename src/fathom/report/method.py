@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fathom.record import Profile, Record
+from fathom.analysis.selection import op_seconds, outside
+from fathom.core.record import Profile, Record
 from fathom.report import words
-from fathom.setting import op_seconds, outside
 
 
 def outside_percent(profile: Profile | None) -> float | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fathom.analysis import Finding, Table
+from fathom.analysis.finding import Finding, Table
 
 STORY = (  # where, how fast, why, then ever finer; others follow by name
     "breakdown", "phases", "learning", "roofline", "gpu_efficiency", "skew", "similarity", "layers", "parallelism",

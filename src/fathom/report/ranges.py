@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Sequence
 from typing import Any
 
-from fathom.analysis import Chart
+from fathom.analysis.finding import Chart
 from fathom.report import words
 from fathom.report.axes import Json
 

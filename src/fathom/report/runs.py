@@ -7,13 +7,13 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fathom.analyses.phases import settled_steps
-from fathom.analysis import Cell, Table
-from fathom.record import Record
+from fathom.analysis.finding import Cell, Table
+from fathom.analysis.questions.phases import settled_steps
+from fathom.analysis.selection import on_cpu, workload_order
+from fathom.analysis.statistics import median_interval
+from fathom.core.record import Record
 from fathom.report import words
 from fathom.report.method import outside_percent
-from fathom.setting import on_cpu, workload_order
-from fathom.statistics import median_interval
 
 COMPARED = ("preset", "precision", "batch", "data", "options")  # runs that differ in these are different things
 SETTINGS = (*COMPARED, "threads", "seed")  # repetitions and sweeps may differ in the last two

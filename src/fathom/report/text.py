@@ -7,8 +7,8 @@ import statistics
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from fathom.analysis import Cell, Chart, Finding, Series, Table
-from fathom.record import Record
+from fathom.analysis.finding import Cell, Chart, Finding, Series, Table
+from fathom.core.record import Record
 from fathom.report import runs, words
 from fathom.report.charts import leaves
 from fathom.report.machines import machines

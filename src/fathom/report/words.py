@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import TypeGuard
 
-from fathom.analysis import Cell
+from fathom.analysis.finding import Cell
 
 DASH = "—"  # what is not measured
 SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")

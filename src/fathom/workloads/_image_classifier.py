@@ -14,12 +14,13 @@ from torch.nn import functional as F
 from torch.optim import SGD, Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
-from fathom.dataset import Batch, once
-from fathom.datasets import imagenet
-from fathom.datasets._thumbnails import Thumbnails, Variation, enlarged, varied
-from fathom.errors import BadOption
-from fathom.lesson import Exhibit, Quality
-from fathom.workload import Output, State, Workload, rise_and_fall
+from fathom.core.errors import BadOption
+from fathom.core.record import Artifact
+from fathom.data import imagenet
+from fathom.data._thumbnails import Thumbnails, Variation, enlarged, varied
+from fathom.data.base import Batch, once
+from fathom.workloads.base import Output, State, Workload, warmup_cosine
+from fathom.workloads.recipe import Quality
 
 _MEAN = (0.485, 0.456, 0.406)  # of ImageNet's red, green and blue, where white is 1
 _DEVIATION = (0.229, 0.224, 0.225)
@@ -156,19 +157,19 @@ class ImageClassifier(Workload):
         )
 
     def schedule(self, optimizer: Optimizer, steps: int) -> LambdaLR:
-        return rise_and_fall(optimizer, steps, max(1.0, self.warm_up * steps))
+        return warmup_cosine(optimizer, steps, max(1.0, self.warm_up * steps))
 
     def evaluate(self, state: State, held_out: Any) -> float:
         """The share of pictures whose likeliest class is theirs, in percent."""
         right = self._confusion(state, held_out).diagonal().sum()
         return 100 * float(right) / len(held_out)
 
-    def exhibits(self, state: State, held_out: Any) -> list[Exhibit]:
+    def artifacts(self, state: State, held_out: Any) -> list[Artifact]:
         """How well each class is known, and what it is most often taken for."""
         confusion = self._confusion(state, held_out)
         names = [*held_out.class_names, *(f"class {label}" for label in range(len(held_out.class_names), self.classes))]
         rows = [_known(names, label, counts) for label, counts in enumerate(confusion.tolist()) if any(counts)]
-        return [Exhibit(title="Classes", columns=["class", "pictures", "top-1, %", "most often taken for"], rows=rows)]
+        return [Artifact(title="Classes", columns=["class", "pictures", "top-1, %", "most often taken for"], rows=rows)]
 
     def _confusion(self, state: State, held_out: Any) -> Tensor:
         """How many pictures of each class (down) the network takes for each (across)."""

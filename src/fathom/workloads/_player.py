@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fathom.datasets import atari
-from fathom.replay import STACK, Replay
+from fathom.data import atari
+from fathom.workloads._replay import STACK, Replay
 
 
 class QNetwork(nn.Module):

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fathom.datasets._vocabulary import EOS, GO, PAD
-from fathom.workload import Output
+from fathom.data._vocabulary import EOS, GO, PAD
+from fathom.workloads.base import Output
 
 CHECK_EVERY = 8  # decoding steps between two looks at whether all sentences have ended: each look waits for the device
 

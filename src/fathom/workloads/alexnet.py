@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from fathom.lesson import Lesson
 from fathom.workloads._image_classifier import THUMBNAILS, ImageClassifier, Normalise, dense_layers, top_1
+from fathom.workloads.recipe import Lesson
 
 _K, _ALPHA, _BETA = 2.0, 1e-4, 0.75  # the paper's; each channel is divided by (k + alpha * sum of 5 squares) ** beta
 _POSITIVE = ("conv2", "conv4", "conv5", "full1", "full2")
@@ -138,7 +138,7 @@ class AlexNet(ImageClassifier):
         "paper": {"batch": 128},
     }
 
-    learner: ClassVar = "guarded"  # nothing normalises what its dense layers get
+    trainer: ClassVar = "guarded"  # nothing normalises what its dense layers get
     lesson: ClassVar = Lesson(
         quality=top_1(85.0),
         rounds=100,

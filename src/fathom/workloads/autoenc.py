@@ -17,10 +17,11 @@ from torch.nn import functional as F
 from torch.optim import Adagrad, Adam, Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
-from fathom.dataset import Batch, once
-from fathom.datasets import mnist
-from fathom.lesson import Exhibit, Lesson, Quality
-from fathom.workload import Output, State, Workload, rise_and_fall
+from fathom.core.record import Artifact
+from fathom.data import mnist
+from fathom.data.base import Batch, once
+from fathom.workloads.base import Output, State, Workload, warmup_cosine
+from fathom.workloads.recipe import Lesson, Quality
 
 EVALUATED = 5000  # test images at once
 ROUND = 600_000  # training images
@@ -67,7 +68,7 @@ class Autoenc(Workload):
         "paper": {"batch": 100},
     }
 
-    learner: ClassVar = "replaying"  # its kernels are so small that a GPU would wait for every launch
+    trainer: ClassVar = "graph"  # its kernels are so small that a GPU would wait for every launch
     lesson: ClassVar = Lesson(
         quality=Quality(
             metric="variational bound",
@@ -122,7 +123,7 @@ class Autoenc(Workload):
         return Adagrad(model.parameters(), lr=self.learning_rate)
 
     def schedule(self, optimizer: Optimizer, steps: int) -> LambdaLR | None:
-        return None if self.warm_up is None else rise_and_fall(optimizer, steps, max(1.0, self.warm_up * steps))
+        return None if self.warm_up is None else warmup_cosine(optimizer, steps, max(1.0, self.warm_up * steps))
 
     def infer(self, model: nn.Module, batch: Batch) -> Output:
         """Reconstructions; the latent is sampled here too, which makes inference stochastic."""
@@ -138,7 +139,7 @@ class Autoenc(Workload):
         total = sum(float(self.loss(state.model, batch)) * len(batch["pixels"]) for batch in _all(held_out, state))
         return -total / len(held_out)
 
-    def exhibits(self, state: State, held_out: mnist.Digits) -> list[Exhibit]:
+    def artifacts(self, state: State, held_out: mnist.Digits) -> list[Artifact]:
         """Digits that the network dreams up, and test digits above what it makes of them."""
         model = state.model
         assert isinstance(model, VariationalAutoencoder)
@@ -146,7 +147,7 @@ class Autoenc(Workload):
         batch = next(once(held_out, 20, state.device))
         seen = torch.cat([_grey(batch), self.infer(model, batch)["reconstruction"]])
         pictures = {"Samples": dreamt, "Test digits, and their reconstructions below": seen}
-        return [Exhibit(title=title, png=mnist.drawn(digits, across=20)) for title, digits in pictures.items()]
+        return [Artifact(title=title, png=mnist.drawn(digits, across=20)) for title, digits in pictures.items()]
 
 
 def _all(held_out: mnist.Digits, state: State) -> Iterator[Batch]:

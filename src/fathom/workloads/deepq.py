@@ -2,7 +2,7 @@
 
 Harvard's 2016 code acted on every frame, learned from stacks that crossed the ends of games and could not see a
 negative value; this is the agent of the paper. Two things differ from it. Many games are played at once, so that the
-emulators' threads and the learner keep each other busy: there is still one update for four actions, but with n games
+emulators' threads and the trainer keep each other busy: there is still one update for four actions, but with n games
 these come as n / 4 updates between two actions. And torch's RMSProp divides by sqrt(E[g^2] - E[g]^2) + 0.01, where the
 authors' code has sqrt(E[g^2] - E[g]^2 + 0.01): their steps are up to ten times smaller where gradients are small.
 
@@ -26,13 +26,14 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim import Adam, Optimizer, RMSprop
 
-from fathom.dataset import Batch
-from fathom.datasets import atari
-from fathom.errors import BadOption, DoesNotFit
-from fathom.lesson import Exhibit, Lesson, Quality
-from fathom.replay import STACK, Replay
-from fathom.workload import Output, State, Workload, phase
+from fathom.core.errors import BadOption, DoesNotFit
+from fathom.core.record import Artifact
+from fathom.data import atari
+from fathom.data.base import Batch
 from fathom.workloads._player import Agent, QNetwork
+from fathom.workloads._replay import STACK, Replay
+from fathom.workloads.base import Output, State, Workload, phase
+from fathom.workloads.recipe import Lesson, Quality
 
 JUDGED = 30  # games of one evaluation
 JUDGED_FRAMES = 18_000  # of the emulator, for each of them: five minutes of play
@@ -77,7 +78,7 @@ class Deepq(Workload):
         "paper": {"batch": 32, "envs": 32, "capacity": 1_000_000, "learning_starts": 50_000},
     }
 
-    learner: ClassVar = "deepq"  # it plays while it learns
+    trainer: ClassVar = "deepq"  # it plays while it learns
     lesson: ClassVar = Lesson(
         quality=Quality(
             metric="score in Pong",
@@ -364,7 +365,7 @@ class Deepq(Workload):
             agent.act(self.best(state, agent), self.infer_epsilon)
             yield agent, agent.observe()
 
-    def exhibits(self, state: State, held_out: atari.Environment) -> list[Exhibit]:
+    def artifacts(self, state: State, held_out: atari.Environment) -> list[Artifact]:
         """The score of every game of the last evaluation, and a game's first moments as the network saw them."""
         judged = state.extra.judged
         scores = [score for score, _ in judged]
@@ -373,6 +374,6 @@ class Deepq(Workload):
         frames = [agent.memory.latest()[0, -1].cpu().numpy() for agent, _ in islice(self._played(state, held_out), 80)]
         film = atari.drawn(np.stack(frames[3::4]), across=10)
         return [
-            Exhibit(title=title, columns=["game", "score", "actions"], rows=rows),
-            Exhibit(title="The first of them from its beginning, every fourth action", png=film),
+            Artifact(title=title, columns=["game", "score", "actions"], rows=rows),
+            Artifact(title="The first of them from its beginning, every fourth action", png=film),
         ]

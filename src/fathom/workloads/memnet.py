@@ -20,12 +20,12 @@ from torch.optim import SGD, Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
 from fathom import published
-from fathom.dataset import Batch
-from fathom.datasets import babi
-from fathom.datasets.babi import NIL
-from fathom.errors import BadOption, UnknownName
-from fathom.lesson import Lesson, Quality
-from fathom.workload import Output, Workload
+from fathom.core.errors import BadOption, UnknownName
+from fathom.data import babi
+from fathom.data.babi import NIL
+from fathom.data.base import Batch
+from fathom.workloads.base import Output, Workload
+from fathom.workloads.recipe import Lesson, Quality
 
 JUDGED_ON = {  # which questions -> how a protocol speaks of them
     "test": "the test questions",
@@ -172,7 +172,7 @@ class Memnet(Workload):
     expects: ClassVar = babi.EXPECTS
     presets: ClassVar = {"tiny": {"batch": 16}, "small": {"batch": 32}, "paper": {"batch": 32}}
 
-    learner: ClassVar = "memnet"  # ten starts of twenty tasks learn at once
+    trainer: ClassVar = "memnet"  # ten starts of twenty tasks learn at once
     lesson: ClassVar = Lesson(
         quality=Quality(
             metric="mean error",

@@ -11,8 +11,8 @@ from typing import ClassVar
 
 from torch import Tensor, nn
 
-from fathom.lesson import Lesson
 from fathom.workloads._image_classifier import THUMBNAILS, ImageClassifier, Normalise, top_1
+from fathom.workloads.recipe import Lesson
 
 _STAGES = ((64, 3), (128, 4), (256, 6), (512, 3))  # width and number of blocks
 

@@ -19,13 +19,14 @@ from torch.nn import functional as F
 from torch.optim import SGD, AdamW, Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
-from fathom.dataset import Batch, once
-from fathom.datasets import wmt
-from fathom.datasets._vocabulary import PAD
-from fathom.errors import BadOption, UnknownName
-from fathom.lesson import Exhibit, Lesson, Quality
-from fathom.workload import Output, State, Workload, rise_and_fall
+from fathom.core.errors import BadOption, UnknownName
+from fathom.core.record import Artifact
+from fathom.data import wmt
+from fathom.data._vocabulary import PAD
+from fathom.data.base import Batch, once
 from fathom.workloads._translator import Translator, beam_search, greedy
+from fathom.workloads.base import Output, State, Workload, warmup_cosine
+from fathom.workloads.recipe import Lesson, Quality
 
 EVALUATED = 1000  # sentences at once
 SHOWN = 8  # of the translations, in the report
@@ -58,7 +59,7 @@ class Seq2Seq(Workload):
         "paper": {"batch": 128},
     }
 
-    learner: ClassVar = "seq2seq"  # its batches are of any length, and a mean of its weights is what is judged
+    trainer: ClassVar = "seq2seq"  # its batches are of any length, and a mean of its weights is what is judged
     lesson: ClassVar = Lesson(
         quality=Quality(
             metric="BLEU",
@@ -166,7 +167,7 @@ class Seq2Seq(Workload):
         return AdamW(weights, lr=rate, weight_decay=decay, fused=weights[0].is_cuda)
 
     def schedule(self, optimizer: Optimizer, steps: int) -> LambdaLR:
-        return rise_and_fall(optimizer, steps, self.warmup + 1)
+        return warmup_cosine(optimizer, steps, self.warmup + 1)
 
     def infer(self, model: nn.Module, batch: Batch) -> Output:
         """Translations: their tokens, their lengths in words, and their log probability per token."""
@@ -188,7 +189,7 @@ class Seq2Seq(Workload):
     def evaluate(self, state: State, held_out: wmt.ParallelText) -> float:
         return bleu(self.translated(state, held_out, self.beam), _references(held_out))[0]
 
-    def exhibits(self, state: State, held_out: wmt.ParallelText) -> list[Exhibit]:
+    def artifacts(self, state: State, held_out: wmt.ParallelText) -> list[Artifact]:
         """What searching is worth, the first translations beside those of people, and where the writing looks."""
         simple, searched = (self.translated(state, held_out, beam) for beam in (1, self.beam))
         order = "from the last word to the first" if self.reverse_source else "from the first word to the last"
@@ -199,9 +200,9 @@ class Seq2Seq(Workload):
         shown = [[source, line, reference] for (source, reference), line in beside][:SHOWN]
         looks = zip(FIFTHS, self.looks_by_fifth(state, held_out).tolist(), strict=True)
         return [
-            Exhibit(title="BLEU by greedy decoding and by beam search", columns=columns, rows=rows),
-            Exhibit(title="Translations of the test set", columns=["source", "translation", "reference"], rows=shown),
-            Exhibit(
+            Artifact(title="BLEU by greedy decoding and by beam search", columns=columns, rows=rows),
+            Artifact(title="Translations of the test set", columns=["source", "translation", "reference"], rows=shown),
+            Artifact(
                 title="While each fifth of a sentence is written, the attention that the source's fifths get",
                 columns=["written", *(f"{fifth} fifth" for fifth in FIFTHS)],
                 rows=[[f"{fifth} fifth", *(round(look, 2) for look in row)] for fifth, row in looks],

@@ -23,14 +23,15 @@ from torch.nn import functional as F
 from torch.optim import SGD, AdamW, Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
-from fathom import ctc
-from fathom.dataset import Batch, once
-from fathom.datasets import an4, timit
-from fathom.datasets._audio import FEATURES, Sizes, Utterances
-from fathom.datasets._spoken import by_length, hurried, interrupted
-from fathom.errors import BadOption, DataError
-from fathom.lesson import Exhibit, Lesson, Quality
-from fathom.workload import Output, State, Workload, phase, rise_and_fall
+from fathom.core.errors import BadOption, DataError
+from fathom.core.record import Artifact
+from fathom.data import an4, timit
+from fathom.data._audio import FEATURES, Sizes, Utterances
+from fathom.data._spoken import by_length, speed_perturbed, time_masked
+from fathom.data.base import Batch, once
+from fathom.workloads import _ctc
+from fathom.workloads.base import Output, State, Workload, phase, warmup_cosine
+from fathom.workloads.recipe import Lesson, Quality
 
 if TYPE_CHECKING:
     from jiwer import WordOutput
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
 CLIP = 20.0
 OUTPUTS = 1 + len(timit.PHONES)
 EVALUATED = 256  # held-out utterances at once
-SHOWN = 12  # rows of an exhibit
+SHOWN = 12  # rows of an artifact
 WARM_UP = 0.05  # of all steps of learning, in which the learning rate rises
 
 
@@ -230,7 +231,7 @@ class Speech(Workload):
         "small": {"batch": 2, "frames": 150, "phones": 24},
         "paper": {"batch": 32},  # the paper gives none; 32 is that of the 2016 suite
     }
-    learner: ClassVar = "guarded"  # a gradient can outgrow its type on the way back through hundreds of frames
+    trainer: ClassVar = "guarded"  # a gradient can outgrow its type on the way back through hundreds of frames
     lesson: ClassVar = AN4
 
     frames: int = 780  # utterances are padded to so many frames: the longest of TIMIT lasts 7.8 s
@@ -246,7 +247,7 @@ class Speech(Workload):
     # how it learns from few speakers; timing runs do without
     by_speaker: bool = False  # features are scaled by each speaker's own mean and spread, not by those of all
     by_length: bool = False  # a batch has utterances of about one length and no more padding than they need
-    speed: float = 0.0  # utterances are hurried or drawn out by up to this share
+    speed: float = 0.0  # utterances are speed_perturbed or drawn out by up to this share
     gap: int = 0  # two gaps of up to so many frames are left in each
     noise: float = 0.0  # the spread of what is added to every feature
     adam: bool = False  # in place of Nesterov's gradient
@@ -296,7 +297,7 @@ class Speech(Workload):
         scores_TBC: Tensor = model(batch["features"], batch["frames"])
         log_probs_TBC = scores_TBC.float().log_softmax(-1)
         lengths = strided(batch["frames"], self.stride), batch["phone_count"]
-        total = F.ctc_loss(log_probs_TBC, batch["phones"], *lengths, blank=ctc.BLANK, reduction="sum")
+        total = F.ctc_loss(log_probs_TBC, batch["phones"], *lengths, blank=_ctc.BLANK, reduction="sum")
         return total / log_probs_TBC.shape[1]
 
     def optimizer(self, model: nn.Module) -> Optimizer:
@@ -311,9 +312,9 @@ class Speech(Workload):
         log_probs_BTC = self.forward(model, batch).float().log_softmax(-1)
         frames_B = strided(batch["frames"], self.stride)
         if self.beam == 1:
-            phones, count = ctc.greedy(log_probs_BTC, frames_B)
+            phones, count = _ctc.greedy(log_probs_BTC, frames_B)
         else:
-            phones, count, _ = ctc.beam_search(log_probs_BTC, frames_B, self.beam)
+            phones, count, _ = _ctc.beam_search(log_probs_BTC, frames_B, self.beam)
         return {"phones": phones, "phone_count": count}
 
     def answers(self, output: Output, source: Any) -> list[str]:
@@ -334,13 +335,13 @@ class Speech(Workload):
     def _varied(self, batch: Batch) -> Batch:
         """The same utterances as they might have been said another time."""
         if self.speed:
-            batch = hurried(batch, self.speed)
+            batch = speed_perturbed(batch, self.speed)
         if self.noise:
             batch = batch | {"features": batch["features"] + self.noise * torch.randn_like(batch["features"])}
-        return interrupted(batch, self.gap) if self.gap else batch
+        return time_masked(batch, self.gap) if self.gap else batch
 
     def schedule(self, optimizer: Optimizer, steps: int) -> LambdaLR:
-        return rise_and_fall(optimizer, steps, max(1.0, WARM_UP * steps))
+        return warmup_cosine(optimizer, steps, max(1.0, WARM_UP * steps))
 
     def held_out(self, folder: Path) -> Utterances:
         """Every utterance of AN4's test set or TIMIT's core test set: an error rate of the shorter ones says little."""
@@ -356,14 +357,14 @@ class Speech(Workload):
     def evaluate(self, state: State, held_out: Utterances) -> float:
         return 100 * compared(*self._heard(state, held_out)).wer
 
-    def exhibits(self, state: State, held_out: Utterances) -> list[Exhibit]:
+    def artifacts(self, state: State, held_out: Utterances) -> list[Artifact]:
         """Some utterances as they were said and heard, and the errors that were made most often."""
         said, heard = self._heard(state, held_out)
         some = [list(row) for row in zip(held_out.sentences, said, heard, strict=True)][:SHOWN]
         errors = [[*pair, times] for pair, times in mistaken(said, heard).most_common(SHOWN)]
         return [
-            Exhibit(title="Test utterances", columns=["sentence", "said", "heard"], rows=some),
-            Exhibit(title="The commonest errors", columns=["said", "heard", "times"], rows=errors),
+            Artifact(title="Test utterances", columns=["sentence", "said", "heard"], rows=some),
+            Artifact(title="The commonest errors", columns=["said", "heard", "times"], rows=errors),
         ]
 
     def _heard(self, state: State, held_out: Utterances) -> tuple[list[str], list[str]]:

@@ -11,9 +11,9 @@ from typing import ClassVar
 
 from torch import Tensor, nn
 
-from fathom.errors import UnknownName
-from fathom.lesson import Lesson
+from fathom.core.errors import UnknownName
 from fathom.workloads._image_classifier import THUMBNAILS, ImageClassifier, Normalise, dense_layers, top_1
+from fathom.workloads.recipe import Lesson
 
 _WIDTHS = (64, 128, 256, 512, 512)
 _DEPTHS = {
@@ -88,7 +88,7 @@ class VGG(ImageClassifier):
         "paper": {"batch": 256},
     }
 
-    learner: ClassVar = "guarded"  # nothing normalises what passes its layers
+    trainer: ClassVar = "guarded"  # nothing normalises what passes its layers
     lesson: ClassVar = Lesson(
         quality=top_1(88.0),
         rounds=52,

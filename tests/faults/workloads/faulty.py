@@ -12,9 +12,9 @@ import psutil
 import torch
 from torch import Tensor
 
-from fathom.datasets import mnist
-from fathom.workload import State
+from fathom.data import mnist
 from fathom.workloads.autoenc import Autoenc
+from fathom.workloads.base import State
 
 
 @dataclass(frozen=True, kw_only=True)

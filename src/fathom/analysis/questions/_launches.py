@@ -1,0 +1,176 @@
+"""Whole programs: which launches did the same work on one machine, on its CPU alone and with its GPU."""
+
+from __future__ import annotations
+
+import statistics
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from fathom.analysis.finding import Cell
+from fathom.analysis.questions._words import listed
+from fathom.analysis.selection import completeness, counted, on_cpu, usable, where, workload_order
+from fathom.analysis.statistics import LEAST_LAUNCHES, Spread, spread
+from fathom.core.record import Record
+from fathom.core.spec import PHASES
+
+SECTIONS = {"INIT": "init_s", "SETUP": "setup_s", "RUN": "run_s", "MAIN": "main_s", "WALL": "wall_s"}
+PARTS = {"imports": "import_s", "GPU context": "context_s", "first step": "first_step_s"}
+CPU, GPU = MODES = ("CPU", "CPU+GPU")  # as the Minsky study calls them
+
+
+@dataclass(frozen=True)
+class Launches:
+    """One workload in one phase at one place: programs that did the same work, one process each."""
+
+    workload: str
+    phase: str
+    machine: str  # its CPU, also where a GPU did the work
+    place: str
+    runs: list[Record]
+
+    @property
+    def mode(self) -> str:
+        return CPU if on_cpu(self.runs[0]) else GPU
+
+    @property
+    def steps(self) -> int:
+        """Of one program, warm-up included; the middle one where a budget made them differ."""
+        return statistics.median_low(len(run.warmup_s) + len(run.step_s) for run in self.runs)
+
+    def seconds(self, section: str) -> list[float]:
+        """One value a launch, as far as it was measured; a wall time with a profiled pass in it is not one."""
+        sound = [run for run in self.runs if section != "wall_s" or not run.spec.profile]
+        values = [getattr(run.sections, section) for run in sound]
+        return [value for value in values if value is not None]
+
+    def mean(self, section: str) -> float | None:
+        values = self.seconds(section)
+        return statistics.fmean(values) if values else None
+
+    def spread(self, section: str) -> Spread | None:
+        values = self.seconds(section)
+        return spread(values) if values else None
+
+
+@dataclass(frozen=True)
+class Work:
+    """The same work of one workload on one machine: same preset, batch, precision, settings and steps in each mode."""
+
+    modes: list[Launches]  # the CPU's first
+
+    @property
+    def workload(self) -> str:
+        return self.modes[0].workload
+
+    @property
+    def phase(self) -> str:
+        return self.modes[0].phase
+
+    @property
+    def machine(self) -> str:
+        return self.modes[0].machine
+
+    @property
+    def cpu(self) -> Launches | None:
+        return next((launches for launches in self.modes if launches.mode == CPU), None)
+
+    @property
+    def gpus(self) -> list[Launches]:
+        return [launches for launches in self.modes if launches.mode == GPU]
+
+
+def same_work(records: Sequence[Record]) -> tuple[list[Work], list[str]]:
+    """Per workload, phase and machine the work to compare, and notes on the runs that are left out.
+
+    Only runs of a fixed number of steps without a profiled pass: their wall time is that of the program alone.
+    """
+    sound, notes = usable(records, False, PHASES)
+    groups: dict[tuple[str, str, str], dict[str, list[Record]]] = defaultdict(lambda: defaultdict(list))
+    for run in sound:
+        if run.sections.wall_s is not None and not run.spec.profile and run.spec.budget_s is None:
+            work = replace(run.spec, device="auto", seed=0).id
+            groups[run.spec.workload, run.spec.phase, machine_of(run)][work].append(run)
+    chosen, unlike, skipped = [], [], []
+    for works in groups.values():
+        best = max(works.values(), key=_standing)
+        others = [run for runs in works.values() if runs is not best for run in runs]
+        seen = {on_cpu(run) for run in best}
+        skipped += [run for run in others if on_cpu(run) in seen]
+        if lacking := [run for run in others if on_cpu(run) not in seen]:
+            unlike.append(f"{_counted_work(lacking)} (with {_work(best[0])} to compare with)")
+        chosen.append(Work(launched(best)))
+    if unlike:
+        notes.append(f"Not set against the other mode, which did other work: {'; '.join(unlike)}.")
+    if skipped:
+        notes.append(f"Left out, as fuller or more often repeated launches are there: {_counted_work(skipped)}.")
+    return sorted(chosen, key=_order), notes
+
+
+def launched(runs: Iterable[Record]) -> list[Launches]:
+    """Runs by what they ran and where, CPUs first."""
+    groups: dict[tuple[str, str, str, str], list[Record]] = defaultdict(list)
+    for run in sorted(runs, key=lambda run: not on_cpu(run)):
+        groups[run.spec.workload, run.spec.phase, machine_of(run), where(run)].append(run)
+    return [Launches(*key, own) for key, own in groups.items()]
+
+
+def machine_of(record: Record) -> str:
+    """The place that the CPU alone would be."""
+    return replace(record, device="cpu").place
+
+
+def head(found: Sequence[Launches]) -> list[str]:
+    """The first columns of a table of these; the place is one of them where there are several machines."""
+    return ["workload", "phase", "mode", *(["place"] if _several(found) else [])]
+
+
+def whose(launches: Launches, found: Sequence[Launches]) -> list[Cell]:
+    """The first cells of a row."""
+    return [launches.workload, launches.phase, launches.mode, *([launches.place] if _several(found) else [])]
+
+
+def named(launches: Launches, found: Sequence[Launches]) -> str:
+    """The workload, and what tells it from the others: the place where there are several machines, else the mode."""
+    several_modes = len({each.mode for each in found}) > 1
+    apart = [launches.place] if _several(found) else [launches.mode] if several_modes else []
+    return ", ".join([launches.workload, *apart])
+
+
+def measured_on(found: Sequence[Launches]) -> str:
+    """A note that names the machines and their GPUs."""
+    told = []
+    for machine in dict.fromkeys(launches.machine for launches in found):
+        places = dict.fromkeys(each.place for each in found if (each.machine, each.mode) == (machine, GPU))
+        told.append(f"{machine}{' with ' if places else ''}{listed(list(places))}")
+    return f"Measured on {'; '.join(told)}."
+
+
+def drawn_phase(phases: Iterable[str]) -> str:
+    """Charts show training, as the published ones do; inference where there is nothing else."""
+    return "train" if "train" in set(phases) else "infer"
+
+
+def _several(found: Sequence[Launches]) -> bool:
+    return len({launches.machine for launches in found}) > 1
+
+
+def _standing(runs: Sequence[Record]) -> tuple[object, ...]:
+    """Large for work that was launched often; then in both modes, or else on the CPU; then in full; then most often."""
+    counts = [sum(on_cpu(run) is mode for run in runs) for mode in (True, False)]
+    *full, _ = max(map(completeness, runs))  # the last is when it started
+    return max(counts) >= LEAST_LAUNCHES, all(counts), counts[0] > 0, full, len(runs)
+
+
+def _counted_work(runs: Iterable[Record]) -> str:
+    return counted(f"{run.spec.workload} {run.spec.phase} on {where(run)}, {_work(run)}" for run in runs)
+
+
+def _work(run: Record) -> str:
+    spec = run.spec
+    batch = "" if spec.batch is None else f" with batch {spec.batch}"
+    return f"{spec.preset}{batch}, {spec.warmup + spec.steps} steps"
+
+
+def _order(work: Work) -> tuple[object, ...]:
+    return workload_order(work.workload), work.phase != "train", work.machine

@@ -1,0 +1,299 @@
+"""fathom compare A B: what became slower or faster from A to B, by how much, and which ops did it."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from fathom.cli.commands._options import Device, Json, Preset
+from fathom.cli.terminal import count, human, print_json, print_table, progress_bar, screen, seconds, skipped
+from fathom.core import plugins
+from fathom.core.errors import BadOption, DataError
+from fathom.core.events import Progress as Told
+from fathom.core.record import Record
+from fathom.core.spec import RunSpec
+from fathom.core.store import Store, read
+from fathom.experiments.interleave import BUDGET_S, STEPS, Turn, interleave, side, turns
+
+if TYPE_CHECKING:  # what it computes with takes a second to load, which `fathom --help` need not wait for
+    from fathom.analysis.compare import Change, Comparison
+
+MANY = 500  # launches that nobody would wait for
+MEASURING = ("launches", "phase", "preset", "device", "out")  # options that say how, where something is measured
+EXPLAINED = 3  # changes told op by op, the largest; --json tells all
+
+
+def command(
+    context: typer.Context,
+    a: Annotated[str, typer.Argument(metavar="A", help="What was: a folder of records.")],
+    b: Annotated[str, typer.Argument(metavar="B", help="What is: another one.")],
+    names: Annotated[list[str] | None, typer.Argument(help="Only these workloads; all where none is named.")] = None,
+    fail_over: Annotated[
+        str, typer.Option(metavar="PERCENT", help="Exit code 1 if a step is called slower by more than this.")
+    ] = "5%",
+    now: Annotated[
+        bool,
+        typer.Option(
+            "--interleave",
+            help="Measure both now, in turns. A and B are then each the folder of a checkout (with src/fathom) or of a "
+            "Python environment (with bin/python), or settings such as threads=1, precision=bf16 or set.latent=40.",
+        ),
+    ] = False,
+    launches: Annotated[int, typer.Option(min=1, help="With --interleave: processes of each side.")] = 10,
+    phase: Annotated[str, typer.Option(help="With --interleave: train or infer.")] = "train",
+    preset: Preset = "small",
+    device: Device = "auto",
+    out: Annotated[
+        Path | None, typer.Option(help="With --interleave: a new folder for the records, a/ and b/ below it.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Compares B with A: step times, what is noise, and which ops made the difference.
+
+    Exit code 1 if B is slower by more than --fail-over, or fails where A did not; with --interleave, also if a workload
+    could not be measured on both sides.
+    """
+    beyond = _fraction(fail_over)
+    if now:
+        base = RunSpec(workload="", phase=phase, preset=preset, device=device, steps=STEPS, budget_s=BUDGET_S)
+        folders = _measure(a, b, names or plugins.names("workloads"), base, launches, out)
+    else:
+        _refuse_measuring(context)
+        folders = Path(a), Path(b)
+    lots = _read(folders[0], names), _read(folders[1], names)
+    from fathom.analysis.compare import compare, geometric_mean, in_common
+
+    found = compare(*lots, change=beyond, one_setting=now)
+    if not now and not in_common(found):
+        raise DataError(f"nothing in common: {'; '.join(map(_contents, folders, lots))}")
+    if as_json:
+        document = {"a": str(folders[0]), "b": str(folders[1]), "geometric_mean": geometric_mean(found)}
+        print_json({**document, "fail_over": beyond, "workloads": [each.to_json() for each in found]})
+    else:
+        _print(found, folders, lots, beyond)
+    missed = now and not all(each.launches_a and each.launches_b for each in found)
+    if missed or any(each.regressed(beyond) for each in found):
+        raise typer.Exit(1)
+
+
+def _refuse_measuring(context: typer.Context) -> None:
+    """Without --interleave nothing is measured, and who says how it shall be expects something else."""
+    for name in MEASURING:
+        source = context.get_parameter_source(name)
+        if source is not None and source.name == "COMMANDLINE":
+            raise BadOption(f"--{name} goes with --interleave, which measures; without it two folders are read")
+
+
+def _fraction(text: str) -> float:
+    number, percent, rest = text.partition("%")
+    try:
+        value = float(number) / (100 if percent else 1)
+    except ValueError:
+        value = math.nan
+    if rest or not 0 <= value < (math.inf if percent else 1):
+        raise BadOption(f"--fail-over takes a percentage such as 5% or 0.05, not {text!r}")
+    return value
+
+
+def _read(folder: Path, names: Sequence[str] | None) -> list[Record]:
+    found = [record for record in read([folder], skipped) if not names or record.spec.workload in names]
+    if not found:
+        of = f" of {', '.join(names)}" if names else ""
+        raise DataError.at(folder, f"no records{of}; fathom study makes some, --interleave measures both sides now")
+    return found
+
+
+def _contents(folder: Path, records: Sequence[Record]) -> str:
+    """What ran there, or why nothing did."""
+    from fathom.analysis.compare import described
+
+    lots: dict[str, dict[str, None]] = defaultdict(dict)
+    for record in records:
+        if record.outcome == "ok":
+            lots[described(record)][record.spec.workload] = None
+    if not lots:
+        return f"{folder} has failed runs alone ({records[-1].reason})"
+    return f"{folder} has " + " and ".join(f"{', '.join(names)} ({how})" for how, names in lots.items())
+
+
+def _measure(a: str, b: str, names: Sequence[str], base: RunSpec, launches: int, out: Path | None) -> tuple[Path, Path]:
+    """Both sides in turns, with a line for each launch; gives the folders of their records."""
+    sides = side("A", a), side("B", b)
+    for name in names:
+        plugins.check("workloads", name)
+    order = turns([replace(base, workload=name) for name in dict.fromkeys(names)], launches)
+    root = out or Path(f"compared-{datetime.now():%Y%m%d-%H%M%S}")
+    folders = _without_records(root)
+    with progress_bar() as bar:
+        whole = bar.add_task("compare", total=len(order))
+        current = bar.add_task("")
+
+        def watch(index: int, turn: Turn) -> Told:
+            bar.update(whole, completed=index)
+            bar.reset(current, description=f"{turn.spec.workload} {sides[turn.side].name}", total=None)
+            return lambda done, total: bar.update(current, completed=done, total=total)
+
+        stores = Store(folders[0]), Store(folders[1])
+        launched = interleave(order, sides, stores, watch)
+        human.print(f"{len(order)} launches in turns; their records go to {root}", highlight=False)
+        for number, (turn, record) in enumerate(launched, start=1):
+            what = f"{record.spec.workload} {record.spec.phase} {sides[turn.side].name}"
+            bar.console.print(f"{number:3} of {len(order)}  {what}: {_step(record)}", highlight=False)
+    return folders
+
+
+def _without_records(root: Path) -> tuple[Path, Path]:
+    """Where those of A and of B go: nothing is added to what was measured another day."""
+    folders = root / "a", root / "b"
+    full = [folder for folder in folders if any(folder.glob("*.json"))]
+    if full:
+        those = f", or compare those: fathom compare {folders[0]} {folders[1]}" if len(full) == len(folders) else ""
+        raise BadOption(f"{root} has records already, in {' and '.join(map(str, full))}: give a new --out{those}")
+    return folders
+
+
+def _step(record: Record) -> str:
+    if record.outcome != "ok":
+        return f"failed: {record.reason}"
+    return f"{seconds(statistics.median(record.step_s))} a step"
+
+
+def _print(
+    found: Sequence[Comparison], folders: Sequence[Path], lots: Sequence[Sequence[Record]], beyond: float
+) -> None:
+    for name, folder, records in zip("AB", folders, lots, strict=True):
+        screen.print(f"{name}: {folder}, {_lot(records)}", highlight=False, soft_wrap=True)
+    shown = [each for each in found if each.ratio is not None or _failed_in(each)]
+    if shown:
+        _print_ratios(shown)
+    if len({each.setting for each in found}) == 1:
+        found = [replace(each, setting="") for each in found]  # told already, above all
+    changed = [each for each in found if each.verdict in ("slower", "faster") and each.explanation]
+    changed.sort(key=lambda each: -abs(math.log(each.ratio or 1)))
+    for each in changed[:EXPLAINED]:
+        _print_explanation(each)
+    for note in [*_notes(found, beyond), _summary(found, beyond)]:
+        human.print(note, highlight=False)
+
+
+def _print_ratios(shown: Sequence[Comparison]) -> None:
+    """What would be the same in every line is told once, above them, or not at all where it goes without saying."""
+    columns: dict[str, list[Any]] = {
+        "workload": [each.workload for each in shown],
+        "phase": [each.phase for each in shown],
+        "setting": [each.setting for each in shown],
+        "device": [each.device for each in shown],
+        "launches": [_launches(each) for each in shown],
+        "A (ms)": [each.step_a_s and 1e3 * each.step_a_s for each in shown],
+        "B (ms)": [each.step_b_s and 1e3 * each.step_b_s for each in shown],
+        "B/A": [each.ratio and f"{each.ratio:.3f}" for each in shown],
+        "95 %": [each.ratio and f"{each.low:.3f}-{each.high:.3f}" for each in shown],
+        "detectable": [_detectable(each) for each in shown],
+        "verdict": [_verdict(each) for each in shown],
+    }
+    title = "A step of B over a step of A"
+    for name, told in (("device", "on {}"), ("launches", "{}"), ("setting", "{}")):
+        if len(values := set(columns[name])) == 1:
+            title += f", {told.format(*values)}" if any(values) else ""
+            del columns[name]
+    print_table(title, list(columns), list(zip(*columns.values(), strict=True)))
+
+
+def _verdict(each: Comparison) -> str:
+    one_sided = not (each.launches_a and each.launches_b)
+    return f"failed in {' and '.join(_failed_in(each))}" if one_sided else each.verdict
+
+
+def _failed_in(each: Comparison) -> list[str]:
+    """Where a launch failed: A, B or both."""
+    return [name for name, failed in (("A", each.failed_a), ("B", each.failed_b)) if failed]
+
+
+def _detectable(each: Comparison) -> str | None:
+    if each.detectable is None:
+        return None
+    return f"{100 * each.detectable:.1f} %" if each.detectable < 1 else "over 100 %"
+
+
+def _launches(each: Comparison) -> str:
+    if each.launches_a != each.launches_b:
+        return f"launches {each.launches_a} and {each.launches_b}"
+    return f"{each.launches_a} launch{'es' * (each.launches_a > 1)} each{', in turns' * each.paired}"
+
+
+def _print_explanation(each: Comparison) -> None:
+    rows = []
+    for change in each.explanation:
+        share = None if change.share is None else round(100 * change.share)
+        times = [1e3 * change.a_s, 1e3 * change.b_s, f"{1e3 * change.difference_s:+.3g}"]
+        rows.append([change.type, *times, share, _calls(change)])
+    columns = ["op type", "A (ms)", "B (ms)", "B - A (ms)", "share (%)", "calls"]
+    print_table(f"Why {each.name} is {each.verdict}, by op type", columns, rows)
+    slowdowns = [f"{slowdown:.2f} in {name}" for name, slowdown in zip("AB", each.slowdowns, strict=True) if slowdown]
+    if slowdowns:
+        human.print(f"· the profiler, under which these times were taken, slows a step by {' and '.join(slowdowns)}")
+
+
+def _calls(change: Change) -> str | None:
+    before, after = (f"{calls:,.0f}" for calls in (change.calls_a, change.calls_b))
+    if change.calls_a == change.calls_b == 0:
+        return None
+    return before if before == after else f"{before} → {after}"
+
+
+def _lot(records: Sequence[Record]) -> str:
+    """How many runs, where, and with what."""
+    told = []
+    for record in records:
+        torch = record.machine.get("libraries", {}).get("torch")
+        commit = record.machine.get("commit")
+        parts = [record.place, f"torch {torch}" if torch else "", f"commit {commit}" if commit else ""]
+        told.append(", ".join(filter(None, parts)))
+    return f"{count(len(records), 'run')} on {' and on '.join(dict.fromkeys(told))}"
+
+
+def _notes(found: Sequence[Comparison], beyond: float) -> Iterator[str]:
+    remarks: dict[str, list[str]] = defaultdict(list)
+    for each in found:
+        if each.remark:
+            remarks[each.remark].append(each.name)
+        if each.verdict in ("slower", "faster") and each.unexplained:
+            remarks["the profiled steps do not show the difference"].append(each.name)
+    shown = [each.name for each in found if each.ratio is not None or _failed_in(each)]
+    for remark, names in remarks.items():
+        yield f"· {'all' if names == shown else ', '.join(names)}: {remark}"
+    if needed := max((each.launches_needed or 0 for each in found), default=0):
+        way = f"{needed} launches a side, best with --interleave" if needed <= MANY else "a quieter machine"
+        yield f"· to see {100 * beyond:g} % in each, it takes {way}"
+
+
+def _summary(found: Sequence[Comparison], beyond: float) -> str:
+    parts = []
+    for verdict in ("slower", "faster"):
+        if changed := [each for each in found if each.verdict == verdict]:
+            told = ", ".join(f"{each.name} by {100 * abs((each.ratio or 1) - 1):.1f} %" for each in changed)
+            parts.append(f"{verdict}: {told}")
+    parts += [
+        f"{verdict}: {number}"
+        for verdict in ("no change", "not comparable")
+        if (number := sum(each.verdict == verdict for each in found))
+    ]
+    for side_name in "AB":
+        if failed := [each.name for each in found if side_name in _failed_in(each)]:
+            parts.append(f"failed in {side_name}: {', '.join(failed)}")
+    from fathom.analysis.compare import geometric_mean
+
+    if mean := geometric_mean(found):
+        parts.append(f"geometric mean of B/A: {mean:.3f}")
+    worse = ", ".join(each.name for each in found if each.regressed(beyond))
+    blind = [each.name for each in found if each.verdict == "no change" and (each.detectable or 0) > beyond]
+    unseen = f"; it could not have been seen in {', '.join(blind)}" if blind else ""
+    return f"{'; '.join(parts)}\nworse by more than {100 * beyond:g} %: {worse or 'nothing'}{unseen}"

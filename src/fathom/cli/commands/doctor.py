@@ -1,0 +1,43 @@
+"""fathom doctor: this machine as Fathom sees it, and what is missing."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from fathom.cli.commands._options import Json
+from fathom.cli.terminal import print_facts, print_json, text
+from fathom.machine.host import fingerprint, libraries
+
+
+def command(as_json: Json = False) -> None:
+    """This machine: what Fathom can see and use, and what is missing."""
+    from fathom.machine.devices import available
+
+    found = {**fingerprint(), "devices": available(), "data": os.environ.get("FATHOM_DATA"), "advice": _advice()}
+    if as_json:
+        print_json(found)
+    else:
+        rows = [row for key, value in found.items() for row in _flattened(key, value)]
+        print_facts("This machine", [(label.replace("_", " "), value) for label, value in rows])
+
+
+def _advice() -> list[str]:
+    advice = []
+    if libraries()["ale-py"] is None:
+        advice.append("deepq plays Atari: pip install 'fathom[atari]'")
+    if not os.environ.get("FATHOM_DATA"):
+        advice.append("data is synthetic unless --data names a folder; FATHOM_DATA may name their parent")
+    return advice
+
+
+def _flattened(key: str, value: Any) -> list[tuple[str, str]]:
+    if isinstance(value, dict):
+        return [row for inner, item in value.items() for row in _flattened(f"{key} {inner}", item)]
+    if isinstance(value, list) and value and isinstance(value[0], dict):
+        return [row for index, item in enumerate(value) for row in _flattened(f"{key} {index}", item)]
+    if isinstance(value, list):
+        return [(key, ", ".join(map(str, value)) or "none")]
+    if key.endswith("memory_bytes"):
+        return [(key.removesuffix("_bytes"), f"{value / 2**30:.1f} GiB")]
+    return [(key, text(value))]

@@ -1,0 +1,131 @@
+"""How results look in a terminal: tables on stdout, progress and remarks on stderr, one JSON document for scripts."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from rich.box import SIMPLE, SIMPLE_HEAD
+from rich.console import Console, JustifyMethod, RenderableType
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+from rich.text import Text
+
+screen = Console(markup=False)  # what is shown may be a crashed program's last words, brackets and all
+human = Console(stderr=True, markup=False)
+LONG_S = 600.0  # over which speed is averaged for the time left: runs of many kinds take turns
+WHOLE = (1e3, 1e9)  # numbers between these are told to the unit; smaller and larger ones with four digits
+
+
+def print_json(document: Any) -> None:
+    """Strict JSON: a value that is not finite is null, as not every reader knows NaN."""
+    print(json.dumps(_finite(document), indent=1, allow_nan=False))
+
+
+def skipped(problem: str) -> None:
+    """A file among the records that is none."""
+    human.print(f"passed over: {problem}", style="yellow", highlight=False)
+
+
+def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+    """Numbers to the right, what is not known as a dash; what is wider than the terminal goes on below."""
+    cells = [[text(value) for value in row] for row in rows]
+    numeric = [any(isinstance(row[index], int | float) for row in rows) for index in range(len(columns))]
+    widths = [max(map(len, column)) for column in zip(columns, *cells, strict=True)]
+    room = screen.width if screen.is_terminal else None
+    if room is not None and sum(widths) + len(widths) + 1 > room:  # words may go on in the next line, numbers may not
+        widths = [width if number else min(width, room // 3) for width, number in zip(widths, numeric, strict=True)]
+    for number, strip in enumerate(_strips(widths, numeric, room)):
+        table = Table(title=None if number else title, title_justify="left", box=SIMPLE_HEAD, padding=0, pad_edge=False)
+        for index in strip:
+            justify: JustifyMethod = "right" if numeric[index] else "left"
+            table.add_column(columns[index], justify=justify, no_wrap=numeric[index], max_width=widths[index])
+        for row in cells:
+            table.add_row(*(row[index] for index in strip))
+        natural = max(len(title), sum(widths[index] + 1 for index in strip) + 1)
+        page = screen if screen.is_terminal else Console(markup=False, width=natural)  # a file has room for all of it
+        page.print(table)
+
+
+def _strips(widths: Sequence[int], numeric: Sequence[bool], room: int | None) -> list[list[int]]:
+    """Which columns stand side by side: all where there is room, else the leading words again before each lot."""
+    everything = list(range(len(widths)))
+    if room is None or sum(widths) + len(widths) + 1 <= room:
+        return [everything]
+    keys = everything[: numeric.index(True)] if True in numeric else everything
+    while len(keys) > 1 and sum(widths[index] + 1 for index in keys) + 1 > room / 2:
+        keys = keys[:-1]
+    taken = sum(widths[index] + 1 for index in keys) + 1
+    strips, used = [list(keys)], taken
+    for index in everything[len(keys) :]:
+        if used + widths[index] + 1 > room and len(strips[-1]) > len(keys):
+            strips, used = [*strips, list(keys)], taken
+        strips[-1].append(index)
+        used += widths[index] + 1
+    return strips
+
+
+def print_text(line: str) -> None:
+    """A line of an answer; a file takes it as it is, however long."""
+    screen.print(line, highlight=False, markup=False, soft_wrap=not screen.is_terminal)
+
+
+def print_facts(title: str, rows: Sequence[tuple[str, str]]) -> None:
+    table = Table(title=title, title_justify="left", show_header=False, box=SIMPLE, pad_edge=False)
+    for row in rows:
+        table.add_row(*row)
+    screen.print(table)
+
+
+def progress_bar() -> Progress:
+    """Shown to a person at a terminal, and gone when done; in a log it would only be noise."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    shown = human.is_terminal
+    return _Bar(*columns, console=human, transient=True, disable=not shown, speed_estimate_period=LONG_S)
+
+
+class _Bar(Progress):
+    """With a line below for what a task has as its state: beside the bar there is no room for a sentence."""
+
+    def get_renderables(self) -> Iterable[RenderableType]:
+        yield from super().get_renderables()
+        yield from (Text(state) for task in self.tasks if (state := task.fields.get("state")))
+
+
+def text(value: Any) -> str:
+    if value is None:
+        return "—"
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return str(value)
+    if isinstance(value, int):
+        return f"{value:,}"
+    return f"{value:,.0f}" if WHOLE[0] <= abs(value) < WHOLE[1] else f"{value:.4g}"
+
+
+def beside(value: float | None, target: float | None) -> str:
+    """A value with as many digits, four at least, as tell it from its target: 32.996 is not 33."""
+    if value is None or target is None or value == target:
+        return text(value)
+    digits = next((digits for digits in range(4, 17) if f"{value:.{digits}g}" != f"{target:.{digits}g}"), 17)
+    return f"{value:,.{digits}g}" if digits > 4 else text(value)
+
+
+def count(how_many: int, thing: str) -> str:
+    return f"{how_many} {thing}{'' if how_many == 1 else 's'}"
+
+
+def seconds(value: float) -> str:
+    for unit, size in (("s", 1.0), ("ms", 1e-3)):
+        if value >= size:
+            return f"{value / size:.3g} {unit}"
+    return f"{value / 1e-6:.3g} µs"
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,1 @@
+"""What everything stands on: errors, specs, records, their store, plug-ins and events. No torch."""

@@ -1,0 +1,119 @@
+"""Name -> plug-in: a file in the folder of its kind, an entry point of an installed package, or `package.module:Name`.
+
+Nothing is imported before it is asked for, so that listing names costs no import of torch.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import pkgutil
+import sys
+from dataclasses import dataclass
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from types import ModuleType
+from typing import Any, TypeVar
+
+from fathom.core.errors import BadOption, UnknownName
+
+Plugin = TypeVar("Plugin")
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One kind of plug-in: what messages call it, and the package whose public files are the built-in ones."""
+
+    word: str
+    package: str
+    group: str  # of entry points
+
+
+KINDS = {
+    "workloads": Kind("workload", "fathom.workloads", "fathom.workloads"),
+    "readers": Kind("data reader", "fathom.data", "fathom.readers"),
+    "engines": Kind("engine", "fathom.engine.engines", "fathom.engines"),
+    "trainers": Kind("trainer", "fathom.training.trainers", "fathom.trainers"),
+    "questions": Kind("question", "fathom.analysis.questions", "fathom.questions"),
+    "meters": Kind("meter", "fathom.machine.meters", "fathom.meters"),
+    "commands": Kind("command", "fathom.cli.commands", "fathom.commands"),
+}
+
+
+INTERFACES = {"base", "recipe"}  # files of such a package that define what its plug-ins fill in
+
+
+def names(kind: str) -> list[str]:
+    """The plug-ins of a kind such as "workloads", by name, without importing any of them."""
+    return sorted({*_built_in(kind), *_installed(kind)})
+
+
+def check(kind: str, name: str) -> None:
+    """Raises, with the nearest name there is, where there is no such plug-in."""
+    if ":" not in name and name not in (known := names(kind)):
+        raise UnknownName.among(KINDS[kind].word, name, known)
+
+
+def load(kind: str, name: str) -> Any:
+    """What the name stands for: a built-in plug-in's module, or whatever an entry point or `package.module:Name` is."""
+    check(kind, name)
+    if ":" in name:
+        return named_object(name)
+    if name in _built_in(kind):
+        return importlib.import_module(f"{KINDS[kind].package}.{name}")
+    entry = _installed(kind)[name]
+    try:
+        return entry.load()
+    except Exception as error:
+        raise BadOption(f"{KINDS[kind].word} {name} ({entry.value}) cannot be loaded: {_one_line(error)}") from None
+
+
+def load_class(kind: str, name: str, base: type[Plugin]) -> type[Plugin]:
+    """The plug-in as a class: the one that its module defines, or the class that was named."""
+    found = load(kind, name)
+    if isinstance(found, ModuleType):
+        return only_class(found, base)
+    if inspect.isclass(found) and issubclass(found, base):
+        return found
+    raise BadOption(f"{name} is no {KINDS[kind].word}: expected a subclass of {base.__module__}.{base.__name__}")
+
+
+def only_class(module: ModuleType, base: type[Plugin]) -> type[Plugin]:
+    """The one class of a kind that a module defines itself."""
+    classes = [value for value in vars(module).values() if inspect.isclass(value)]
+    found = [value for value in classes if value.__module__ == module.__name__ and issubclass(value, base)]
+    if len(found) != 1:
+        raise TypeError(f"{module.__name__} must define exactly one {base.__name__}, it defines {len(found)}")
+    return found[0]
+
+
+def named_object(target: str) -> Any:
+    """What `package.module:Name` stands for; modules of the working directory are found, as by `python -m`."""
+    where, _, name = target.partition(":")
+    if not (where and name):
+        raise BadOption(f"expected package.module:Name, not {target!r}")
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        module = importlib.import_module(where)
+    except ImportError as error:
+        raise BadOption(f"cannot import {where}: {_one_line(error)}") from None
+    if not hasattr(module, name):
+        raise BadOption(f"{where} has no {name}")
+    return getattr(module, name)
+
+
+def _built_in(kind: str) -> list[str]:
+    """The public files of the kind's package; a folder added to its __path__ adds to them."""
+    package = importlib.import_module(KINDS[kind].package)
+    public = (module.name for module in pkgutil.iter_modules(package.__path__) if not module.name.startswith("_"))
+    return [name for name in public if name not in INTERFACES]
+
+
+def _installed(kind: str) -> dict[str, EntryPoint]:
+    return {entry.name: entry for entry in entry_points(group=KINDS[kind].group)}
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(str(error).split()) or type(error).__name__

@@ -1,0 +1,1 @@
+"""One file per engine: a way to execute a step."""

@@ -1,0 +1,56 @@
+"""Parallel efficiency by binding: one workload on 1, 2, 4, ... cores, each run in a process bound to them.
+
+The Minsky study bound the program and left its pool as large as the machine. Here each number of cores is run both so
+and with as many threads as cores, since threads without a core of their own are a cost of another kind. (torch left to
+itself counts the cores it is bound to, so that the large pool must be asked for.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from fathom.core.errors import BadOption
+from fathom.core.spec import RunSpec
+from fathom.experiments.study import powers_of_two
+from fathom.machine.host import Cpu, topology
+
+
+def plan(base: RunSpec, names: Sequence[str], counts: Sequence[int] | None) -> list[RunSpec]:
+    """Each workload on each number of cores, with matching threads and with as many as the whole machine has.
+
+    Where cores have several hardware threads, each even number is also run on both threads of half as many cores.
+    """
+    here = topology()
+    counts = list(counts or powers_of_two(len(here)))
+    if not counts or min(counts) < 1 or max(counts) > len(here):
+        raise BadOption(f"this process may use {len(here)} cores; cannot run on {','.join(map(str, counts))}")
+    specs = []
+    for name in names:
+        for count in counts:
+            bound = replace(base, workload=name, device="cpu", cores=spread(here, count))
+            specs.append(replace(bound, threads=count))
+            if count < len(here):
+                specs.append(replace(bound, threads=len(here)))
+            if count % 2 == 0 and (both := packed(here, count)):
+                specs.append(replace(bound, cores=both, threads=count))
+    return list({spec.id: spec for spec in specs}.values())
+
+
+def spread(here: Sequence[Cpu], count: int) -> tuple[int, ...]:
+    """So many hardware threads, each on a core of its own as far as there are cores, node by node."""
+    nth: dict[int, int] = {}
+    ranked = []
+    for cpu in here:
+        nth[cpu.core] = nth.get(cpu.core, -1) + 1  # 0 for the first hardware thread of its core
+        ranked.append((nth[cpu.core], cpu.node, cpu.number))
+    return tuple(sorted(number for *_, number in sorted(ranked)[:count]))
+
+
+def packed(here: Sequence[Cpu], count: int) -> tuple[int, ...]:
+    """So many hardware threads on half as many cores, two on each, node by node; none where cores have one each."""
+    shared: dict[tuple[int, int], list[int]] = {}
+    for cpu in here:
+        shared.setdefault((cpu.node, cpu.core), []).append(cpu.number)
+    pairs = [numbers[:2] for _, numbers in sorted(shared.items()) if len(numbers) >= 2]
+    return tuple(sorted(number for pair in pairs[: count // 2] for number in pair)) if len(pairs) >= count // 2 else ()

@@ -1,1 +1,0 @@
-"""One file for each workload that learns in a way of its own; the others learn as learner.py does."""

@@ -1,0 +1,1 @@
+"""This machine: host, devices, clock, measured peaks and energy meters."""

@@ -1,0 +1,64 @@
+"""Which device and which arithmetic a run uses, checked before anything is built."""
+
+from __future__ import annotations
+
+import torch
+
+from fathom.core.errors import DeviceError
+
+
+def resolve(name: str, precision: str = "fp32") -> torch.device:
+    """The torch device for a name; "auto" is the first accelerator, or the CPU."""
+    device = _named(_first() if name == "auto" else name)
+    if precision == "tf32" and not _has_tf32(device):
+        raise DeviceError(f"precision tf32 needs an NVIDIA GPU of compute capability 8.0 or later, not {device}")
+    return device
+
+
+def _first() -> str:
+    """By its full name, so that what was run on "auto" and on "cuda" is one thing in every record."""
+    cpu, *accelerators = available()
+    return accelerators[0] if accelerators else cpu
+
+
+def _named(name: str) -> torch.device:
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise DeviceError(f"no device {name!r}; there are: {', '.join(available())}") from None
+    if device.type == "cpu":
+        return torch.device("cpu")
+    present = available()
+    exact = f"{device.type}:{device.index or 0}"
+    if exact not in present:
+        raise DeviceError(f"device {name!r} is not on this machine; there are: {', '.join(present)}")
+    return torch.device(exact)  # so that "cuda" and "cuda:0" are one device in every record
+
+
+def wake(device: torch.device) -> None:
+    """The first touch of an accelerator, which makes its context and is paid once by every program."""
+    if device.type != "cpu":
+        torch.zeros(1, device=device)
+        torch.accelerator.synchronize(device)
+
+
+def available() -> list[str]:
+    """The devices of this machine, as names that resolve() takes."""
+    found = ["cpu"]
+    if torch.accelerator.is_available():
+        kind = torch.accelerator.current_accelerator()
+        assert kind is not None
+        found += [f"{kind.type}:{index}" for index in range(torch.accelerator.device_count())]
+    return found
+
+
+def _has_tf32(device: torch.device) -> bool:
+    return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0)
+
+
+def set_arithmetic(precision: str, algorithms: int) -> None:
+    """fp32 means every product in full single precision: torch would quietly use tf32 in convolutions."""
+    torch.backends.cuda.matmul.allow_tf32 = precision == "tf32"
+    torch.backends.cudnn.allow_tf32 = precision == "tf32"
+    torch.backends.cudnn.benchmark = True  # shapes never change here: let cuDNN try its algorithms once
+    torch.backends.cudnn.benchmark_limit = algorithms

@@ -1,0 +1,214 @@
+"""measure(spec) -> Record: the one loop, readable top to bottom."""
+
+from __future__ import annotations
+
+import math
+import resource
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from fathom.core.errors import FathomError
+from fathom.core.events import Progress, now_and_then
+from fathom.core.record import Record, Sections, moment
+from fathom.core.spec import RunSpec
+from fathom.machine.host import fingerprint
+from fathom.measure.stopping import half_width
+
+if TYPE_CHECKING:
+    from fathom.engine.session import Session
+    from fathom.machine.clock import StepClock
+
+SHOWN_ANSWERS = 4
+LEAST_STEPS = 5  # before a budget may end a run
+PRECISE = 0.01  # half-width of the median's 95 % interval, relative
+
+
+def measure(spec: RunSpec, progress: Progress = lambda done, total: None) -> Record:
+    """Runs the workload and tells what happened."""
+    return recorded(spec, partial(_measured, spec, progress))
+
+
+def recorded(spec: RunSpec, work: Callable[[], Record]) -> Record:
+    """What the user can put right is raised; all else that goes wrong is a failed record."""
+    started = moment()
+    try:
+        record = work()
+    except FathomError:
+        raise
+    except Exception as error:
+        why = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no message'}"
+        record = Record(spec=spec, machine=fingerprint(), device=spec.device, outcome="failed", reason=why)
+    return replace(record, started=started)
+
+
+@dataclass(frozen=True)
+class _Moments:
+    """When the parts of a program ended, by one clock."""
+
+    begun: float
+    imported: float
+    constructed: float
+    awake: float
+    ready: float | None = None
+    finished: float | None = None
+
+    def sections(self, session: Session, first_step_s: float | None = None) -> Sections:
+        context_s = None if session.device.type == "cpu" else self.awake - self.constructed
+        if self.ready is None or self.finished is None:
+            return Sections(import_s=self.imported - self.begun, context_s=context_s)
+        return Sections(
+            import_s=self.imported - self.begun,
+            init_s=self.constructed - self.begun,
+            context_s=context_s,
+            setup_s=self.ready - self.constructed,
+            first_step_s=first_step_s,
+            run_s=self.finished - self.ready,
+            main_s=self.finished - self.begun,
+        )
+
+
+def _measured(spec: RunSpec, progress: Progress) -> Record:
+    begun = time.perf_counter()
+    from fathom.engine.session import Session
+    from fathom.machine.clock import StepClock
+    from fathom.machine.devices import wake  # here, because importing torch is a part of init that has its own name
+
+    if spec.phase == "train":
+        import torch._dynamo  # noqa: F401  any optimizer loads it, for seconds: an import, and named as one
+    imported = time.perf_counter()
+    with Session(spec) as session:
+        constructed = time.perf_counter()
+        wake(session.device)
+        moments = _Moments(begun, imported, constructed, awake=time.perf_counter())
+        if spec.life:
+            return _lived(session, moments)
+        session.setup()
+        ready = time.perf_counter()
+        clock = StepClock(session.device, marks=1 + spec.warmup + spec.steps)
+        results, notes = _timed_pass(session, clock, progress)
+        seconds = clock.seconds()  # waits for the device
+        moments = replace(moments, ready=ready, finished=time.perf_counter())
+        return _judged(session, moments, seconds, results, notes)
+
+
+def _judged(
+    session: Session, moments: _Moments, seconds: list[float], results: Sequence[Any], notes: list[str]
+) -> Record:
+    """The record of a timed pass; a result that is no number makes it a failed one, which is not profiled."""
+    spec, training = session.spec, session.spec.phase == "train"
+    # before a profiler takes memory of its own
+    peak_host_bytes, peak_device_bytes = _peak_host_bytes(), _peak_device_bytes(session.device.type)
+    wrong = _wrong(spec.phase, results)
+    answers = [] if training or wrong else session.workload.answers(results[-1], session.state.source)
+    profile = None
+    if spec.profile and not wrong:
+        from fathom.measure.profiling import profiled
+
+        profile = profiled(session, seconds[spec.warmup :])
+    return Record(
+        spec=spec,
+        machine=fingerprint(session.device),
+        device=str(session.device),
+        outcome="failed" if wrong else "ok",
+        reason=wrong,
+        sections=moments.sections(session, first_step_s=seconds[0]),
+        warmup_s=seconds[: spec.warmup],
+        step_s=seconds[spec.warmup :],
+        losses=[float(loss) for loss in results] if training else [],
+        answers=answers[:SHOWN_ANSWERS],
+        items_per_step=session.items_per_step,
+        parameters=sum(weight.numel() for weight in session.state.weights),
+        peak_host_bytes=peak_host_bytes,
+        peak_device_bytes=peak_device_bytes,
+        profile=profile,
+        notes=notes,
+    )
+
+
+def _lived(session: Session, moments: _Moments) -> Record:
+    """All of a program under the profiler, as the Minsky study's nvprof saw it; its steps are not timed."""
+    from fathom.measure.profiling import lived
+
+    life, results = lived(session)
+    wrong = _wrong(session.spec.phase, results)
+    return Record(
+        spec=session.spec,
+        machine=fingerprint(session.device),
+        device=str(session.device),
+        outcome="failed" if wrong else "ok",
+        reason=wrong,
+        sections=moments.sections(session),
+        life=life,
+    )
+
+
+def _wrong(phase: str, results: Sequence[Any]) -> str | None:
+    """Why the results cannot be believed: a loss, or the last output of inference, that is no number."""
+    if phase == "train":
+        wrong = next((index for index, loss in enumerate(results) if not math.isfinite(loss)), None)
+        return None if wrong is None else f"the loss is {float(results[wrong])} at step {wrong}"
+    for name, values in results[-1].items():
+        if values.is_floating_point():
+            if bool(values.isnan().any()):
+                return f"the output {name} holds nan"
+            if bool(values.isposinf().any()):  # -inf is the logarithm of a probability of nothing, and may stand
+                return f"the output {name} holds inf"
+    return None
+
+
+def _timed_pass(session: Session, clock: StepClock, progress: Progress) -> tuple[list[Any], list[str]]:
+    """Warm-up and timed steps; with a budget, in growing helpings until the median is known or the time is spent."""
+    spec = session.spec
+    total = spec.warmup + spec.steps
+    training = spec.phase == "train"
+    results: list[Any] = []
+    tell = now_and_then(progress)
+
+    def timed(step: Any) -> None:
+        step.run()
+        clock.mark()
+        tell(step.index + 1, total)
+
+    def run(steps: int) -> None:
+        clock.begin()
+        done = session.run(steps, on_step=timed)
+        results[:] = [*results, *done] if training else done[-1:]  # outputs are large; the last one tells enough
+
+    if spec.budget_s is None:
+        run(total)
+        return results, []
+    run(spec.warmup)
+    clock.seconds()  # waits for the device: warm-up, in which cuDNN chooses its algorithms, is not the budget's
+    stop = time.perf_counter() + spec.budget_s
+    run(min(LEAST_STEPS, spec.steps))
+    helping = LEAST_STEPS
+    while True:
+        steps_s = clock.seconds()[spec.warmup :]
+        known = half_width(steps_s)
+        bound = f"median known to {known:.1%}" if math.isfinite(known) else "too few to bound the median"
+        told = f"{len(steps_s)} steps, {bound}"
+        if known <= PRECISE:
+            return results, [f"stopped as precise: {told}"]
+        if len(steps_s) >= spec.steps:
+            return results, [f"stopped at the step limit: {told}"]
+        left_s = stop - time.perf_counter()
+        if left_s <= 0:
+            return results, [f"stopped as the budget of {spec.budget_s:g} s was spent: {told}"]
+        affordable = max(1, int(left_s / (sum(steps_s) / len(steps_s))))
+        run(min(helping, affordable, spec.steps - len(steps_s)))
+        helping *= 2
+
+
+def _peak_host_bytes() -> int:
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024  # macOS counts bytes, Linux kibibytes
+
+
+def _peak_device_bytes(kind: str) -> int | None:
+    import torch
+
+    return torch.cuda.max_memory_allocated() if kind == "cuda" else None

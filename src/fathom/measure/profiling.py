@@ -1,0 +1,188 @@
+"""The profiled pass: a few steps of a session under torch's profiler, turned into op rows.
+
+A profiled step is never a timed step. The ratio of profiled to plain step time in the same process, the profiler's own
+slowdown, is part of the result.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from torch import nn
+from torch.profiler import ProfilerActivity, profile, record_function
+
+from fathom.core.record import GpuTime, Profile
+from fathom.engine.session import Session, Step
+from fathom.machine.clock import wait
+from fathom.machine.peaks import ceilings
+from fathom.measure.convolution import split_convolution_backward
+from fathom.trace import reader, walk
+from fathom.trace.gputime import gpu_time
+from fathom.workloads.base import Output
+
+MIN_STEPS = 6  # fewer values show no trend
+MAX_CPU_STEPS = 24
+MAX_DEVICE_STEPS = 12  # kernels vary less, and their traces are larger
+MAX_PLAIN_STEPS = 100
+PLAIN_S = 1.0  # of plain steps, as a host's speed wanders: six of them told 68 ms where a hundred told 84
+BUDGET_S = 6.0  # of profiled steps, where the run has none; a step of minutes is still profiled MIN_STEPS times
+
+
+def profiled(session: Session, plain_step_s: Sequence[float] | None = None, trace_out: Path | None = None) -> Profile:
+    """A profile of the session's next steps; plain_step_s are CPU steps already timed in this process."""
+    plain = list(plain_step_s) if plain_step_s and session.device.type == "cpu" else _plain(session)
+    budget_s = session.spec.budget_s or BUDGET_S
+    most = MAX_CPU_STEPS if session.device.type == "cpu" else MAX_DEVICE_STEPS
+    steps = max(MIN_STEPS, min(most, int(budget_s / statistics.median(plain))))
+    networks = {"": session.state.model, **session.state.beside}
+    recorder = profile(activities=_activities(session), record_shapes=True)
+    with layers_marked(networks):
+        with _stderr_silenced():
+            recorder.start()
+        slowed = _timed(session, steps)
+        with _stderr_silenced():
+            recorder.stop()
+    events = _events(recorder, trace_out)
+    found = walk.breakdown(events, roles(networks))
+    notes = split_convolution_backward(found, session.device)
+    matrix, copy = ceilings(session.device, session.spec.precision)
+    return Profile(
+        rows=found.rows(),
+        kernels=found.kernels(),
+        step_s=slowed,
+        plain_step_s=plain,
+        outside_s=found.outside_s(),
+        per_step_s=found.per_step_s(),
+        gpu=gpu_time(events, found.steps),
+        ceiling_flop_per_s=matrix,
+        ceiling_bytes_per_s=copy,
+        notes=[*found.notes, *notes],
+        data_s=found.data_s(),
+    )
+
+
+def _plain(session: Session) -> list[float]:
+    """Steps without the profiler, waited for one by one as the profiled ones are."""
+    first = _timed(session, MIN_STEPS)
+    more = min(MAX_PLAIN_STEPS, int(PLAIN_S / statistics.median(first))) - MIN_STEPS
+    return first + (_timed(session, more) if more > 0 else [])
+
+
+def lived(session: Session) -> tuple[GpuTime | None, list[float] | list[Output]]:
+    """The setup and every step of a session that has none behind it, under the profiler, and what the steps gave."""
+    recorder = profile(activities=_activities(session))
+    with _stderr_silenced():
+        recorder.start()
+    with record_function(walk.LIFE):
+        results = session.setup().run(session.spec.warmup + session.spec.steps)
+        wait(session.device)
+    with _stderr_silenced():
+        recorder.stop()
+    events = _events(recorder, None)
+    return gpu_time(events, [(e.ts, e.ts + e.dur) for e in events if e.name == walk.LIFE][:1]), results
+
+
+def roles(networks: Mapping[str, nn.Module]) -> dict[str, str]:
+    """Module path -> what the module is for: said by the module itself (its `role`), or its kind in plain words."""
+    found: dict[str, str] = {}
+    for path, module in _modules(networks):
+        said = getattr(module, "role", None)
+        plain = next((word for kinds, word in _PLAIN if isinstance(module, kinds)), None)
+        inherited = found.get(path.rpartition(".")[0])
+        found[path] = said or (inherited if inherited and inherited != "network" else plain) or "network"
+    return found
+
+
+_PLAIN: list[tuple[tuple[type[nn.Module], ...], str]] = [
+    ((nn.Conv1d, nn.Conv2d, nn.Conv3d), "convolution"),
+    ((nn.Linear,), "fully connected"),
+    ((nn.LSTM, nn.LSTMCell), "LSTM"),
+    ((nn.RNN, nn.RNNCell, nn.GRU, nn.GRUCell), "recurrence"),
+    ((nn.MultiheadAttention,), "attention"),
+    ((nn.Embedding, nn.EmbeddingBag), "embedding"),
+    ((nn.BatchNorm1d, nn.BatchNorm2d, nn.LayerNorm, nn.GroupNorm), "normalisation"),
+    ((nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d), "pooling"),
+    ((nn.Dropout, nn.Dropout2d), "dropout"),
+]
+
+
+@contextmanager
+def layers_marked(networks: Mapping[str, nn.Module]) -> Iterator[None]:
+    """While open, every module's forward is marked in the trace with the module's path; the network's own is ""."""
+    open_marks: list[record_function] = []
+    handles = []
+
+    def enter(path: str) -> Callable[..., None]:
+        def hook(*_: object) -> None:
+            mark = record_function(walk.LAYER + path)
+            mark.__enter__()  # type: ignore[no-untyped-call]
+            open_marks.append(mark)
+
+        return hook
+
+    def leave(*_: object) -> None:
+        open_marks.pop().__exit__(None, None, None)
+
+    for path, module in _modules(networks):
+        handles.append(module.register_forward_pre_hook(enter(path)))
+        handles.append(module.register_forward_hook(leave, always_call=True))
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+@contextmanager
+def _stderr_silenced() -> Iterator[None]:
+    """Some builds of the profiler's library announce its start and stop on stderr, which is for people."""
+    sys.stderr.flush()
+    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 2)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nowhere)
+
+
+def _activities(session: Session) -> list[ProfilerActivity]:
+    gpu = [ProfilerActivity.CUDA] if session.device.type == "cuda" else []
+    return [ProfilerActivity.CPU, *gpu]
+
+
+def _modules(networks: Mapping[str, nn.Module]) -> Iterator[tuple[str, nn.Module]]:
+    """Every module with its path; those of a network with a name below that name."""
+    for name, network in networks.items():
+        yield from network.named_modules(prefix=name)
+
+
+def _timed(session: Session, steps: int) -> list[float]:
+    """Step times with the device waited for after each, so that a step's kernels lie inside its marker."""
+    seconds: list[float] = []
+
+    def hook(step: Step) -> None:
+        begun = time.perf_counter()
+        with record_function(walk.STEP):
+            step.run()
+            wait(session.device)
+        seconds.append(time.perf_counter() - begun)
+
+    session.run(steps, on_step=hook)
+    return seconds
+
+
+def _events(recorder: profile, trace_out: Path | None) -> list[reader.Event]:
+    """Through the trace file itself: what a user opens in Perfetto is what was broken down."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = trace_out or Path(folder) / "trace.json"
+        recorder.export_chrome_trace(str(path))
+        return reader.read(path)

@@ -1,0 +1,128 @@
+"""Replay memory on the compute device: every frame is kept once, and stacks of frames are made when asked for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fathom.data.base import Batch
+
+STACK = 4  # frames in one observation
+_ACTION, _REWARD, _TERMINAL, _TRUNCATED, _HISTORY = range(5)  # the columns of facts
+
+
+class Replay:
+    """A ring of rows, each what one step of all environments brought.
+
+    That is their new frames, and the facts of how they came: the action, its reward, and how it ended (if it did).
+    A frame's history says how many of the three frames before it belong to its episode; what lies further back is
+    drawn as zeros. So a transition is the stack that ends one row earlier, the facts, and the stack that ends here.
+    A transition broken off (truncated) has no such second stack, as the ring goes on with the next episode: it is
+    never given, and the one before it stands in.
+    """
+
+    def __init__(self, capacity: int, envs: int, side: int, device: torch.device, seed: int = 0) -> None:
+        self.rows = capacity // envs
+        self.envs = envs
+        if self.rows < STACK:
+            raise ValueError(f"{capacity} frames are fewer than {STACK} for each of {envs} environments")
+        # left as the allocator gave it: history hides rows that were never written
+        self.frames = torch.empty(self.rows, envs, side, side, dtype=torch.uint8, device=device)
+        self.facts = torch.zeros(self.rows, envs, 5, device=device)
+        self.written = 0  # rows ever written; the host always knows where the ring's head is
+        self._history: NDArray[np.int64] = np.zeros(envs, np.int64)
+        self._random = torch.Generator(device).manual_seed(seed)
+        self._back = torch.arange(STACK - 1, -1, -1, device=device)  # 3, 2, 1, 0 frames back
+
+    def start(self, frames: NDArray[np.uint8]) -> None:
+        """The first frames of all: no action led to them, and what was there before is forgotten."""
+        self.written = 0
+        never = np.zeros(self.envs, np.bool_)
+        self._history[:] = -1
+        self.add(frames, np.zeros(self.envs, np.int64), np.zeros(self.envs, np.float32), never, never)
+
+    def add(
+        self,
+        frames: NDArray[np.uint8],
+        action: NDArray[np.int64],
+        reward: NDArray[np.float32],
+        terminal: NDArray[np.bool_],
+        truncated: NDArray[np.bool_],
+    ) -> None:
+        """Where an episode ended, the frame must be the next one's first."""
+        if (self._history[truncated] < 1).any():
+            raise ValueError("an episode cannot be broken off after its first step")
+        self._history = np.where(terminal | truncated, 0, np.minimum(self._history + 1, STACK - 1))
+        facts = np.stack([action, reward, terminal, truncated, self._history], axis=1, dtype=np.float32)
+        row = self.written % self.rows
+        self.frames[row].copy_(self._staged(frames), non_blocking=True)
+        self.facts[row].copy_(self._staged(facts), non_blocking=True)
+        self.written += 1
+
+    def latest(self) -> Tensor:
+        """The stack that ends in the newest frame of each environment: what the agent sees now."""
+        newest = self.written - 1
+        stack = torch.stack([self.frames[(newest - back) % self.rows] for back in range(STACK - 1, -1, -1)], dim=1)
+        return self._within_episode(stack, self.facts[newest % self.rows, :, _HISTORY])
+
+    def __len__(self) -> int:
+        """How many transitions a sample is drawn from."""
+        return max(0, self.written - self._oldest()) * self.envs
+
+    def sample(self, count: int) -> Batch:
+        """Transitions drawn with equal chance, with replacement; the host neither waits nor sends anything."""
+        if len(self) == 0:
+            raise ValueError("nothing to sample from yet")
+        drawn = torch.randint(len(self), (count,), generator=self._random, device=self.frames.device)
+        row = self._oldest() + drawn // self.envs
+        env = drawn % self.envs
+        row -= self.facts[row % self.rows, env, _TRUNCATED].long()
+        return self.transitions(row, env)
+
+    def transitions(self, row: Tensor, env: Tensor) -> Batch:
+        """Those that ended in the given rows, counted from the first row ever written."""
+        window = (row[:, None] - torch.arange(STACK, -1, -1, device=row.device)) % self.rows * self.envs + env[:, None]
+        frames = self.frames.view(-1, *self.frames.shape[2:]).index_select(0, window.view(-1))
+        frames = frames.view(len(row), STACK + 1, *self.frames.shape[2:])
+        before, after = self.facts.view(-1, 5)[window[:, -2:]].unbind(1)
+        return {
+            "observation": self._within_episode(frames[:, :-1], before[:, _HISTORY]),
+            "action": after[:, _ACTION].long(),
+            "reward": after[:, _REWARD],
+            "terminal": after[:, _TERMINAL].bool(),
+            "next_observation": self._within_episode(frames[:, 1:], after[:, _HISTORY]),
+        }
+
+    def state_dict(self) -> dict[str, Any]:
+        filled = min(self.written, self.rows)
+        return {
+            "frames": self.frames[:filled],
+            "facts": self.facts[:filled],
+            "written": self.written,
+            "history": torch.from_numpy(self._history),
+            "random": self._random.get_state(),
+        }
+
+    def load_state_dict(self, kept: dict[str, Any]) -> None:
+        filled = len(kept["frames"])
+        self.frames[:filled].copy_(kept["frames"])
+        self.facts[:filled].copy_(kept["facts"])
+        self.written = int(kept["written"])
+        self._history = kept["history"].numpy()
+        self._random.set_state(kept["random"])
+
+    def _oldest(self) -> int:
+        """The first row whose transition, and the one before it, still have all their frames in the ring."""
+        return max(1, self.written - self.rows + STACK + 1)
+
+    def _within_episode(self, stack: Tensor, history: Tensor) -> Tensor:
+        return stack * (self._back <= history[:, None])[:, :, None, None]
+
+    def _staged(self, array: NDArray[np.generic]) -> Tensor:
+        """Pinned, so that the copy to a GPU does not hold up the host; torch reuses the memory when it is done."""
+        tensor = torch.from_numpy(array)
+        return tensor.pin_memory() if self.frames.device.type == "cuda" else tensor
