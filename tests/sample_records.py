@@ -9,17 +9,15 @@ from typing import Any
 import numpy as np
 
 from fathom import published
+from fathom.core.fingerprint import Cpu, Gpu, Machine
 from fathom.core.record import OpRow, Profile, Record, Sections
 from fathom.core.spec import RunSpec
 from fathom.trace.taxonomy import group_of
 
 LAPTOP, GPU = "laptop", "gpu"
-MACHINES: dict[str, dict[str, Any]] = {
-    LAPTOP: {"cpu": {"name": "Laptop CPU", "logical_cores": 4, "affinity": [0, 1, 2, 3], "threads": 4}, "gpus": []},
-    GPU: {
-        "cpu": {"name": "Server CPU", "logical_cores": 16, "affinity": None, "threads": 16},
-        "gpus": [{"name": "NVIDIA H200"}],
-    },
+MACHINES = {
+    LAPTOP: Machine(cpu=Cpu(name="Laptop CPU", logical_cores=4, affinity=[0, 1, 2, 3], threads=4)),
+    GPU: Machine(cpu=Cpu(name="Server CPU", logical_cores=16, threads=16), gpus=[Gpu(name="NVIDIA H200")]),
 }
 STEP_S = {  # of a training step on the laptop, about what one sees
     "seq2seq": 1.5, "memnet": 0.02, "speech": 1.0, "autoenc": 0.01,
@@ -156,7 +154,7 @@ def _plausible(workload: str, phase: str, place: str, threads: int | None = None
         ceiling_flop_per_s=1e11 if place == LAPTOP else 5e13,
         ceiling_bytes_per_s=2e10 if place == LAPTOP else 4e12,
     )
-    spec = {"phase": phase, "threads": threads, "preset": "small" if place == LAPTOP else "paper", "profile": True}
+    spec = {"phase": phase, "threads": threads, "preset": "small" if place == LAPTOP else "paper", "kind": "profiled"}
     return record_of(
         workload,
         place=place,

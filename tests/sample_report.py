@@ -7,8 +7,11 @@ import random
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
+
 from fathom import published
 from fathom.analysis.finding import Chart, Finding, Series, Table
+from fathom.core.fingerprint import Machine
 from fathom.core.record import OpRow, Profile, Record, Sections
 from fathom.core.spec import RunSpec
 from fathom.report import charts
@@ -65,7 +68,7 @@ def record(workload: str, phase: str = "train", machine: dict[str, Any] = CPU, *
         "profile": profile(workload, base, on_gpu=bool(machine["gpus"])),
         "started": "2026-11-15T01:22:00+00:00",
     }
-    return Record(spec=spec, machine=machine, **{**facts, **own})
+    return Record(spec=spec, machine=msgspec.convert(machine, Machine), **{**facts, **own})
 
 
 def profile(workload: str, base: float, on_gpu: bool) -> Profile:

@@ -15,6 +15,7 @@ from fathom.analysis.finding import Chart, Finding, Table, analyse
 from fathom.analysis.questions import breakdown, layers, parallelism, phases, roofline, similarity, skew, stationarity
 from fathom.analysis.selection import select
 from fathom.core import plugins
+from fathom.core.fingerprint import Cpu, Machine
 from fathom.core.record import Kernel, OpRow, Record
 
 LAPTOP_NAME = "Laptop CPU, 4 cores"
@@ -376,7 +377,7 @@ def test_times_per_item_are_relative_to_training_on_the_cpu() -> None:
 
 
 def test_the_slowest_cpu_is_the_measure_of_all() -> None:
-    slow = {"cpu": {"name": "Old CPU", "logical_cores": 2, "affinity": None}, "gpus": []}
+    slow = Machine(cpu=Cpu(name="Old CPU", logical_cores=2))
     finding = phases.analyse([timed("vgg", 1.0, 1), timed("vgg", 5.0, 1, machine=slow), timed("vgg", 9.0, 1, GPU)])
     assert "over training on Old CPU, 2 cores" in finding.tables[0].columns[-1]
     assert [row[-1] for row in finding.tables[0].rows] == pytest.approx([0.2, 1.0, 1.8])

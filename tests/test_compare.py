@@ -145,7 +145,7 @@ def test_launches_made_in_turns_are_paired() -> None:
 def test_each_configuration_is_compared_with_its_like_wherever_it_ran() -> None:
     here = [record_of("vgg"), record_of("memnet", spec={"threads": 1}), record_of("memnet", spec={"threads": 2})]
     there = [
-        record_of("memnet", spec={"threads": 2, "seed": 7, "profile": True}, step_s=[0.5] * 10),
+        record_of("memnet", spec={"threads": 2, "seed": 7, "kind": "profiled"}, step_s=[0.5] * 10),
         record_of("memnet", spec={"threads": 1}, step_s=[2.0] * 10),
         record_of("speech"),
     ]
@@ -404,7 +404,9 @@ def test_turns_are_pairs_and_each_side_begins_equally_often() -> None:
     assert all(one.spec == other.spec and {one.side, other.side} == {0, 1} for one, other in pairs)
     begins = Counter((one.spec.workload, one.side) for one, _ in pairs)
     assert set(begins.values()) == {5}
-    assert Counter(turn.spec.profile for turn in order) == {True: 4, False: 36}, "one profile of each, on each side"
+    assert Counter(turn.spec.kind == "profiled" for turn in order) == {True: 4, False: 36}, (
+        "one profile of each, on each side"
+    )
     assert order == turns(specs, 10)
     assert [turn.side for turn in order] != [turn.side for turn in turns(specs, 10, seed=1)]
 
@@ -432,7 +434,7 @@ def stores(folder: Path) -> tuple[Store, Store]:
 
 def test_each_side_runs_the_fathom_that_it_names(tmp_path: Path) -> None:
     """A checkout in which a batch of the tiny autoenc is one image larger, and an environment that has it installed."""
-    source = shutil.copytree(Path(interleave.__file__).parent, tmp_path / "src/fathom")
+    source = shutil.copytree(Path(interleave.__file__).parents[1], tmp_path / "src/fathom")
     autoenc = source / "workloads/autoenc.py"
     autoenc.write_text(autoenc.read_text().replace('"tiny": {"batch": 32,', '"tiny": {"batch": 33,'))
     python = tmp_path / "environment/bin/python"

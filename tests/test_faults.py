@@ -27,6 +27,7 @@ import fathom.workloads
 from fathom.cli.commands.study import _latest
 from fathom.core.errors import BadOption
 from fathom.core.events import Progress
+from fathom.core.fingerprint import Cpu, Machine
 from fathom.core.record import Record
 from fathom.core.spec import RunSpec
 from fathom.core.store import Store
@@ -223,7 +224,7 @@ def test_killed_at_a_random_moment_it_leaves_a_whole_record_or_a_failed_one(seed
 
 def lone_study(spec: RunSpec, env: dict[str, str]) -> subprocess.Popen[bytes]:
     """A process that watches over one run, once the run is under way with all that it starts."""
-    program = "import json, sys; from fathom.isolate import isolated; from fathom.spec import RunSpec; "
+    program = "import json, sys; from fathom.experiments.isolate import isolated; from fathom.core.spec import RunSpec; "
     program += "isolated(RunSpec.from_json(json.loads(sys.argv[1])))"
     study = subprocess.Popen([sys.executable, "-c", program, json.dumps(spec.to_json())], env=env)
     while not any(_is_daemon(process) for process in alive(env["FATHOM_MARK"])):
@@ -292,7 +293,7 @@ def test_a_full_gpu_is_one_line_that_helps() -> None:
 
 def made(spec: RunSpec, _: Progress) -> Record:
     """A good run that takes no time and 20 KB."""
-    machine = {"cpu": {"name": "a CPU", "affinity": [0], "logical_cores": 1}}
+    machine = Machine(cpu=Cpu(name="a CPU", affinity=[0], logical_cores=1))
     answers = ["x" * 1000] * 20
     return Record(spec=spec, machine=machine, device="cpu", outcome="ok", step_s=[1.0], answers=answers)
 

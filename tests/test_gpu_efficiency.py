@@ -42,9 +42,9 @@ def life(workload: str = "autoenc") -> Record:
     return record_of(
         workload,
         place=GPU,
-        spec={"life": True, "steps": 8},
+        spec={"kind": "program", "steps": 8},
         step_s=[],
-        life=gpu_time(),
+        program=gpu_time(),
         sections=Sections(context_s=0.05),
     )
 

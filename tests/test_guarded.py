@@ -13,7 +13,7 @@ from fathom.engine.session import Session
 from fathom.training.trainer import trainer_class
 from fathom.training.trainers.guarded import GuardedTrainer
 
-SPEC = RunSpec(workload="alexnet", preset="tiny", device="cpu", learn=True)
+SPEC = RunSpec(workload="alexnet", preset="tiny", device="cpu", kind="training")
 
 
 @pytest.mark.parametrize("name", ["alexnet", "vgg", "speech"])

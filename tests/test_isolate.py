@@ -44,7 +44,7 @@ def test_a_workers_refusal_is_raised_here() -> None:
 def test_a_worker_is_bound_to_its_cores() -> None:
     core = min(os.sched_getaffinity(0))
     record = isolated(replace(TINY, cores=(core,)))
-    assert record.machine["cpu"]["affinity"] == [core]
+    assert record.machine.cpu.affinity == [core]
     with pytest.raises(Refused, match="cannot run on cores 4095: Invalid argument"):
         isolated(replace(TINY, cores=(4095,)))
 

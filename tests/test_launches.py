@@ -39,7 +39,7 @@ def launches(workload: str, *walls: float, gpu: bool = False, **spec: Any) -> li
 
 def profiled(workload: str) -> Record:
     """As a study leaves it: its wall time has the profiled pass in it, its run the length of a budget."""
-    spec = {"profile": True, "budget_s": 6.0, "steps": 200}
+    spec = {"kind": "profiled", "budget_s": 6.0, "steps": 200}
     return record_of(workload, [op_row("Add", 1.0)], spec=spec, sections=sections_of(100.0))
 
 

@@ -19,7 +19,7 @@ from lessons import Killed, learnt, numbers
 
 from fathom.analysis.questions import learning
 from fathom.core.errors import DataError
-from fathom.core.record import SHARED, Record
+from fathom.core.record import Record
 from fathom.core.spec import RunSpec
 from fathom.data import mnist
 from fathom.engine.session import Session
@@ -32,7 +32,7 @@ from fathom.workloads.autoenc import Autoenc
 from fathom.workloads.base import State, Workload
 from fathom.workloads.recipe import Quality
 
-SPEC = RunSpec(workload="autoenc", preset="tiny", device="cpu", threads=1, learn=True, rounds=4)
+SPEC = RunSpec(workload="autoenc", preset="tiny", device="cpu", threads=1, kind="training", evaluations=4)
 
 
 def ran(spec: RunSpec = SPEC, die_in: int | None = None) -> Record:
@@ -141,7 +141,7 @@ def test_time_items_and_energy_to_the_target_are_those_of_the_first_point_there(
     """autoenc goes on to the end of its lesson, whatever it has reached."""
     joules = iter(range(0, 1000, 100))
     monkeypatch.setattr(Meter, "joules", lambda self: float(next(joules)))
-    second = learnt(ran(replace(SPEC, rounds=2))).curve[1]
+    second = learnt(ran(replace(SPEC, evaluations=2))).curve[1]
     monkeypatch.delenv(FOLDER)
     quality = replace(Autoenc.lesson.quality, target=second.quality)
     monkeypatch.setattr(Autoenc, "lesson", replace(Autoenc.lesson, quality=quality))
@@ -157,13 +157,13 @@ def test_time_items_and_energy_to_the_target_are_those_of_the_first_point_there(
 
 def test_a_record_says_when_its_run_began(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loop, "moment", lambda: "before the first step")
-    assert ran(replace(SPEC, rounds=1)).started == "before the first step"
+    assert ran(replace(SPEC, evaluations=1)).started == "before the first step"
 
 
 def test_a_protocol_that_was_not_kept_says_so() -> None:
     said = learnt(ran(replace(SPEC, options={**Autoenc.lesson.options, "latent": 3}))).protocol
     assert said.endswith("; not as in the lesson: synthetic data, preset tiny, rounds 4, latent 3")
-    other = learnt(ran(replace(SPEC, precision="bf16", rounds=1))).protocol
+    other = learnt(ran(replace(SPEC, precision="bf16", evaluations=1))).protocol
     assert "precision bf16" in other
     left_out = learnt(ran(replace(SPEC, options={"adam": True, "batch": 500, "graphs": True}))).protocol
     assert left_out.endswith(
@@ -183,12 +183,12 @@ def test_a_checkpoint_of_another_version_is_told_in_one_line(checkpoints: Path) 
 
 
 def test_company_on_the_gpu_is_noted_even_if_it_left_before_a_kill(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert ran(replace(SPEC, rounds=1)).notes == []
+    assert ran(replace(SPEC, evaluations=1)).notes == []
     monkeypatch.setattr(Meter, "shared", True)
     with pytest.raises(Killed):
         ran(die_in=3)
     monkeypatch.setattr(Meter, "shared", False)
-    assert ran().notes == [SHARED]
+    assert ran().disturbance.gpu_shared
 
 
 def test_the_curve_counts_items_and_falls(checkpoints: Path) -> None:
@@ -251,7 +251,7 @@ def test_who_plays_is_named_by_the_game() -> None:
 @pytest.mark.parametrize("name", ["autoenc", "residual", "seq2seq", "speech"])
 def test_what_is_shown_is_computed_as_what_is_judged(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """In the precision of the run, with the network that is judged, in evaluation mode."""
-    spec = RunSpec(workload=name, preset="tiny", device="cpu", precision="bf16", learn=True)
+    spec = RunSpec(workload=name, preset="tiny", device="cpu", precision="bf16", kind="training")
     seen: list[tuple[bool, bool, int]] = []
     with Session(spec).setup() as session:
         trainer = trainer_class(name)(session, session.workload.unseen(1))

@@ -26,7 +26,7 @@ ONE_ROUND = {"adam": True, "batch": 100, "learning_rate": 0.003}
 def test_one_round_through_mnist_passes_140_nats(monkeypatch: pytest.MonkeyPatch) -> None:
     folder = real_data("mnist")
     monkeypatch.setattr(autoenc, "ROUND", 60_000)  # a tenth of a lesson's round
-    spec = RunSpec(workload="autoenc", preset="paper", device="cpu", learn=True, rounds=1, data=str(folder))
+    spec = RunSpec(workload="autoenc", preset="paper", device="cpu", kind="training", evaluations=1, data=str(folder))
     record = learned(RunSpec.from_json({**spec.to_json(), "options": ONE_ROUND}), lambda *_: None, lambda _: None)
     assert record.learning is not None
     assert record.learning.items == 60_000
@@ -50,7 +50,9 @@ def test_a_round_is_as_many_images_whatever_the_batch(
     preset: str, options: dict[str, Any], steps: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Autoenc, "real", lambda self, folder, split="train": mnist.synthetic(0, items=100))
-    spec = RunSpec(workload="autoenc", preset=preset, device="cpu", learn=True, data=str(tmp_path), options=options)
+    spec = RunSpec(
+        workload="autoenc", preset=preset, device="cpu", kind="training", data=str(tmp_path), options=options
+    )
     with Session(spec).setup() as session:
         assert trainer_class("autoenc")(session, None).steps_per_round == steps
 

@@ -30,7 +30,7 @@ from fathom.workloads.autoenc import Autoenc
 from fathom.workloads.deepq import Deepq
 from fathom.workloads.recipe import Quality
 
-SPEC = RunSpec(workload="autoenc", preset="tiny", device="cpu", threads=1, learn=True, rounds=4)
+SPEC = RunSpec(workload="autoenc", preset="tiny", device="cpu", threads=1, kind="training", evaluations=4)
 BLEU = Quality(metric="BLEU", unit="points", target=33.0, better="higher", protocol="")
 TINY = ["learn", "autoenc", "--preset", "tiny", "--device", "cpu"]
 
@@ -283,7 +283,7 @@ def view_of(
     return View(SPEC, quality, bar, several), bar, out, clock
 
 
-NEWS = {"round": 1, "rounds": 4, "loss": 0.5, "quality": 12.0, "items_per_s": 2000.0}
+NEWS = {"round": 1, "evaluations": 4, "loss": 0.5, "quality": 12.0, "items_per_s": 2000.0}
 
 
 def test_a_log_says_how_long_it_may_still_take(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -303,7 +303,7 @@ def test_a_log_says_how_long_it_may_still_take(monkeypatch: pytest.MonkeyPatch) 
 
 def test_of_several_runs_every_line_names_the_seed(monkeypatch: pytest.MonkeyPatch) -> None:
     view, _, out, clock = view_of(monkeypatch, shown=False, several=True)
-    view.hear({"resumed": 3, "rounds": 4})
+    view.hear({"resumed": 3, "evaluations": 4})
     clock.now += 2 * command.SAY_EVERY_S
     view.told(301, 400)
     view.hear(NEWS)

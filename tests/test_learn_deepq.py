@@ -33,9 +33,15 @@ from fathom.workloads.deepq import JUDGED, PROTOCOL, Deepq
 SHORT = {**QUICK, "game": "catch", "capacity": 80, "round_frames": 40, "target_every": 7}
 
 
-def ran(options: Mapping[str, Any], rounds: int, die_in: int | None = None, seed: int = 0) -> Learning:
+def ran(options: Mapping[str, Any], evaluations: int, die_in: int | None = None, seed: int = 0) -> Learning:
     spec = RunSpec(
-        workload="deepq", preset="tiny", device="cpu", learn=True, rounds=rounds, seed=seed, options=dict(options)
+        workload="deepq",
+        preset="tiny",
+        device="cpu",
+        kind="training",
+        evaluations=evaluations,
+        seed=seed,
+        options=dict(options),
     )
     return learnt(lessons.ran(spec, die_in))
 
@@ -56,7 +62,7 @@ def test_it_beats_random_play() -> None:
         **{"capacity": 20_000, "learning_starts": 320, "final_exploration_frame": 400, "target_every": 20},
         **{"update_frequency": 8, "round_frames": 32 * 130},  # 520 updates
     }
-    quality = ran(options, rounds=1).quality
+    quality = ran(options, evaluations=1).quality
     assert quality is not None
     assert quality > 0
 
@@ -70,10 +76,10 @@ def test_a_killed_run_goes_on_to_the_very_same_numbers(
     monkeypatch.setenv(FOLDER, str(tmp_path))
     options = {**SHORT, "adam": adam}
     with pytest.raises(Killed):
-        ran(options, rounds=4, die_in=4)  # the checkpoint is of round 3
-    resumed = ran(options, rounds=4)
+        ran(options, evaluations=4, die_in=4)  # the checkpoint is of round 3
+    resumed = ran(options, evaluations=4)
     monkeypatch.delenv(FOLDER)
-    whole = ran(options, rounds=4)
+    whole = ran(options, evaluations=4)
     assert resumed.resumed == 1
     timeless = [[replace(point, seconds=0) for point in each.curve] for each in (resumed, whole)]
     assert timeless[0] == timeless[1]

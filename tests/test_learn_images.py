@@ -58,7 +58,7 @@ def test_it_learns_classes_it_is_judged_on_by_other_pictures(name: str, monkeypa
     assert isinstance(lesson, Lesson)
     harder = dataclasses.replace(lesson, quality=dataclasses.replace(lesson.quality, target=90.1))
     monkeypatch.setattr(workload, "lesson", harder)
-    learning = learnt(ran(RunSpec(workload=name, preset="tiny", device="cpu", learn=True, rounds=6)))
+    learning = learnt(ran(RunSpec(workload=name, preset="tiny", device="cpu", kind="training", evaluations=6)))
     assert learning.reached
     assert learning.quality is not None
     assert learning.quality > 90
@@ -72,7 +72,9 @@ def test_a_killed_run_on_small_pictures_goes_on_to_the_very_same_numbers(
     options = {"classes": 3, "resident": 64, "hole": 0.25, "turn": 10.0, "colour": 0.2}
     options |= {"dropout": 0.5} if name != "residual" else {}
     data = str(write_set(tmp_path / "data"))
-    spec = RunSpec(workload=name, preset="tiny", device="cpu", learn=True, rounds=4, data=data, options=options)
+    spec = RunSpec(
+        workload=name, preset="tiny", device="cpu", kind="training", evaluations=4, data=data, options=options
+    )
     monkeypatch.setenv(FOLDER, str(tmp_path / "checkpoints"))
     monkeypatch.setattr(run, "KEEP_EVERY_S", 0.0)  # after every round
     with pytest.raises(Killed):

@@ -44,7 +44,7 @@ def write_tasks(folder: Path) -> Path:
 
 def tiny(folder: Path, **options: Any) -> RunSpec:
     data = str(write_tasks(folder))
-    return RunSpec(workload="memnet", device="cpu", threads=1, learn=True, data=data, options={**TINY, **options})
+    return RunSpec(workload="memnet", device="cpu", threads=1, kind="training", data=data, options={**TINY, **options})
 
 
 def trainer(spec: RunSpec) -> MemnetTrainer:
@@ -223,7 +223,7 @@ def test_one_task_is_not_learnt_jointly(tmp_path: Path) -> None:
 
 def test_linear_start_ends_and_the_rate_is_halved_in_time(tmp_path: Path) -> None:
     """48 epochs of eight questions, two steps each: 16 linear steps, then a halving after every ten epochs."""
-    spec = replace(tiny(tmp_path, halving=10), rounds=24)
+    spec = replace(tiny(tmp_path, halving=10), evaluations=24)
     found = trainer(spec)
     assert (found.rounds * found.steps_per_round, found.linear_steps) == (96, 16)
     rates = []
@@ -232,14 +232,14 @@ def test_linear_start_ends_and_the_rate_is_halved_in_time(tmp_path: Path) -> Non
         rates.append(found.state.optimizer.param_groups[0]["lr"])
         found._step(found.seen.drawn(2, 4))
     assert rates == [0.01] * 36 + [0.005] * 20 + [0.0025] * 20 + [0.00125] * 20
-    assert (trainer(replace(spec, rounds=6)).linear_steps) == 4, "a shorter course is the same course, faster"
+    assert (trainer(replace(spec, evaluations=6)).linear_steps) == 4, "a shorter course is the same course, faster"
 
 
 @pytest.mark.parametrize("joint", [False, True])
 def test_a_killed_run_goes_on_to_the_very_same_numbers(
     joint: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    spec = replace(tiny(tmp_path, joint=joint), rounds=6)
+    spec = replace(tiny(tmp_path, joint=joint), evaluations=6)
     monkeypatch.setenv(FOLDER, str(tmp_path / "checkpoints"))
     monkeypatch.setattr(run, "KEEP_EVERY_S", 0.0)
     with pytest.raises(Killed):
@@ -257,8 +257,10 @@ def test_learns_where_people_are(real: bool) -> None:
     """bAbI's first task, and an invented world like it: a short course of three starts suffices."""
     data = str(real_data("babi")) if real else None
     options = {"task_number": 1, "starts": 3, "learning_rate": 0.005}
-    rounds = 4 if real else 2  # there are twice as many invented questions
-    spec = RunSpec(workload="memnet", device="cpu", threads=1, learn=True, rounds=rounds, data=data, options=options)
+    evaluations = 4 if real else 2  # there are twice as many invented questions
+    spec = RunSpec(
+        workload="memnet", device="cpu", threads=1, kind="training", evaluations=evaluations, data=data, options=options
+    )
     learning = learnt(ran(spec))
     assert learning.quality is not None
     assert learning.quality < 5

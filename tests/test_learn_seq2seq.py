@@ -60,7 +60,13 @@ def test_it_learns_to_reverse_sequences_it_has_not_seen(tmp_path: Path, monkeypa
     options = {**LEARNING, "depth": 1, "batch": 64, "averaging": 0.9, "reverse_source": False}
     record = ran(
         RunSpec(
-            workload="seq2seq", preset="tiny", device="cpu", learn=True, data=str(folder), rounds=20, options=options
+            workload="seq2seq",
+            preset="tiny",
+            device="cpu",
+            kind="training",
+            data=str(folder),
+            evaluations=20,
+            options=options,
         )
     )
     scores, translations, looks = learnt(record).artifacts
@@ -76,7 +82,13 @@ def test_a_killed_run_goes_on_to_the_very_same_numbers(tmp_path: Path, monkeypat
     options = {**LEARNING, "subwords": True, "source_vocabulary": 300, "target_vocabulary": 300, "source_length": 16}
     options |= {"target_length": 16, "dropout": 0.2, "averaging": 0.99, "beam": 2, "label_smoothing": 0.1, "hidden": 16}
     spec = RunSpec(
-        workload="seq2seq", preset="tiny", device="cpu", learn=True, data=str(folder), rounds=4, options=options
+        workload="seq2seq",
+        preset="tiny",
+        device="cpu",
+        kind="training",
+        data=str(folder),
+        evaluations=4,
+        options=options,
     )
     monkeypatch.setenv(FOLDER, str(tmp_path / "checkpoints"))
     monkeypatch.setattr(run, "KEEP_EVERY_S", 0.0)
@@ -135,7 +147,7 @@ def test_the_few_shortest_go_with_those_that_are_longer(tmp_path: Path) -> None:
 @pytest.mark.parametrize("spread", [0.0, 0.5])
 def test_what_is_judged_is_the_mean_of_the_weights(spread: float) -> None:
     options = {**LEARNING, "averaging": spread, "warmup": 0}
-    spec = RunSpec(workload="seq2seq", preset="tiny", device="cpu", learn=True, options=options)
+    spec = RunSpec(workload="seq2seq", preset="tiny", device="cpu", kind="training", options=options)
     with Session(spec).setup() as session:
         trainer = trainer_class("seq2seq")(session, session.workload.synthetic(1))
         assert isinstance(trainer, TranslationTrainer)

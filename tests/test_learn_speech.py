@@ -31,8 +31,8 @@ TEN = RunSpec(
     workload="speech",
     preset="tiny",
     device="cpu",
-    learn=True,
-    rounds=100,
+    kind="training",
+    evaluations=100,
     options={**SMALL, "dropout": 0.0, "learning_rate": 3e-3},
 )
 
@@ -104,7 +104,7 @@ def test_ten_utterances_are_learnt_without_an_error(ten_utterances: None, monkey
 
 def test_a_killed_run_goes_on_to_the_very_same_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Speech, "synthetic", lambda self, seed: timit.synthetic(seed, self.sizes, items=12))
-    spec = replace(TEN, rounds=4, options={**TEN.options, **VARIED})
+    spec = replace(TEN, evaluations=4, options={**TEN.options, **VARIED})
     with pytest.raises(Killed):
         ran(spec, die_in=3)
     resumed = ran(spec)
@@ -271,7 +271,9 @@ def test_the_core_test_set_is_24_speakers_of_the_test_split(tmp_path: Path) -> N
 def test_timit_is_learnt_with_its_protocol_in_the_record(tmp_path: Path) -> None:
     options = {**TIMIT.options, "units": 8, "frames": 20, "phones": 8, "batch": 2, "stride": 1}
     record = ran(
-        RunSpec(workload="speech", device="cpu", learn=True, rounds=1, data=str(corpus(tmp_path)), options=options)
+        RunSpec(
+            workload="speech", device="cpu", kind="training", evaluations=1, data=str(corpus(tmp_path)), options=options
+        )
     )
     found = learnt(record)
     assert found.protocol.startswith(TIMIT.quality.protocol)
@@ -296,7 +298,9 @@ def test_no_test_utterance_is_passed_over(tmp_path: Path) -> None:
 def test_real_recordings_are_learnt_from(name: str, held_out: int) -> None:
     folder = real_data(name)
     options = {**Speech.taught(str(folder), {}).options, "units": 16, "frames": 400, "batch": 2}
-    record = ran(RunSpec(workload="speech", device="cpu", learn=True, rounds=2, data=str(folder), options=options))
+    record = ran(
+        RunSpec(workload="speech", device="cpu", kind="training", evaluations=2, data=str(folder), options=options)
+    )
     found = learnt(record)
     assert record.outcome == "ok"
     assert len(found.artifacts[0].rows) == held_out

@@ -9,7 +9,7 @@ from sample_records import GPU, LAPTOP, record_of
 
 from fathom.analysis.finding import Cell, Finding
 from fathom.analysis.questions import learning
-from fathom.core.record import SHARED, Artifact, Learning, Point, Record
+from fathom.core.record import Artifact, Disturbance, Learning, Point, Record
 
 PICTURE = Artifact(title="Samples", png="iVBORw0KGgo=")
 
@@ -41,7 +41,7 @@ def run_of(
     spec: Any = None,
     **own: Any,
 ) -> Record:
-    spec = {"learn": True, "data": "/somewhere/multi30k", "seed": seed, **(spec or {})}
+    spec = {"kind": "training", "data": "/somewhere/multi30k", "seed": seed, **(spec or {})}
     return record_of(name, place=place, spec=spec, **{"step_s": [], "learning": told or learnt(), **own})
 
 
@@ -172,7 +172,7 @@ def test_an_old_record_knows_the_energy_to_a_target_at_which_it_stopped() -> Non
 
 
 def test_the_outcome_says_what_befell_a_run() -> None:
-    killed = run_of(0, learnt(resumed=1), notes=[SHARED])
+    killed = run_of(0, learnt(resumed=1), disturbance=Disturbance(gpu_shared=True))
     finding = learning.analyse([killed, run_of(1, learnt([1.0], resumed=2)), run_of(2)])
     assert [row["outcome"] for row in rows(finding, 1)] == [
         "reached; went on after 1 kill; shared the GPU",
@@ -182,7 +182,7 @@ def test_the_outcome_says_what_befell_a_run() -> None:
 
 
 def test_a_shared_gpu_tells_quality_but_neither_time_nor_energy() -> None:
-    crowded = [run_of(seed, learnt(second_s=9.0), notes=["another note", SHARED]) for seed in (1, 2)]
+    crowded = [run_of(seed, learnt(second_s=9.0), disturbance=Disturbance(gpu_shared=True)) for seed in (1, 2)]
     row = lesson(run_of(0), *crowded)
     assert (row["time to target (s)"], row["whole lesson (s)"]) == (3.0, 4.0)
     assert row["reached"] == "3 of 3"
@@ -199,12 +199,12 @@ def test_the_summary_counts_lessons_and_keeps_their_names_apart() -> None:
         run_of(0, spec={"options": {"reverse": True, "beam": 5}}),
         run_of(0, learnt([1.0]), spec={"options": {"reverse": False}}),
     ]
-    longer = run_of(0, name="memnet", spec={"rounds": 9})
+    longer = run_of(0, name="memnet", spec={"evaluations": 9})
     usual = run_of(0, name="memnet")
     finding = learning.analyse([*both, longer, usual, run_of(0, learnt(target=None), name="deepq")])
     assert finding.summary == (
         "3 of 4 lessons reached their target in every run: seq2seq on multi30k (reverse, beam 5), memnet on multi30k "
-        "and memnet on multi30k (rounds 9). Not in every run: seq2seq on multi30k (reverse False), 0 of 1 runs. "
+        "and memnet on multi30k (evaluations 9). Not in every run: seq2seq on multi30k (reverse False), 0 of 1 runs. "
         "Judged without a target: deepq on multi30k."
     )
 

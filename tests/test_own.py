@@ -206,9 +206,9 @@ def gpu_trace(path: Path, **more: Any) -> Path:
 
 def test_a_trace_goes_by_its_file_and_its_own_gpu(tmp_path: Path) -> None:
     named = own.from_trace(gpu_trace(tmp_path / "mine.json", deviceProperties=[{"id": 0, "name": "NVIDIA A10"}]))
-    assert (named.spec.workload, named.place, named.device) == ("mine.json", "NVIDIA A10", "cuda")
+    assert (named.spec.workload, named.machine_label, named.device) == ("mine.json", "NVIDIA A10", "cuda")
     nameless = own.from_trace(gpu_trace(tmp_path / "other.json"))
-    assert nameless.place == "the GPU of a trace"
+    assert nameless.machine_label == "the GPU of a trace"
     (tmp_path / "again").mkdir()
     namesake = own.from_trace(gpu_trace(tmp_path / "again" / "mine.json"))
     assert namesake.spec.workload == "mine.json"

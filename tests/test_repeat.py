@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from sample_records import MACHINES, sections_of
@@ -26,14 +26,14 @@ BASE = RunSpec(workload="", preset="tiny", device="cpu")
 NAMES = ["autoenc", "memnet", "vgg", "deepq"]
 
 
-def record(spec: RunSpec, wall_s: float = 10.0, outcome: str = "ok") -> Record:
+def record(spec: RunSpec, wall_s: float = 10.0, outcome: Literal["ok", "failed"] = "ok") -> Record:
     return Record(
         spec=spec, machine=MACHINES["laptop"], device=spec.device, outcome=outcome,
         sections=sections_of(wall_s), warmup_s=[0.1] * 2, step_s=[0.1] * 10,
     )  # fmt: skip
 
 
-def kept(store: Store, specs: Iterable[RunSpec], outcome: str = "ok") -> None:
+def kept(store: Store, specs: Iterable[RunSpec], outcome: Literal["ok", "failed"] = "ok") -> None:
     for spec in specs:
         store.add(record(spec, outcome=outcome))
 
@@ -47,7 +47,9 @@ def test_all_launches_of_a_configuration_are_one_spec() -> None:
         ("vgg", "cuda:0"),
     ]
     assert len({spec.id for spec in specs}) == 4
-    assert all(spec.budget_s is None and not spec.profile for spec in specs), "RUN is a fixed number of plain steps"
+    assert all(spec.budget_s is None and spec.kind != "profiled" for spec in specs), (
+        "RUN is a fixed number of plain steps"
+    )
 
 
 def test_the_order_is_random_seeded_and_balanced() -> None:

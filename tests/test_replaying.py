@@ -50,7 +50,7 @@ def test_replayed_graphs_learn_what_single_launches_do(name: str, apart: float) 
     losses = []
     for graphs in (False, True):
         options = {**OPTIONS[name], "graphs": graphs}
-        spec = RunSpec(workload=name, preset="tiny", device="cuda", learn=True, options=options)
+        spec = RunSpec(workload=name, preset="tiny", device="cuda", kind="training", options=options)
         with Session(spec).setup() as session:
             trainer = trainer_class(name)(session, session.workload.synthetic(1))
             losses.append([float(trainer.step()) for _ in range(60)])
@@ -63,7 +63,7 @@ def test_a_replaying_learner_updates_as_the_workload_does(name: str) -> None:
     """Where nothing is recorded, its step is the plain one, bit for bit."""
     weights = []
     for plain in (True, False):
-        spec = RunSpec(workload=name, preset="tiny", device="cpu", learn=True, options=OPTIONS[name])
+        spec = RunSpec(workload=name, preset="tiny", device="cpu", kind="training", options=OPTIONS[name])
         with Session(spec).setup() as session:
             trainer = trainer_class(name)(session, session.workload.synthetic(1))
             for _ in range(3):

@@ -281,7 +281,7 @@ def test_a_long_line_as_a_table_is_some_points_from_the_first_to_the_last() -> N
     assert table.rows == [["seed 0", 1, 3], ["seed 0", 2, 4], ["target", 0, 5], ["target", 2, 5]], "no dashes"
 
 
-LEARNT = RunSpec(workload="vgg", learn=True)
+LEARNT = RunSpec(workload="vgg", kind="training")
 
 
 def test_learning_has_no_speed_of_a_step() -> None:

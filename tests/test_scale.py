@@ -18,13 +18,16 @@ from fathom.analysis.questions import cores
 from fathom.analysis.questions.cores import quotient
 from fathom.analysis.statistics import Interval
 from fathom.core.errors import BadOption
+from fathom.core.fingerprint import Machine
 from fathom.core.record import Record
 from fathom.core.spec import RunSpec
 from fathom.core.store import Store
 from fathom.experiments import scale
-from fathom.machine.host import Cpu, cpu_numbers
+from fathom.machine.host import HardwareThread, cpu_numbers
 
-TWO_NODES = [Cpu(number, core=number % 4, node=(number % 4) // 2) for number in range(8)]  # 4 cores of 2 threads
+TWO_NODES = [
+    HardwareThread(number, core=number % 4, node=(number % 4) // 2) for number in range(8)
+]  # 4 cores of 2 threads
 
 
 def test_cores_are_taken_one_thread_each_and_node_by_node() -> None:
@@ -37,11 +40,11 @@ def test_cores_are_taken_one_thread_each_and_node_by_node() -> None:
 def test_shared_cores_are_full_ones() -> None:
     assert scale.packed(TWO_NODES, 2) == (0, 4)
     assert scale.packed(TWO_NODES, 4) == (0, 1, 4, 5)
-    assert scale.packed([Cpu(0, 0, 0), Cpu(1, 1, 0)], 2) == ()
+    assert scale.packed([HardwareThread(0, 0, 0), HardwareThread(1, 1, 0)], 2) == ()
 
 
 def test_shared_cores_are_of_one_node_where_cores_are_numbered_across_nodes() -> None:
-    across = [Cpu(number, core=number % 4, node=number % 2) for number in range(8)]
+    across = [HardwareThread(number, core=number % 4, node=number % 2) for number in range(8)]
     assert scale.spread(across, 2) == (0, 2)
     assert scale.packed(across, 2) == (0, 4)
     assert scale.packed(across, 4) == (0, 2, 4, 6)
@@ -78,9 +81,10 @@ def bound(
 ) -> Record:
     numbers = numbers or list(range(count))
     steps = step_s if isinstance(step_s, list) else [step_s] * 20
-    cpu = {**MACHINES["laptop"]["cpu"], "affinity": numbers, "cores": sorted({n % 4 for n in numbers}), "nodes": [0]}
+    cores = sorted({number % 4 for number in numbers})
+    cpu = replace(MACHINES["laptop"].cpu, affinity=numbers, cores=cores, nodes=[0])
     spec = {"cores": tuple(numbers), "threads": threads, "device": "cpu"}
-    fields: dict[str, Any] = {"machine": {"cpu": cpu, "gpus": []}, "step_s": steps, "warmup_s": [], **changes}
+    fields: dict[str, Any] = {"machine": Machine(cpu=cpu), "step_s": steps, "warmup_s": [], **changes}
     return record_of("vgg", spec=spec, **fields)
 
 

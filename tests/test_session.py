@@ -135,7 +135,7 @@ def test_inference_that_gives_no_number_is_a_failed_run(
 
 
 def test_a_life_whose_loss_is_no_number_is_a_failed_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    spec = replace(TINY, life=True)
+    spec = replace(TINY, kind="program")
     assert measure(spec).outcome == "ok"
     loss, calls = Autoenc.loss, count()
 

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from fathom.core.errors import BadOption, DataError, UnknownName
+from fathom.core.fingerprint import Cpu, Machine
 from fathom.core.record import ApiCall, GpuTime, Kernel, OpRow, Profile, Record, Sections
 from fathom.core.spec import RunSpec
 from fathom.core.store import Store, read
@@ -35,14 +36,14 @@ def sample(**changes: object) -> Record:
     )  # fmt: skip
     record = Record(
         spec=RunSpec(workload="autoenc", options={"latent": 3}),
-        machine={"cpu": {"name": "a CPU", "affinity": [0, 1], "logical_cores": 2}, "gpus": []},
+        machine=Machine(cpu=Cpu(name="a CPU", affinity=[0, 1], logical_cores=2)),
         device="cpu",
         outcome="ok",
         sections=Sections(init_s=1.0, wall_s=2.0),
         step_s=[0.1, 0.2],
         losses=[3.0, 2.0],
         profile=profile,
-        life=gpu,
+        program=gpu,
     )
     return replace(record, **changes)  # type: ignore[arg-type]
 
@@ -51,7 +52,7 @@ def test_a_record_comes_back_as_it_was(tmp_path: Path) -> None:
     record = sample()
     Store(tmp_path).add(record)
     assert list(Store(tmp_path).records()) == [record]
-    assert record.place == "a CPU, 2 cores"
+    assert record.machine_label == "a CPU, 2 cores"
     assert record.profile is not None
     assert record.profile.slowdown == pytest.approx(2.0)
 
@@ -152,7 +153,7 @@ def test_a_field_that_holds_the_wrong_thing_is_harmless_or_named(tmp_path: Path,
     records = list(store.records())
     assert len(records) + len(store.unreadable()) == 1 + len(WRONG)
     for record in records:
-        assert record.place
+        assert record.machine_label
         assert record.spec.id
         assert all(math.isfinite(value) for value in [*record.step_s, *record.warmup_s, record.items_per_step or 0])
 
@@ -187,8 +188,10 @@ def test_a_file_that_may_not_be_looked_at_is_told(tmp_path: Path, monkeypatch: p
 
 def test_a_record_of_the_older_schema_is_read(tmp_path: Path) -> None:
     document = sample().to_json()
-    del document["life"], document["profile"]["gpu"], document["sections"]["context_s"]
-    del document["spec"]["cores"], document["spec"]["life"]
+    for name in ("program", "item", "gpu_uuid", "disturbance"):
+        del document[name]
+    del document["profile"]["gpu"], document["sections"]["context_s"]
+    del document["spec"]["cores"], document["spec"]["kind"], document["spec"]["engine"]
     for kernel in document["profile"]["kernels"]:
         del kernel["op"], kernel["type"]
     (tmp_path / "older.json").write_text(json.dumps({**document, "schema": 1}))
@@ -197,7 +200,7 @@ def test_a_record_of_the_older_schema_is_read(tmp_path: Path) -> None:
     assert found.profile is not None
     assert before is not None
     assert found.profile.rows == before.rows
-    assert (found.life, found.profile.gpu, found.profile.kernels[0].op) == (None, None, "")
+    assert (found.program, found.profile.gpu, found.profile.kernels[0].op) == (None, None, "")
     assert found.spec.id == sample().spec.id, "a new field with its default leaves the id of an old spec as it was"
 
 

@@ -15,11 +15,12 @@ import time
 from collections.abc import Callable
 
 from fathom.core.events import Progress
+from fathom.core.fingerprint import Cpu, Machine
 from fathom.core.record import Record
 from fathom.core.spec import RunSpec
 
 SLEEPER = "import signal, time; [signal.signal(n, signal.SIG_IGN) for n in (1, 2, 15)]; time.sleep(600)"
-MACHINE = {"cpu": {"name": "a CPU", "affinity": [0], "logical_cores": 1}, "gpus": []}
+MACHINE = Machine(cpu=Cpu(name="a CPU", affinity=[0], logical_cores=1))
 
 
 def measured(spec: RunSpec, progress: Progress) -> Record:

@@ -142,7 +142,10 @@ def _groups(records: Iterable[Record]) -> dict[Key, Runs]:
         key = configuration(record).id, _kind(record)
         if record.outcome == "ok" and record.step_s:
             groups[key].good.append(record)
-        elif record.outcome != "ok" and not (record.spec.learn or record.spec.life):  # those have no steps to compare
+        elif record.outcome != "ok" and record.spec.kind not in (
+            "program",
+            "training",
+        ):
             groups[key].failed.append(record)
     return groups
 

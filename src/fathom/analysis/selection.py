@@ -87,7 +87,7 @@ def select(records: Sequence[Record], *, profiled: bool, phases: Sequence[str] =
 def usable(records: Sequence[Record], profiled: bool, phases: Sequence[str]) -> tuple[list[Record], list[str]]:
     """The runs that can answer a question about whole machines, and notes on the others."""
     # a life run has no steps of its own, and a run on some of the cores belongs to the question about cores
-    records = [record for record in records if not (record.spec.life or record.spec.learn or record.spec.cores)]
+    records = [record for record in records if not (record.spec.kind in ("program", "training") or record.spec.cores)]
     failed = [record for record in records if record.outcome != "ok"]
     sound = [record for record in records if record.outcome == "ok"]
     asked = [record for record in sound if record.spec.phase in phases]
@@ -113,7 +113,7 @@ def counted(names: Iterable[str]) -> str:
 def where(record: Record) -> str:
     """The place, and the precision where it is not the default one: the same GPU in bf16 is another machine."""
     precision = record.spec.precision
-    return record.place if precision == "fp32" else f"{record.place}, {precision}"
+    return record.machine_label if precision == "fp32" else f"{record.machine_label}, {precision}"
 
 
 def on_cpu(record: Record) -> bool:
@@ -122,7 +122,7 @@ def on_cpu(record: Record) -> bool:
 
 def configuration(record: Record) -> RunSpec:
     """The spec without what may differ between repetitions of one measurement."""
-    return dataclasses.replace(record.spec, seed=0, warmup=0, steps=1, budget_s=None, profile=False, device="auto")
+    return dataclasses.replace(record.spec, seed=0, warmup=0, steps=1, budget_s=None, kind="timed", device="auto")
 
 
 def completeness(record: Record) -> tuple[float | str, ...]:
@@ -196,4 +196,4 @@ def _described(record: Record) -> str:
 def last_attempts(records: Iterable[Record]) -> list[Record]:
     """One record for each spec and place: the last that went well, or else the last. A failure before is no result."""
     ordered = sorted(records, key=lambda record: (record.outcome == "ok", record.started))
-    return list({(record.spec.id, record.place): record for record in ordered}.values())
+    return list({(record.spec.id, record.machine_label): record for record in ordered}.values())

@@ -5,18 +5,17 @@ from __future__ import annotations
 import dataclasses
 import statistics
 import uuid
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
 from fathom.core.errors import DataError, FathomError
+from fathom.core.fingerprint import Machine
 from fathom.core.spec import RunSpec
 
-SCHEMA = 2
-SHARED = "other programs were on the GPU: its time was not this run's alone, and the energy is that of all of them"
+SCHEMA = 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,9 +73,9 @@ class ApiCall:
 
 @dataclass(frozen=True, kw_only=True)
 class GpuTime:
-    """How host and GPU kept each other busy, in one step or over the life of a program."""
+    """How host and GPU kept each other busy, in one step or over a whole program."""
 
-    span_s: float  # of the step or the life; the rest are parts of it
+    span_s: float  # of the step or the program; the rest are parts of it
     kernel_s: float  # sums over kernels: two at once count twice
     memcpy_s: float
     memset_s: float
@@ -90,10 +89,6 @@ class GpuTime:
     @property
     def api_s(self) -> float:
         return sum(call.cpu_s for call in self.api)
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> GpuTime:
-        return cls(**{**data, "api": [ApiCall(**call) for call in data["api"]]})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,27 +118,10 @@ class Profile:
         """The time that counts: the device's where there is one, else the CPU's."""
         return row.cpu_s if row.device_s is None else row.device_s
 
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Profile:
-        columns = data["rows"]["columns"]
-        rows = [OpRow(**dict(zip(columns, values, strict=True))) for values in data["rows"]["values"]]
-        kernels = [Kernel(**kernel) for kernel in data["kernels"]]
-        gpu = GpuTime.from_json(data["gpu"]) if data.get("gpu") else None
-        return cls(**{**data, "rows": rows, "kernels": kernels, "gpu": gpu})
-
-    def to_json(self) -> dict[str, Any]:
-        """Rows as a table: a profile has thousands, and their column names need saying once."""
-        columns = [entry.name for entry in dataclasses.fields(OpRow)]
-        values = [[getattr(row, name) for name in columns] for row in self.rows]
-        plain = {entry.name: getattr(self, entry.name) for entry in dataclasses.fields(self)}
-        kernels = [dataclasses.asdict(kernel) for kernel in self.kernels]
-        gpu = dataclasses.asdict(self.gpu) if self.gpu else None
-        return {**plain, "rows": {"columns": columns, "values": values}, "kernels": kernels, "gpu": gpu}
-
 
 @dataclass(frozen=True, kw_only=True)
 class Artifact:
-    """Something to look at of a network that has learnt: a table, or a picture as PNG in base 64."""
+    """Something to look at of a trained network: a table, or an image as PNG in base 64."""
 
     title: str
     columns: list[str] = field(default_factory=list)
@@ -153,48 +131,52 @@ class Artifact:
 
 @dataclass(frozen=True, kw_only=True)
 class Point:
-    """Where a run of learning stood after a round."""
+    """Where a training run stood at an evaluation."""
 
     items: int  # trained on so far
-    seconds: float  # since the first step, looks at held-out data included
-    loss: float  # the round's mean
+    seconds: float  # since the first step, evaluations included
+    loss: float  # the mean since the evaluation before
     quality: float
-    energy_j: float | None = None  # spent so far; None where nobody counts
+    energy_j: float | None = None  # spent so far; None where it is not metered
 
 
 @dataclass(frozen=True, kw_only=True)
 class Learning:
-    """What came of training to a target, and what it took."""
+    """What came of training to a target quality, and what it took."""
 
     metric: str
     unit: str
-    target: float | None  # None where nobody has said what would be good
+    target: float | None  # None where no target is known
     better: str  # higher or lower
-    protocol: str
-    quality: float | None  # after the last round
+    protocol: str  # on what data, counted how, evaluated when: for people
+    quality: float | None  # at the last evaluation
     reached: bool | None  # by that quality; None without a target
-    seconds: float  # of all rounds, as are items and energy
+    seconds: float  # of the whole run, as are items and energy
     items: int
     energy_j: float | None
     metered: str | None  # what counted the energy
     curve: list[Point]
-    resumed: int = 0  # how often it went on after a kill
+    data: str = "synthetic data"  # what it learnt from: a data set's folder, a game, or synthetic data
+    split: str = "test"  # the split that quality was evaluated on
+    departures: list[str] = field(default_factory=list)  # settings that differ from the default training recipe
+    recipe: str | None = None  # the id of the recipe's fields; None in records that have none
+    resumed: int = 0  # how often it was resumed after a kill
     artifacts: list[Artifact] = field(default_factory=list)
 
     @property
     def to_target(self) -> Point | None:
-        """Where it stood when it first reached the target: what that took. A protocol may have it go on from there."""
+        """The first evaluation that reached the target: what that took. A recipe may go on from there."""
         target, sign = self.target, 1 if self.better == "higher" else -1
         if target is None:
             return None
         return next((point for point in self.curve if sign * point.quality >= sign * target), None)
 
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Learning:
-        curve = [Point(**point) for point in data["curve"]]
-        kept = {key: value for key, value in data.items() if key != "exhibits"}
-        shown = data.get("artifacts", data.get("exhibits", []))
-        return cls(**{**kept, "curve": curve, "artifacts": [Artifact(**each) for each in shown]})
+
+@dataclass(frozen=True, kw_only=True)
+class Disturbance:
+    """What else ran on the machine meanwhile; None is not looked at."""
+
+    gpu_shared: bool | None = None  # other programs were seen on the GPU: time and energy are not this run's alone
 
 
 def moment() -> str:
@@ -205,76 +187,73 @@ def moment() -> str:
 @dataclass(frozen=True, kw_only=True)
 class Record:
     spec: RunSpec
-    machine: Mapping[str, Any]
+    machine: Machine
     device: str  # what the spec's device came to
-    outcome: str  # "ok" or "failed"
+    outcome: Literal["ok", "failed"]
     reason: str | None = None  # why it failed
+    gpu_uuid: str | None = None  # which of the machine's GPUs it ran on
     sections: Sections = field(default_factory=Sections)
     warmup_s: list[float] = field(default_factory=list)
     step_s: list[float] = field(default_factory=list)
     losses: list[float] = field(default_factory=list)
     answers: list[str] = field(default_factory=list)  # of inference, the first few
+    item: str | None = None  # what one item is in this phase: "image", "transition", ...
     items_per_step: int | None = None
     parameters: int | None = None
     peak_host_bytes: int | None = None
     peak_device_bytes: int | None = None
     profile: Profile | None = None
     learning: Learning | None = None
-    life: GpuTime | None = None  # of a life run: all of the program after its context stood
-    notes: list[str] = field(default_factory=list)
+    program: GpuTime | None = None  # of a program run: all of the program after its context stood
+    disturbance: Disturbance = field(default_factory=Disturbance)
+    notes: list[str] = field(default_factory=list)  # for people: nothing is decided by their words
     started: str = field(default_factory=moment)
     id: str = field(default_factory=lambda: uuid.uuid4().hex[:12])
     schema: int = SCHEMA
 
     @property
-    def place(self) -> str:
-        """What it ran on, in words: records of several machines stand side by side under these."""
-        if self.device.startswith("cuda") and self.machine.get("gpus"):
-            return str(self.machine["gpus"][0]["name"])
-        cpu = self.machine["cpu"]
-        cores = len(cpu["affinity"] or []) or cpu["logical_cores"]
-        return f"{cpu['name']}, {cores} core{'' if cores == 1 else 's'}"
+    def machine_label(self) -> str:
+        """The processor it ran on: records of several machines stand side by side under these."""
+        gpu = self.machine.gpu(self.gpu_uuid, self.device) if self.device.startswith("cuda") else None
+        if gpu is not None:
+            return str(gpu.name)
+        cores = self.machine.cpu.usable
+        return f"{self.machine.cpu.name}, {cores} core{'' if cores == 1 else 's'}"
 
     def to_json(self) -> dict[str, Any]:
-        plain = {entry.name: getattr(self, entry.name) for entry in dataclasses.fields(self)}
-        return {
-            **plain,
-            "spec": self.spec.to_json(),
-            "sections": dataclasses.asdict(self.sections),
-            "profile": self.profile.to_json() if self.profile else None,
-            "learning": dataclasses.asdict(self.learning) if self.learning else None,
-            "life": dataclasses.asdict(self.life) if self.life else None,
-        }
+        """Plain data; op rows as a table, as a profile has thousands and their column names need saying once."""
+        document: dict[str, Any] = msgspec.to_builtins(self)
+        if self.profile:
+            columns = [entry.name for entry in dataclasses.fields(OpRow)]
+            values = [[getattr(row, name) for name in columns] for row in self.profile.rows]
+            document["profile"]["rows"] = {"columns": columns, "values": values}
+        return document
 
     @classmethod
     def from_json(cls, data: Any, origin: str = "record") -> Record:
-        """A record read back; anything else is refused with its origin, so that a folder can hold unreadable."""
+        """A record read back; anything else is refused with its origin, so that a folder can hold other files."""
         if not isinstance(data, dict) or not {"schema", "spec", "outcome"} <= data.keys():
             raise DataError(f"{origin}: not a Fathom record")
-        if data["schema"] not in (1, SCHEMA):
+        if type(data["schema"]) is not int or data["schema"] not in (*_UPGRADES, SCHEMA):
             raise DataError(f"{origin}: schema {data['schema']}, this Fathom reads schemas 1 to {SCHEMA}")
         try:
-            if data["schema"] == 1:
-                data = _from_schema_1(data)
-            parts = {
-                "spec": RunSpec.from_json(data["spec"]),
-                "sections": Sections(**data.get("sections", {})),
-                "profile": Profile.from_json(data["profile"]) if data.get("profile") else None,
-                "learning": Learning.from_json(data["learning"]) if data.get("learning") else None,
-                "life": GpuTime.from_json(data["life"]) if data.get("life") else None,
-            }
-            record = cls(**{**data, **parts})
-            _check(record)
-            return record
+            while data["schema"] != SCHEMA:
+                data = _UPGRADES[data["schema"]](data)
+            if unknown := data.keys() - cls.__dataclass_fields__.keys():
+                raise TypeError(f"unknown field {min(unknown)}")
+            return msgspec.convert(_with_op_rows(data), cls)
         except (TypeError, KeyError, ValueError, AttributeError, msgspec.MsgspecError, FathomError) as error:
             raise DataError(f"{origin}: not a Fathom record: {error}") from None
 
 
-def _check(record: Record) -> None:
-    """A problem's file may have the right names with the wrong things: better told here than met in a report."""
-    msgspec.convert(msgspec.to_builtins(record), Record)
-    if not record.place:  # raises by itself where the machine is none
-        raise TypeError("machine has no name")
+def _with_op_rows(data: dict[str, Any]) -> dict[str, Any]:
+    """The table of op rows as the list of them."""
+    profile = data.get("profile")
+    if not profile:
+        return data
+    columns = profile["rows"]["columns"]
+    rows = [dict(zip(columns, values, strict=True)) for values in profile["rows"]["values"]]
+    return {**data, "profile": {**profile, "rows": rows}}
 
 
 def _from_schema_1(data: dict[str, Any]) -> dict[str, Any]:
@@ -282,4 +261,38 @@ def _from_schema_1(data: dict[str, Any]) -> dict[str, Any]:
     profile = data.get("profile")
     if profile:
         profile = {**profile, "kernels": [{"op": "", "type": "", **kernel} for kernel in profile["kernels"]]}
-    return {**data, "schema": SCHEMA, "profile": profile}
+    return {**data, "schema": 2, "profile": profile}
+
+
+_SHARED = "other programs were on the GPU"  # how a note of schema 2 began that is a field now
+_DEPARTURES = "; not as in the lesson: "  # what followed this in a protocol of schema 2 is a field now
+_ITEMS = {("deepq", "infer"): "action", ("deepq", "train"): "transition"}
+
+
+def _from_schema_2(data: dict[str, Any]) -> dict[str, Any]:
+    """Schema 2 had facts in words: a note said that a GPU was shared, a protocol how a run departed from its recipe."""
+    spec = RunSpec.from_json(data["spec"])
+    learning = data.get("learning")
+    if learning:
+        protocol, _, departures = learning["protocol"].partition(_DEPARTURES)
+        folder = spec.data.rpartition("/")[2] if spec.data else None
+        learning = {key: value for key, value in learning.items() if key != "exhibits"} | {
+            "protocol": protocol,
+            "departures": departures.split(", ") if departures else [],
+            "data": folder or spec.options.get("game", "synthetic data"),
+            "split": "validation" if spec.options.get("judged_on") == "valid" else "test",
+            "artifacts": learning.get("exhibits", []),
+        }
+    shared = any(note.startswith(_SHARED) for note in data.get("notes", []))
+    changed = {
+        "schema": 3,
+        "spec": spec.to_json(),
+        "learning": learning,
+        "program": data.get("life"),
+        "item": _ITEMS.get((spec.workload, spec.phase)),
+        "disturbance": {"gpu_shared": True if shared else None},
+    }
+    return {key: value for key, value in data.items() if key != "life"} | changed
+
+
+_UPGRADES = {1: _from_schema_1, 2: _from_schema_2}

@@ -15,75 +15,137 @@ from fathom.core.errors import BadOption, UnknownName
 
 PHASES = ("train", "infer")
 PRECISIONS = ("fp32", "tf32", "bf16")
+KINDS = {  # what is measured -> the fields that say how long; the others keep their defaults
+    "timed": ("warmup", "steps", "budget_s"),
+    "profiled": ("warmup", "steps", "budget_s"),  # a timed pass, and a profiled one after it
+    "program": ("warmup", "steps"),  # on a GPU: a trace of the whole program, context to last step
+    "training": ("evaluations",),  # to the target quality of the workload's recipe
+}
 LARGEST_SEED = 2**62  # every generator takes those below
+
+_SWITCHES = {"profile": "profiled", "learn": "training", "life": "program"}  # what kinds were called up to schema 2
+_RENAMED = {"rounds": "evaluations"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunSpec:
-    """One run of one workload. None leaves a choice to the preset or to the machine."""
+    """One run of one workload. None leaves a choice to the preset or to the machine.
+
+    Equal work has an equal id: what can be written in two ways is kept in one.
+
+        RunSpec(workload="autoenc", options={"batch": 4}) == RunSpec(workload="autoenc", batch=4)
+    """
 
     workload: str
     phase: str = "train"
+    kind: str = "timed"
     preset: str = "small"
     device: str = "auto"
     precision: str = "fp32"
+    engine: str = "eager"
     batch: int | None = None
     threads: int | None = None
     cores: tuple[int, ...] | None = None  # the worker is bound to these, by the system's numbers; None binds nothing
     warmup: int = 2
     steps: int = 10  # at most, where there is a budget
     budget_s: float | None = None  # stop earlier: when the median is known to 1 %, or this much time is spent
-    profile: bool = False  # a profiled pass after the timed one
-    learn: bool = False  # train to the workload's target instead of timing steps
-    rounds: int | None = None  # of learning, at most; None is as its lesson says
-    life: bool = False  # on a GPU: trace the whole program, context to last step, instead of timing steps
+    evaluations: int | None = None  # of training, at most; None is as the recipe says
     data: str | None = None  # a folder of real data; None is synthetic
     seed: int = 0
     options: Mapping[str, Any] = field(default_factory=dict)  # fields of the workload, changed
 
     def __post_init__(self) -> None:
-        if self.phase not in PHASES:
-            raise UnknownName.among("phase", self.phase, PHASES)
-        if self.precision not in PRECISIONS:
-            raise UnknownName.among("precision", self.precision, PRECISIONS)
-        for name, least in (("batch", 1), ("threads", 1), ("rounds", 1), ("warmup", 0), ("steps", 1), ("seed", 0)):
+        self._normalise()
+        for name, known in (("phase", PHASES), ("precision", PRECISIONS), ("kind", tuple(KINDS))):
+            if getattr(self, name) not in known:
+                raise UnknownName.among(f"{name} of a run" if name == "kind" else name, getattr(self, name), known)
+        self._check_numbers()
+        if self.kind == "training" and self.phase != "train":
+            raise BadOption(f"a training run has phase train, not {self.phase}")
+        for name in {name for lengths in KINDS.values() for name in lengths} - {*KINDS[self.kind]}:
+            if getattr(self, name) != _DEFAULTS[name]:
+                raise BadOption(f"{name} does not apply to a {self.kind} run")
+
+    def _normalise(self) -> None:
+        options = dict(self.options)
+        batch = options.pop("batch", self.batch)
+        if self.batch is not None and batch != self.batch:
+            raise BadOption(f"batch is given twice: {self.batch} and {batch}")
+        changes: dict[str, Any] = {"batch": batch, "options": options}
+        if self.data:
+            changes["data"] = os.path.normpath(self.data)  # "mnist/" is no other run than "mnist"
+        if self.budget_s is not None:
+            changes["budget_s"] = float(self.budget_s)
+        if self.cores is not None:
+            changes["cores"] = tuple(self.cores)  # JSON has only lists
+        if self.device.startswith("cpu:"):
+            changes["device"] = "cpu"  # torch takes any index for the one CPU
+        elif self.device in ("cuda", "mps", "xpu"):
+            changes["device"] = f"{self.device}:0"
+        for name, value in changes.items():
+            object.__setattr__(self, name, value)
+
+    def _check_numbers(self) -> None:
+        least = {"batch": 1, "threads": 1, "evaluations": 1, "warmup": 0, "steps": 1, "seed": 0}
+        for name, smallest in least.items():
             value = getattr(self, name)
-            if value is not None and value < least:
-                raise BadOption(f"{name} must be at least {least}, not {value}")
+            if value is not None and type(value) is not int:
+                raise BadOption(f"{name} must be a whole number, not {value!r}")
+            if value is not None and value < smallest:
+                raise BadOption(f"{name} must be at least {smallest}, not {value}")
         if self.seed >= LARGEST_SEED:
             raise BadOption(f"seed must be below {LARGEST_SEED}, not {self.seed}")
         if self.budget_s is not None and not 0 < self.budget_s < math.inf:
             raise BadOption(f"a budget must be some seconds, not {self.budget_s}")
-        if self.data:
-            object.__setattr__(self, "data", os.path.normpath(self.data))  # "mnist/" is no other run than "mnist"
-        if self.cores is not None:
-            object.__setattr__(self, "cores", tuple(self.cores))  # JSON has lists alone
-            if not self.cores or min(self.cores) < 0:
-                raise BadOption("cores must be numbers of this machine's cores, such as 0,1")
+        if self.cores is not None and (not self.cores or min(self.cores) < 0):
+            raise BadOption("cores must be numbers of this machine's cores, such as 0,1")
 
     def to_json(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> RunSpec:
-        known = {entry.name for entry in dataclasses.fields(cls)}
-        for name in data:
-            if name not in known:
-                raise UnknownName.among("field of a run", name, known)
-        return cls(**data)
+        """Also from the fields that a spec had up to schema 2: three switches in place of the kind."""
+        fields = {_RENAMED.get(name, name): value for name, value in data.items() if name not in _SWITCHES}
+        for switch, kind in _SWITCHES.items():
+            if data.get(switch):
+                if fields.get("kind", kind) != kind:
+                    raise BadOption(f"one run cannot be both {fields['kind']} and {kind}")
+                fields["kind"] = kind
+        for name in fields:
+            if name not in cls.__dataclass_fields__:
+                raise UnknownName.among("field of a run", name, cls.__dataclass_fields__)
+        return cls(**fields)
 
-    def said(self) -> dict[str, Any]:
-        """Only what differs from the defaults: a Fathom that does not know a field understands a spec without it."""
-        defaults = {entry.name: entry.default for entry in dataclasses.fields(self)}
-        return {name: value for name, value in self.to_json().items() if value != defaults[name] and value != {}}
+    def non_defaults(self) -> dict[str, Any]:
+        """Only what differs from the defaults, in words that every version of Fathom understands.
+
+        A worker of another checkout is started with these: it need not know the fields that are left out.
+        """
+        said = {name: value for name, value in self.to_json().items() if value != _DEFAULTS[name] and value != {}}
+        switch = {kind: name for name, kind in _SWITCHES.items()}.get(said.pop("kind", ""))
+        old = {new: name for name, new in _RENAMED.items()}
+        return {old.get(name, name): value for name, value in said.items()} | ({switch: True} if switch else {})
 
     @property
     def id(self) -> str:
-        """Twelve hex digits that are the same for equal specs, on every machine.
+        """Twelve hex digits that are the same for equal work, on every machine.
 
-        They are of what is said alone, so that a field added later leaves the old ids as they were.
+        They are of what is not left at its default, so that a field added later leaves the old ids as they were.
         """
-        return hashlib.sha256(json.dumps(self.said(), sort_keys=True).encode()).hexdigest()[:12]
+        said = self.non_defaults()
+        if "options" in said:  # a value may be typed as 1 or as 1.0
+            said["options"] = {name: _whole(value) for name, value in said["options"].items()}
+        return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()[:12]
+
+
+_DEFAULTS = {
+    entry.name: None if entry.default is dataclasses.MISSING else entry.default for entry in dataclasses.fields(RunSpec)
+}
+
+
+def _whole(value: Any) -> Any:
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def read_value(text: str) -> Any:

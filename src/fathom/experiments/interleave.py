@@ -92,7 +92,7 @@ def turns(specs: Sequence[RunSpec], rounds: int, seed: int = 0) -> list[Turn]:
         for spec in chance.sample(specs, len(specs)):
             first = 1 - begins[spec.id] if number % 2 else chance.randrange(2)
             begins[spec.id] = first
-            launched = replace(spec, profile=number == 0)
+            launched = replace(spec, kind="timed" if number else "profiled")
             order += [Turn(launched, first), Turn(launched, 1 - first)]
     return order
 

@@ -109,7 +109,7 @@ class _Worker:
         self._printed = b""
         self._mark = uuid.uuid4().hex
         self._pipe, writer = os.pipe()
-        arguments = [str(writer), str(os.getpid()), json.dumps(spec.said())]
+        arguments = [str(writer), str(os.getpid()), json.dumps(spec.non_defaults())]
         try:
             self._process = subprocess.Popen(
                 [python, "-m", "fathom.worker", *arguments],

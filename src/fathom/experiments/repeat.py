@@ -22,7 +22,7 @@ def plan(base: RunSpec, names: Sequence[str], devices: Sequence[str]) -> list[Ru
 
 def lives(specs: Sequence[RunSpec]) -> list[RunSpec]:
     """One more launch of each that uses a GPU, to be traced from its context to its last step."""
-    return [replace(spec, life=True) for spec in specs if spec.device != "cpu"]
+    return [replace(spec, kind="program") for spec in specs if spec.device != "cpu"]
 
 
 def order(specs: Sequence[RunSpec], rounds: int, seed: int) -> list[RunSpec]:

@@ -13,7 +13,7 @@ from dataclasses import replace
 from fathom.core.errors import BadOption
 from fathom.core.spec import RunSpec
 from fathom.experiments.study import powers_of_two
-from fathom.machine.host import Cpu, topology
+from fathom.machine.host import HardwareThread, topology
 
 
 def plan(base: RunSpec, names: Sequence[str], counts: Sequence[int] | None) -> list[RunSpec]:
@@ -37,7 +37,7 @@ def plan(base: RunSpec, names: Sequence[str], counts: Sequence[int] | None) -> l
     return list({spec.id: spec for spec in specs}.values())
 
 
-def spread(here: Sequence[Cpu], count: int) -> tuple[int, ...]:
+def spread(here: Sequence[HardwareThread], count: int) -> tuple[int, ...]:
     """So many hardware threads, each on a core of its own as far as there are cores, node by node."""
     nth: dict[int, int] = {}
     ranked = []
@@ -47,7 +47,7 @@ def spread(here: Sequence[Cpu], count: int) -> tuple[int, ...]:
     return tuple(sorted(number for *_, number in sorted(ranked)[:count]))
 
 
-def packed(here: Sequence[Cpu], count: int) -> tuple[int, ...]:
+def packed(here: Sequence[HardwareThread], count: int) -> tuple[int, ...]:
     """So many hardware threads on half as many cores, two on each, node by node; none where cores have one each."""
     shared: dict[tuple[int, int], list[int]] = {}
     for cpu in here:

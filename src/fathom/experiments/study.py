@@ -39,7 +39,7 @@ def plan(names: Sequence[str], preset: str, devices: Sequence[str]) -> list[RunS
             device=device,
             steps=STEPS,
             budget_s=BUDGET_S / len(devices),
-            profile=True,
+            kind="profiled",
         )
         specs += [replace(base, workload=name, phase=phase) for name in chosen for phase in PHASES]
         if device == "cpu":

@@ -96,7 +96,7 @@ def work(pipe: int, spec: RunSpec) -> None:
 
 
 def _done(spec: RunSpec, progress: Progress, hear: Hear) -> Record:
-    if spec.learn:
+    if spec.kind == "training":
         from fathom.training.run import learned  # here, as it loads torch
 
         return learned(spec, progress, hear)

@@ -4,31 +4,54 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import subprocess
+import sys
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import psutil
 
+from fathom.core.fingerprint import Cpu, Gpu, Machine
+
 if TYPE_CHECKING:
     import torch
 
 LIBRARIES = ("torch", "numpy", "pillow", "ale-py", "gymnasium")
+VARIABLES = (
+    "OMP_",
+    "KMP_",
+    "MKL_",
+    "GOMP_",
+    "OPENBLAS_",
+    "CUDA_",
+    "CUBLAS_",
+    "NVIDIA_TF32_OVERRIDE",
+    "PYTORCH_",
+    "TORCH_",
+)
+"""Environment variables that begin like this change how fast a program runs."""
 
 
-def fingerprint(device: torch.device | None = None) -> dict[str, Any]:
+def fingerprint(device: torch.device | None = None) -> Machine:
     """What a record must carry so that its numbers can be understood later, elsewhere."""
-    return {
-        "cpu": cpu(),
-        "memory_bytes": psutil.virtual_memory().total,
-        "gpus": gpus() if device is None or device.type == "cuda" else [],
-        "system": f"{platform.system()} {platform.release()} {platform.machine()}",
-        "python": platform.python_version(),
-        "libraries": libraries(),
-        "commit": commit(),
-    }
+    return Machine(
+        cpu=cpu(),
+        memory_bytes=psutil.virtual_memory().total,
+        gpus=gpus() if device is None or device.type == "cuda" else [],
+        system=f"{platform.system()} {platform.release()} {platform.machine()}",
+        container=_container(),
+        boot_time=datetime.fromtimestamp(psutil.boot_time(), UTC).isoformat(timespec="seconds"),
+        python=platform.python_version(),
+        libraries=libraries(),
+        blas=_blas(),
+        cudnn=_cudnn(),
+        environment={name: value for name, value in sorted(os.environ.items()) if name.startswith(VARIABLES)},
+        commit=commit(),
+    )
 
 
 def affinity() -> list[int] | None:
@@ -37,7 +60,7 @@ def affinity() -> list[int] | None:
 
 
 @dataclass(frozen=True)
-class Cpu:
+class HardwareThread:
     """One hardware thread, as the system numbers it."""
 
     number: int
@@ -45,14 +68,14 @@ class Cpu:
     node: int  # of memory
 
 
-def topology() -> list[Cpu]:
+def topology() -> list[HardwareThread]:
     """The hardware threads this process may use, with their cores and memory nodes; each its own where unknown."""
     numbers = affinity() or list(range(os.cpu_count() or 1))
     nodes = {number: node for node, members in _memory_nodes().items() for number in members}
     found = []
     for number in numbers:
         told = _first_line(f"/sys/devices/system/cpu/cpu{number}/topology/thread_siblings_list")
-        found.append(Cpu(number, min(cpu_numbers(told)) if told else number, nodes.get(number, 0)))
+        found.append(HardwareThread(number, min(cpu_numbers(told)) if told else number, nodes.get(number, 0)))
     return found
 
 
@@ -69,22 +92,52 @@ def usable_cores() -> int:
     return len(affinity() or []) or os.cpu_count() or 1
 
 
-def cpu() -> dict[str, Any]:
-    return {
-        "name": _cpu_name(),
-        "logical_cores": psutil.cpu_count(),
-        "physical_cores": psutil.cpu_count(logical=False),
-        "affinity": affinity(),
-        "cores": sorted({cpu.core for cpu in topology()}),
-        "nodes": sorted({cpu.node for cpu in topology()}),
-        "threads": _torch_threads(),
-        "governor": _first_line("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
-        "smt": _first_line("/sys/devices/system/cpu/smt/control"),
-        "clock_mhz": frequency.current if (frequency := _frequency()) else None,
-    }
+def cpu() -> Cpu:
+    here, threads = topology(), _torch_threads()
+    return Cpu(
+        name=_cpu_name(),
+        logical_cores=psutil.cpu_count(),
+        physical_cores=psutil.cpu_count(logical=False),
+        affinity=affinity(),
+        cores=sorted({each.core for each in here}),
+        nodes=sorted({each.node for each in here}),
+        threads=threads and threads[0],
+        interop_threads=threads and threads[1],
+        quota_cores=quota_cores(),
+        governor=_first_line("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
+        smt=_first_line("/sys/devices/system/cpu/smt/control"),
+        clock_mhz=frequency.current if (frequency := _frequency()) else None,
+        microcode=_microcode(),
+        load_average=list(os.getloadavg()) if hasattr(os, "getloadavg") else None,
+    )
 
 
-def gpus() -> list[dict[str, Any]]:
+def quota_cores(root: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")) -> float | None:
+    """The CPU time that control groups allow this process, in cores: the least of all that it is below."""
+    quotas = []
+    for line in _lines(str(own)):
+        _, controllers, path = line.split(":", 2)
+        version_2 = not controllers
+        if not version_2 and "cpu" not in controllers.split(","):
+            continue
+        base = root if version_2 else root / controllers
+        for folder in _upwards(base, path):
+            if version_2:
+                words = (_first_line(str(folder / "cpu.max")) or "max").split()
+            else:
+                words = [_first_line(str(folder / f"cpu.cfs_{name}_us")) or "-1" for name in ("quota", "period")]
+            if len(words) == 2 and words[0].isdigit() and words[1].isdigit() and int(words[1]):
+                quotas.append(int(words[0]) / int(words[1]))
+    return min(quotas, default=None)
+
+
+def _upwards(base: Path, path: str) -> list[Path]:
+    """The group's folder and those above it; in a container, whose own root is mounted there, only the base exists."""
+    parts = [part for part in path.split("/") if part not in ("", "..")]
+    return [base.joinpath(*parts[:depth]) for depth in range(len(parts), -1, -1)]
+
+
+def gpus() -> list[Gpu]:
     """Every NVIDIA GPU as its driver describes it; none where there is no driver."""
     import pynvml
 
@@ -113,7 +166,7 @@ def commit() -> str | None:
         return None
 
 
-def _gpu(nvml: Any, index: int) -> dict[str, Any]:
+def _gpu(nvml: Any, index: int) -> Gpu:
     handle = nvml.nvmlDeviceGetHandleByIndex(index)
 
     def ask(question: str, *arguments: Any) -> Any:
@@ -125,17 +178,30 @@ def _gpu(nvml: Any, index: int) -> dict[str, Any]:
 
     memory = ask("nvmlDeviceGetMemoryInfo")
     power_limit = ask("nvmlDeviceGetPowerManagementLimit")
-    return {
-        "name": ask("nvmlDeviceGetName"),
-        "memory_bytes": memory.total if memory else None,
-        "driver": nvml.nvmlSystemGetDriverVersion(),
-        "sm_clock_mhz": ask("nvmlDeviceGetClockInfo", nvml.NVML_CLOCK_SM),
-        "sm_clock_max_mhz": ask("nvmlDeviceGetMaxClockInfo", nvml.NVML_CLOCK_SM),
-        "memory_clock_mhz": ask("nvmlDeviceGetClockInfo", nvml.NVML_CLOCK_MEM),
-        "power_limit_w": None if power_limit is None else power_limit / 1000,
-        "temperature_c": ask("nvmlDeviceGetTemperature", nvml.NVML_TEMPERATURE_GPU),
-        "throttle_reasons": ask("nvmlDeviceGetCurrentClocksThrottleReasons"),
-    }
+    return Gpu(
+        name=ask("nvmlDeviceGetName"),
+        uuid=ask("nvmlDeviceGetUUID"),
+        memory_bytes=memory.total if memory else None,
+        driver=nvml.nvmlSystemGetDriverVersion(),
+        sm_clock_mhz=ask("nvmlDeviceGetClockInfo", nvml.NVML_CLOCK_SM),
+        sm_clock_max_mhz=ask("nvmlDeviceGetMaxClockInfo", nvml.NVML_CLOCK_SM),
+        memory_clock_mhz=ask("nvmlDeviceGetClockInfo", nvml.NVML_CLOCK_MEM),
+        power_limit_w=None if power_limit is None else power_limit / 1000,
+        temperature_c=ask("nvmlDeviceGetTemperature", nvml.NVML_TEMPERATURE_GPU),
+        throttle_reasons=ask("nvmlDeviceGetCurrentClocksThrottleReasons"),
+    )
+
+
+def gpu_uuid(device: torch.device) -> str | None:
+    """The card behind a torch device, by the name that the driver has for it too.
+
+    Where CUDA_VISIBLE_DEVICES hides some cards, torch and the driver number them differently.
+    """
+    if device.type != "cuda":
+        return None
+    import torch
+
+    return f"GPU-{torch.cuda.get_device_properties(device).uuid}"
 
 
 def _memory_nodes() -> dict[int, list[int]]:
@@ -159,12 +225,43 @@ def _cpu_name() -> str:
     return platform.processor() or platform.machine()
 
 
-def _torch_threads() -> int | None:
-    """Only if torch is loaded already: a look at the machine must not cost an import of seconds."""
-    import sys
+def _loaded_torch() -> Any:
+    """torch if it is loaded already: a look at the machine must not cost an import of seconds."""
+    return sys.modules.get("torch")
 
-    torch = sys.modules.get("torch")
-    return torch.get_num_threads() if torch else None
+
+def _torch_threads() -> tuple[int, int] | None:
+    torch = _loaded_torch()
+    return (torch.get_num_threads(), torch.get_num_interop_threads()) if torch else None
+
+
+def _blas() -> str | None:
+    """What torch multiplies matrices with on a CPU."""
+    torch = _loaded_torch()
+    found = re.search(r"BLAS_INFO=(\w+)", torch.__config__.show()) if torch else None
+    return found[1] if found else None
+
+
+def _cudnn() -> str | None:
+    torch = _loaded_torch()
+    version = torch.backends.cudnn.version() if torch and torch.version.cuda else None
+    return None if version is None else str(version)
+
+
+def _microcode() -> str | None:
+    return next(
+        (line.split(":", 1)[1].strip() for line in _lines("/proc/cpuinfo") if line.startswith("microcode")), None
+    )
+
+
+def _container() -> str | None:
+    """The kind of container that this process runs in, as far as it shows."""
+    if named := os.environ.get("container"):  # noqa: SIM112  systemd-nspawn, podman and lxc set it
+        return named
+    if "KUBERNETES_SERVICE_HOST" in os.environ:
+        return "kubernetes"
+    marks = {"/.dockerenv": "docker", "/run/.containerenv": "podman"}
+    return next((kind for path, kind in marks.items() if Path(path).exists()), None)
 
 
 def _frequency() -> Any:

@@ -84,7 +84,7 @@ def _measured(spec: RunSpec, progress: Progress) -> Record:
         constructed = time.perf_counter()
         wake(session.device)
         moments = _Moments(begun, imported, constructed, awake=time.perf_counter())
-        if spec.life:
+        if spec.kind == "program":
             return _lived(session, moments)
         session.setup()
         ready = time.perf_counter()
@@ -105,7 +105,7 @@ def _judged(
     wrong = _wrong(spec.phase, results)
     answers = [] if training or wrong else session.workload.answers(results[-1], session.state.source)
     profile = None
-    if spec.profile and not wrong:
+    if spec.kind == "profiled" and not wrong:
         from fathom.measure.profiling import profiled
 
         profile = profiled(session, seconds[spec.warmup :])
@@ -142,7 +142,7 @@ def _lived(session: Session, moments: _Moments) -> Record:
         outcome="failed" if wrong else "ok",
         reason=wrong,
         sections=moments.sections(session),
-        life=life,
+        program=life,
     )
 
 

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
 
 from fathom.core.errors import BadOption
+from fathom.core.fingerprint import Gpu
 from fathom.core.record import Profile, Record
 from fathom.core.spec import RunSpec
 from fathom.engine.session import Session
@@ -122,7 +123,9 @@ def profile(
             OwnModel(module=model, inputs=batch, criterion=loss, batch=_items(batch)),
             type(model).__name__,
         )
-    spec = RunSpec(workload=_file_safe(name or called), phase=phase, device=device, precision=precision, profile=True)
+    spec = RunSpec(
+        workload=_file_safe(name or called), phase=phase, device=device, precision=precision, kind="profiled"
+    )
     with Session(spec, workload).setup() as session:
         session.run(WARMUP)
         found = profiled(session, trace_out=trace_out)
@@ -200,9 +203,9 @@ def from_trace(path: Path) -> Record:
     identity = {"trace": hashlib.sha256(raw).hexdigest()[:12]}
     return Record(
         spec=RunSpec(
-            workload=path.name[:LONGEST_NAME], phase=found.phase, profile=True, device=device, options=identity
+            workload=path.name[:LONGEST_NAME], phase=found.phase, kind="profiled", device=device, options=identity
         ),
-        machine=fingerprint() | ({"gpus": _gpus_of_trace(raw)} if found.on_gpu else {}),
+        machine=dataclasses.replace(fingerprint(), gpus=_gpus_of_trace(raw)) if found.on_gpu else fingerprint(),
         device=device,
         outcome="ok",
         step_s=steps,
@@ -233,15 +236,11 @@ def _file_safe(name: str) -> str:
     return name.replace("/", "_").replace("\0", "_")[:LONGEST_NAME]
 
 
-class _Gpu(msgspec.Struct):
-    name: str = ""
-
-
 class _Devices(msgspec.Struct):
-    deviceProperties: list[_Gpu] = []
+    deviceProperties: list[Gpu] = []
 
 
-def _gpus_of_trace(raw: bytes) -> list[dict[str, Any]]:
+def _gpus_of_trace(raw: bytes) -> list[Gpu]:
     """The GPUs that a trace names; one without a name where it names none, as a kernel ran on something."""
     if raw[:2] == b"\x1f\x8b":
         raw = gzip.decompress(raw)
@@ -249,7 +248,7 @@ def _gpus_of_trace(raw: bytes) -> list[dict[str, Any]]:
         names = [gpu.name for gpu in msgspec.json.decode(raw, type=_Devices).deviceProperties if gpu.name]
     except msgspec.MsgspecError:  # a bare list of events, say
         names = []
-    return [{"name": name} for name in names or ["the GPU of a trace"]]
+    return [Gpu(name=name) for name in names or ["the GPU of a trace"]]
 
 
 def _whose_machine(on_gpu: bool) -> str:

@@ -19,7 +19,7 @@ def outside_percent(profile: Profile | None) -> float | None:
 
 def method(records: Sequence[Record]) -> list[tuple[str, str]]:
     """Short paragraphs, each with a heading; how steps are timed is told where some were."""
-    timed = [record for record in records if not record.spec.learn]
+    timed = [record for record in records if record.spec.kind != "training"]
     of_steps = [
         ("Clocks", _clocks(timed)),
         ("Medians and intervals", _medians(timed)),

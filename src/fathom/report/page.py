@@ -90,7 +90,7 @@ def _facts(records: Sequence[Record]) -> list[tuple[int, str]]:
     """The size of the study in a few numbers; what there is none of is not told."""
     found = [
         (len({record.spec.workload for record in records}), "workload"),
-        (len({record.place for record in runs.unbound(records)}), "place"),
+        (len({record.machine_label for record in runs.unbound(records)}), "place"),
         (len(records), "run"),
         (sum(len(record.step_s) for record in records), "timed step"),
     ]

@@ -47,7 +47,7 @@ def unbound(records: Sequence[Record]) -> list[Record]:
 
 def timed(records: Sequence[Record]) -> list[Record]:
     """Without the runs of learning: these are timed as a whole, and have a finding of their own."""
-    return [record for record in records if not record.spec.learn]
+    return [record for record in records if record.spec.kind != "training"]
 
 
 def headline(records: Sequence[Record]) -> Table:
@@ -57,7 +57,7 @@ def headline(records: Sequence[Record]) -> Table:
     groups: dict[tuple[Cell, ...], list[Record]] = {}
     for record in records:
         settings = [_setting(record, name) for name in differing]
-        groups.setdefault((record.spec.workload, record.place, record.spec.phase, *settings), []).append(record)
+        groups.setdefault((record.spec.workload, record.machine_label, record.spec.phase, *settings), []).append(record)
     columns = ["workload", "place", "phase", *differing, "step (ms)", "95 % interval (ms)", "items/s", "outcome"]
     ordered = sorted(groups.values(), key=lambda group: _order(group[0]))
     rows = [_headline_row(_with_most_threads(group), differing) for group in ordered]
@@ -75,7 +75,14 @@ def every_run(records: Sequence[Record]) -> Table:
 
 def failed(records: Sequence[Record]) -> Table:
     rows: list[list[Cell]] = [
-        [record.spec.workload, record.spec.phase, record.place, record.reason, words.moment(record.started), record.id]
+        [
+            record.spec.workload,
+            record.spec.phase,
+            record.machine_label,
+            record.reason,
+            words.moment(record.started),
+            record.id,
+        ]
         for record in records
         if record.outcome != "ok"
     ]
@@ -86,7 +93,7 @@ def learning(records: Sequence[Record]) -> list[Learning]:
     """The losses of the longest training run of each workload and place."""
     longest: dict[tuple[str, str], list[float]] = {}
     for record in sorted(records, key=_order):
-        key = (record.spec.workload, record.place)
+        key = (record.spec.workload, record.machine_label)
         if record.outcome == "ok" and len(record.losses) > max(1, len(longest.get(key, []))):
             longest[key] = record.losses
     return [Learning(workload=workload, place=place, losses=each) for (workload, place), each in longest.items()]
@@ -97,7 +104,7 @@ def answers(records: Sequence[Record]) -> list[Answers]:
     first: dict[tuple[str, str], tuple[str, ...]] = {}
     for record in sorted(records, key=_order):
         if record.outcome == "ok" and record.answers:
-            first.setdefault((record.spec.workload, record.place), tuple(record.answers))
+            first.setdefault((record.spec.workload, record.machine_label), tuple(record.answers))
     places: dict[tuple[str, tuple[str, ...]], list[str]] = {}
     for (workload, place), texts in first.items():
         places.setdefault((workload, texts), []).append(place)
@@ -122,7 +129,7 @@ def _setting(record: Record, name: str) -> Cell:
     if name == "options":
         return ", ".join(f"{key}={item}" for key, item in record.spec.options.items()) or None
     if name == "threads" and value is None and record.device == "cpu":
-        return (record.machine.get("cpu") or {}).get("threads")
+        return record.machine.cpu.threads
     return value
 
 
@@ -135,7 +142,7 @@ def _with_most_threads(group: Sequence[Record]) -> list[Record]:
 def _order(record: Record) -> tuple[object, ...]:
     """Workloads as the paper lists them, CPUs before accelerators, training before inference."""
     workload = workload_order(record.spec.workload)
-    return workload, not on_cpu(record), record.place, record.spec.phase != "train", record.started
+    return workload, not on_cpu(record), record.machine_label, record.spec.phase != "train", record.started
 
 
 def _headline_row(launches: Sequence[Record], differing: Sequence[str]) -> list[Cell]:
@@ -144,7 +151,7 @@ def _headline_row(launches: Sequence[Record], differing: Sequence[str]) -> list[
     items = good[0].items_per_step if good else None
     first, wrong = launches[0], sum(record.outcome != "ok" for record in launches)
     return [
-        *(first.spec.workload, first.place, first.spec.phase),
+        *(first.spec.workload, first.machine_label, first.spec.phase),
         *(_setting(first, name) for name in differing),
         1000 * step.median if step else None,
         f"{words.number(1000 * step.low)} – {words.number(1000 * step.high)}" if step else None,
@@ -157,7 +164,7 @@ def _run_row(record: Record, differing: Sequence[str]) -> list[Cell]:
     sections, profile = record.sections, record.profile
     notes = [*record.notes, *(profile.notes if profile else [])]
     return [
-        *(record.spec.workload, record.place, record.spec.phase),
+        *(record.spec.workload, record.machine_label, record.spec.phase),
         *(_setting(record, name) for name in differing),
         record.items_per_step,
         len(record.step_s) or None,

@@ -14,7 +14,7 @@ import torch
 
 from fathom.core.errors import DataError
 from fathom.core.events import Hear, Progress, now_and_then
-from fathom.core.record import SHARED, Learning, Point, Record
+from fathom.core.record import Disturbance, Learning, Point, Record
 from fathom.core.spec import RunSpec
 from fathom.data.base import folder_at
 from fathom.engine.session import Session
@@ -52,6 +52,7 @@ def _learned(spec: RunSpec, progress: Progress, hear: Hear) -> Record:
             items_per_step=trainer.items_per_step,
             parameters=trainer.parameters,
             learning=course.told(),
+            disturbance=Disturbance(gpu_shared=course.shared),
             notes=[*trainer.notes(), *course.notes()],
         )
 
@@ -104,7 +105,7 @@ class TrainingRun:
 
     def notes(self) -> list[str]:
         """What should be known of the circumstances."""
-        return [*([SHARED] if self.shared else []), *([self.unkept] if self.unkept else [])]
+        return [self.unkept] if self.unkept else []
 
     def _due(self) -> bool:
         """The first round is kept whatever it costs: only then is it known what keeping takes."""

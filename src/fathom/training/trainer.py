@@ -27,7 +27,7 @@ class Trainer:
         self.session, self.held_out = session, held_out
         self.workload, self.state = session.workload, session.state
         self.lesson: Lesson = self.workload.taught(session.spec.data, session.spec.options)
-        self.rounds = session.spec.rounds or self.lesson.rounds
+        self.rounds = session.spec.evaluations or self.lesson.rounds
         self.steps_done = 0
         assert self.state.optimizer is not None, "learning is training"
         self.schedule = self.workload.schedule(self.state.optimizer, self.rounds * self.steps_per_round)

@@ -40,7 +40,7 @@ class Launches:
 
     def seconds(self, section: str) -> list[float]:
         """One value a launch, as far as it was measured; a wall time with a profiled pass in it is not one."""
-        sound = [run for run in self.runs if section != "wall_s" or not run.spec.profile]
+        sound = [run for run in self.runs if section != "wall_s" or run.spec.kind != "profiled"]
         values = [getattr(run.sections, section) for run in sound]
         return [value for value in values if value is not None]
 
@@ -88,7 +88,7 @@ def same_work(records: Sequence[Record]) -> tuple[list[Work], list[str]]:
     sound, notes = usable(records, False, PHASES)
     groups: dict[tuple[str, str, str], dict[str, list[Record]]] = defaultdict(lambda: defaultdict(list))
     for run in sound:
-        if run.sections.wall_s is not None and not run.spec.profile and run.spec.budget_s is None:
+        if run.sections.wall_s is not None and run.spec.kind != "profiled" and run.spec.budget_s is None:
             work = replace(run.spec, device="auto", seed=0).id
             groups[run.spec.workload, run.spec.phase, machine_of(run)][work].append(run)
     chosen, unlike, skipped = [], [], []
@@ -117,7 +117,7 @@ def launched(runs: Iterable[Record]) -> list[Launches]:
 
 def machine_of(record: Record) -> str:
     """The place that the CPU alone would be."""
-    return replace(record, device="cpu").place
+    return replace(record, device="cpu").machine_label
 
 
 def head(found: Sequence[Launches]) -> list[str]:

@@ -108,7 +108,7 @@ def curves_of(records: Sequence[Record]) -> list[Curve]:
     for record in records:
         if record.spec.cores and record.outcome == "ok" and record.step_s and on_cpu(record):
             free = str(dataclasses.replace(configuration(record), cores=None, threads=None))
-            key = (record.spec.workload, record.spec.phase, record.machine["cpu"]["name"], free)
+            key = (record.spec.workload, record.spec.phase, record.machine.cpu.name, free)
             groups[key][len(record.spec.cores), _way(record)].append(record)
     several = len({cpu for _, _, cpu, _ in groups}) > 1
     curves = []
@@ -138,21 +138,21 @@ def _cores(count: int) -> str:
 
 def _way(record: Record) -> str:
     assert record.spec.cores is not None
-    if (record.spec.threads or record.machine["cpu"].get("threads") or 0) > len(record.spec.cores):
+    if (record.spec.threads or record.machine.cpu.threads or 0) > len(record.spec.cores):
         return ALL
     return SHARED if _physical(record) < len(record.spec.cores) else MATCHING
 
 
 def _physical(record: Record) -> int:
-    cpu = record.machine["cpu"]
-    return len(cpu.get("cores") or cpu.get("affinity") or record.spec.cores or [])
+    cpu = record.machine.cpu
+    return len(cpu.cores or cpu.affinity or record.spec.cores or [])
 
 
 def _point(count: int, way: str, runs: Sequence[Record]) -> Point:
-    cpu = runs[0].machine["cpu"]
-    threads = runs[0].spec.threads or cpu.get("threads")
+    cpu = runs[0].machine.cpu
+    threads = runs[0].spec.threads or cpu.threads
     step = median_interval([settled_steps(run) for run in runs])
-    return Point(count, way, _physical(runs[0]), list(cpu.get("nodes") or []), threads, step)
+    return Point(count, way, _physical(runs[0]), list(cpu.nodes or []), threads, step)
 
 
 def _widest(curve: Curve) -> Point:

@@ -129,10 +129,10 @@ def _lives(records: Sequence[Record]) -> list[Life]:
     """The newest life of each program on each GPU."""
     found: dict[tuple[str, ...], Life] = {}
     for record in sorted(records, key=lambda record: record.started):
-        if record.life and record.outcome == "ok":
+        if record.program and record.outcome == "ok":
             spec = record.spec
             program = (spec.workload, spec.phase, spec.preset, where(record))
-            found[program] = Life(*program, record.life, record.sections.context_s or 0.0, spec.warmup + spec.steps)
+            found[program] = Life(*program, record.program, record.sections.context_s or 0.0, spec.warmup + spec.steps)
     return sorted(found.values(), key=lambda life: (life.place, workload_order(life.workload), life.phase, life.preset))
 
 

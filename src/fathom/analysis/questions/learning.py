@@ -11,7 +11,7 @@ from fathom.analysis.finding import Cell, Chart, Finding, Picture, Series, Table
 from fathom.analysis.questions._artifacts import shown
 from fathom.analysis.questions._words import listed, spread, unanswered
 from fathom.analysis.selection import last_attempts, workload_order
-from fathom.core.record import SHARED, Artifact, Learning, Point, Record
+from fathom.core.record import Artifact, Learning, Point, Record
 
 TITLE = "Do they learn, and what does it take?"
 PLAIN = ("place", "precision")  # what is told by its value alone: "bf16" says what it is
@@ -41,7 +41,7 @@ class Run:
 
     @property
     def shared(self) -> bool:
-        return SHARED in self.record.notes
+        return bool(self.record.disturbance.gpu_shared)
 
     @property
     def arrival(self) -> Point | None:
@@ -93,7 +93,7 @@ class Lesson:
 
 
 def analyse(records: Sequence[Record]) -> Finding:
-    asked = [record for record in records if record.spec.learn]
+    asked = [record for record in records if record.spec.kind == "training"]
     if not asked:
         return unanswered("learning", TITLE, "no run of learning; `fathom learn autoenc --data mnist` makes one")
     runs = _runs_of(last_attempts(asked))
@@ -152,8 +152,8 @@ def _thing(record: Record) -> str:
 def _way(record: Record) -> dict[str, Any]:
     """Everything but the seed in which two runs of the same thing may differ."""
     spec = record.spec
-    chosen = {"preset": spec.preset, "precision": spec.precision, "rounds": spec.rounds, **spec.options}
-    return {**chosen, "place": record.place}
+    chosen = {"preset": spec.preset, "precision": spec.precision, "evaluations": spec.evaluations, **spec.options}
+    return {**chosen, "place": record.machine_label}
 
 
 def _metric(record: Record, records: Sequence[Record]) -> str | None:
@@ -220,7 +220,10 @@ def _kilo(joules: float | None) -> float | None:
 
 def _every_run(runs: Sequence[Run]) -> Table:
     """One row a seed; where it ran is told if it is not the same for all."""
-    settings = {"place": [run.record.place for run in runs], "precision": [run.record.spec.precision for run in runs]}
+    settings = {
+        "place": [run.record.machine_label for run in runs],
+        "precision": [run.record.spec.precision for run in runs],
+    }
     differing = {name: values for name, values in settings.items() if len(set(values)) > 1}
     rows: list[list[Cell]] = []
     for number, run in enumerate(runs):

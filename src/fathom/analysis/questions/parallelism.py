@@ -113,7 +113,7 @@ def serial_share(times: Mapping[int, float]) -> float | None:
 
 def threads_of(record: Record) -> int | None:
     """As asked for, or as the machine chose."""
-    return record.spec.threads or record.machine["cpu"].get("threads")
+    return record.spec.threads or record.machine.cpu.threads
 
 
 def sweeps_of(records: Sequence[Record]) -> tuple[list[Sweep], list[str]]:

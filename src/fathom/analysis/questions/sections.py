@@ -99,7 +99,7 @@ def _beside(records: Sequence[Record], works: Sequence[Work]) -> tuple[list[Reco
     beside, skipped = [], []
     for run in usable(records, False, PHASES)[0]:
         what = (run.spec.workload, run.spec.phase, machine_of(run))
-        whole = not run.spec.profile and run.spec.budget_s is None
+        whole = run.spec.kind != "profiled" and run.spec.budget_s is None
         if (*what, where(run)) in places:
             skipped += [] if whole else [run]
         elif not (whole and (*what, CPU if on_cpu(run) else GPU) in modes):  # those same_work() has told of
@@ -349,7 +349,9 @@ def _notes() -> list[str]:
 
 
 def _bounded_note(shown: Sequence[Launches]) -> list[str]:
-    bounded = [each for each in shown if any(run.spec.profile or run.spec.budget_s is not None for run in each.runs)]
+    bounded = [
+        each for each in shown if any(run.spec.kind == "profiled" or run.spec.budget_s is not None for run in each.runs)
+    ]
     if not bounded:
         return []
     return [

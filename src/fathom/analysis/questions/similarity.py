@@ -140,7 +140,7 @@ def nearest_measured(record: Record, among: Sequence[Record]) -> tuple[Nearest, 
 
 def _vector(record: Record) -> Vector:
     if record.profile is None:
-        raise BadOption(f"the run of {record.spec.workload} has no profile to compare; run it with profile=True")
+        raise BadOption(f"the run of {record.spec.workload} has no profile to compare; a profiled run has one")
     return seconds_by([record.profile], op_type)
 
 

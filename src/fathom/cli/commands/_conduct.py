@@ -38,6 +38,6 @@ def _line(record: Record) -> str:
     what += f", {count(spec.threads, 'thread')}" if spec.threads else ""
     if record.outcome != "ok":
         return f"{what}: failed: {record.reason}"
-    if record.life:
+    if record.program:
         return f"{what}: traced from beginning to end"
     return f"{what}: {seconds(statistics.median(record.step_s))} a step"

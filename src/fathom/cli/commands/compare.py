@@ -253,9 +253,9 @@ def _lot(records: Sequence[Record]) -> str:
     """How many runs, where, and with what."""
     told = []
     for record in records:
-        torch = record.machine.get("libraries", {}).get("torch")
-        commit = record.machine.get("commit")
-        parts = [record.place, f"torch {torch}" if torch else "", f"commit {commit}" if commit else ""]
+        torch = record.machine.libraries.get("torch")
+        commit = record.machine.commit
+        parts = [record.machine_label, f"torch {torch}" if torch else "", f"commit {commit}" if commit else ""]
         told.append(", ".join(filter(None, parts)))
     return f"{count(len(records), 'run')} on {' and on '.join(dict.fromkeys(told))}"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from typing import Any
 
@@ -14,7 +15,12 @@ def command(as_json: Json = False) -> None:
     """This machine: what Fathom can see and use, and what is missing."""
     from fathom.machine.devices import available
 
-    found = {**fingerprint(), "devices": available(), "data": os.environ.get("FATHOM_DATA"), "advice": _advice()}
+    found = {
+        **dataclasses.asdict(fingerprint()),
+        "devices": available(),
+        "data": os.environ.get("FATHOM_DATA"),
+        "advice": _advice(),
+    }
     if as_json:
         print_json(found)
     else:

@@ -87,8 +87,8 @@ def _spec(
     here = resolve(device)
     spec = RunSpec(
         workload=name,
-        learn=True,
-        rounds=rounds,
+        kind="training",
+        evaluations=rounds,
         preset=preset or lesson.preset,
         device=str(here),
         precision=precision or ("fp32" if here.type == "cpu" else lesson.precision),

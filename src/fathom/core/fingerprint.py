@@ -1,0 +1,66 @@
+"""What a record says of the machine it was made on, as types; None is "not known", never zero."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cpu:
+    name: str
+    logical_cores: int | None = None
+    physical_cores: int | None = None
+    affinity: list[int] | None = None  # the hardware threads that the process may use
+    cores: list[int] | None = None  # the physical cores these are on
+    nodes: list[int] | None = None  # of memory
+    threads: int | None = None  # torch's intra-op threads
+    interop_threads: int | None = None
+    quota_cores: float | None = None  # a cgroup's CPU quota in cores; None without one
+    governor: str | None = None
+    smt: str | None = None
+    clock_mhz: float | None = None  # at the end of the run
+    microcode: str | None = None
+    load_average: list[float] | None = None  # of 1, 5 and 15 minutes, at the end of the run
+
+    @property
+    def usable(self) -> int:
+        """Hardware threads that the process may use."""
+        return len(self.affinity or []) or self.logical_cores or 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gpu:
+    name: str | None = None
+    uuid: str | None = None  # tells cards apart, whatever order a library lists them in
+    memory_bytes: int | None = None
+    driver: str | None = None
+    sm_clock_mhz: float | None = None
+    sm_clock_max_mhz: float | None = None
+    memory_clock_mhz: float | None = None
+    power_limit_w: float | None = None
+    temperature_c: float | None = None
+    throttle_reasons: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Machine:
+    cpu: Cpu
+    memory_bytes: int | None = None
+    gpus: list[Gpu] = field(default_factory=list)
+    system: str | None = None
+    container: str | None = None  # docker, podman, lxc, kubernetes, ...; None where none is seen
+    boot_time: str | None = None
+    python: str | None = None
+    libraries: dict[str, str | None] = field(default_factory=dict)
+    blas: str | None = None  # what torch was built with
+    cudnn: str | None = None
+    environment: dict[str, str] = field(default_factory=dict)  # variables that change how fast a program runs
+    commit: str | None = None
+
+    def gpu(self, uuid: str | None, device: str) -> Gpu | None:
+        """The card that a run used: by its UUID, or where a record has none, by the number in the device's name."""
+        for gpu in self.gpus:
+            if uuid is not None and gpu.uuid == uuid:
+                return gpu
+        index = int(number) if (number := device.partition(":")[2]).isdigit() else 0
+        return self.gpus[index] if index < len(self.gpus) else next(iter(self.gpus), None)
