@@ -224,8 +224,8 @@ def test_killed_at_a_random_moment_it_leaves_a_whole_record_or_a_failed_one(seed
 
 def lone_study(spec: RunSpec, env: dict[str, str]) -> subprocess.Popen[bytes]:
     """A process that watches over one run, once the run is under way with all that it starts."""
-    program = "import json, sys; from fathom.experiments.isolate import isolated; from fathom.core.spec import RunSpec; "
-    program += "isolated(RunSpec.from_json(json.loads(sys.argv[1])))"
+    program = "import json, sys; from fathom.experiments.isolate import isolated; "
+    program += "from fathom.core.spec import RunSpec; isolated(RunSpec.from_json(json.loads(sys.argv[1])))"
     study = subprocess.Popen([sys.executable, "-c", program, json.dumps(spec.to_json())], env=env)
     while not any(_is_daemon(process) for process in alive(env["FATHOM_MARK"])):
         assert study.poll() is None

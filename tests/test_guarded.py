@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import pytest
 import torch
+from fathom.training.trainers.guarded import GuardedTrainer
 
 from fathom.core.spec import RunSpec
 from fathom.engine.session import Session
-from fathom.training.trainer import trainer_class
-from fathom.training.trainers.guarded import GuardedTrainer
+from fathom.training.trainer import recipe_for, trainer_for
 
 SPEC = RunSpec(workload="alexnet", preset="tiny", device="cpu", kind="training")
 
@@ -26,7 +26,7 @@ def test_one_gradient_that_is_lost_costs_one_update_and_no_weight(clip_norm: flo
     """Clipping by a norm that is not finite would spread it over every weight."""
     options = {"clip_norm": clip_norm, "momentum": 0.0, "weight_decay": 0.0}
     with Session(replace(SPEC, options=options)).setup() as session:
-        trainer = trainer_class("alexnet")(session, None)
+        trainer = trainer_for(session, recipe_for(session.spec), None)
         weight = session.state.weights[0]
         trainer.step()
         before = [each.detach().clone() for each in session.state.weights]
@@ -42,7 +42,7 @@ def test_one_gradient_that_is_lost_costs_one_update_and_no_weight(clip_norm: flo
 
 def test_momentum_goes_on_where_a_gradient_is_left_out() -> None:
     with Session(replace(SPEC, options={"momentum": 0.5, "weight_decay": 0.0})).setup() as session:
-        trainer = trainer_class("alexnet")(session, None)
+        trainer = trainer_for(session, recipe_for(session.spec), None)
         weight = session.state.weights[0]
         start = weight.detach().clone()
         trainer.step()
@@ -54,7 +54,7 @@ def test_momentum_goes_on_where_a_gradient_is_left_out() -> None:
 
 def test_gradients_lost_again_and_again_are_divergence_though_losses_are_finite() -> None:
     with Session(SPEC).setup() as session:
-        trainer = trainer_class("alexnet")(session, None)
+        trainer = trainer_for(session, recipe_for(session.spec), None)
         hook = session.state.weights[0].register_hook(lambda gradient: gradient * math.nan)  # type: ignore[no-untyped-call]
         assert math.isnan(trainer.train(lambda done: None)[0])
         hook.remove()
@@ -68,6 +68,6 @@ def test_gradients_lost_again_and_again_are_divergence_though_losses_are_finite(
 def test_the_mean_is_of_what_counted_unless_too_little_did(lost: int, steps: int, mean: float) -> None:
     """One lost loss is bad luck in a short round too."""
     with Session(SPEC).setup() as session:
-        trainer = trainer_class("alexnet")(session, None)
+        trainer = trainer_for(session, recipe_for(session.spec), None)
     losses = [torch.tensor(math.nan if step < lost else 2.0) for step in range(steps)]
     assert trainer.mean_loss(losses) == pytest.approx(mean, nan_ok=True)

@@ -27,7 +27,7 @@ from fathom.machine.meter import Meter
 from fathom.measure import loop
 from fathom.training import run
 from fathom.training.run import FOLDER, learned
-from fathom.training.trainer import trainer_class
+from fathom.training.trainer import recipe_for, trainer_for
 from fathom.workloads.autoenc import Autoenc
 from fathom.workloads.base import State, Workload
 from fathom.workloads.recipe import Quality
@@ -42,7 +42,7 @@ def ran(spec: RunSpec = SPEC, die_in: int | None = None) -> Record:
 @pytest.fixture(autouse=True)
 def checkpoints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv(FOLDER, str(tmp_path / "checkpoints"))
-    monkeypatch.setattr(run, "KEEP_EVERY_S", 0.0)  # after every round
+    monkeypatch.setattr(run, "INTERVAL_S", 0.0)  # after every round
     threads = torch.get_num_threads()
     yield tmp_path / "checkpoints"
     torch.set_num_threads(threads)
@@ -129,7 +129,7 @@ def test_a_checkpoint_of_another_lesson_is_not_gone_on_from(monkeypatch: pytest.
 
 
 def test_the_first_round_is_kept_however_short_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run, "KEEP_EVERY_S", 1e9)
+    monkeypatch.setattr(run, "INTERVAL_S", 1e9)
     with pytest.raises(Killed):
         ran(die_in=2)
     assert learnt(ran()).resumed == 1
@@ -254,7 +254,7 @@ def test_what_is_shown_is_computed_as_what_is_judged(name: str, monkeypatch: pyt
     spec = RunSpec(workload=name, preset="tiny", device="cpu", precision="bf16", kind="training")
     seen: list[tuple[bool, bool, int]] = []
     with Session(spec).setup() as session:
-        trainer = trainer_class(name)(session, session.workload.unseen(1))
+        trainer = trainer_for(session, recipe_for(session.spec), session.workload.unseen(1))
         kind = type(session.workload)
         for method, result in (("evaluate", 0.0), ("artifacts", [])):
 

@@ -16,7 +16,7 @@ from fathom.core.spec import RunSpec
 from fathom.data import mnist
 from fathom.engine.session import Session
 from fathom.training.run import learned
-from fathom.training.trainer import trainer_class
+from fathom.training.trainer import recipe_for, trainer_for
 from fathom.workloads import autoenc
 from fathom.workloads.autoenc import Autoenc
 
@@ -54,7 +54,7 @@ def test_a_round_is_as_many_images_whatever_the_batch(
         workload="autoenc", preset=preset, device="cpu", kind="training", data=str(tmp_path), options=options
     )
     with Session(spec).setup() as session:
-        assert trainer_class("autoenc")(session, None).steps_per_round == steps
+        assert trainer_for(session, recipe_for(session.spec), None).steps_per_evaluation == steps
 
 
 def test_the_learning_rate_rises_and_falls_to_nothing() -> None:

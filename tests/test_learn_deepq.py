@@ -25,7 +25,7 @@ from fathom.engine.engines.cudagraph import Recorded
 from fathom.engine.session import load
 from fathom.training import run
 from fathom.training.run import FOLDER
-from fathom.training.trainer import trainer_class
+from fathom.training.trainer import recipe_for, trainer_for
 from fathom.training.trainers.deepq import PROMISING, DeepqTrainer
 from fathom.workloads._player import Agent
 from fathom.workloads.deepq import JUDGED, PROTOCOL, Deepq
@@ -50,7 +50,7 @@ def taught(environment: atari.Environment, monkeypatch: pytest.MonkeyPatch, **op
     """One who is about to learn a game that is scripted."""
     monkeypatch.setattr(Deepq, "synthetic", lambda self, seed: environment)
     session = load("deepq", preset="tiny", device="cpu", **{**SHORT, **options}).setup()
-    trainer = trainer_class("deepq")(session, environment)
+    trainer = trainer_for(session, recipe_for(session.spec), environment)
     assert isinstance(trainer, DeepqTrainer)
     return trainer
 
@@ -72,7 +72,7 @@ def test_a_killed_run_goes_on_to_the_very_same_numbers(
     adam: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The ring has been round before the kill, and the target network is between two renewals."""
-    monkeypatch.setattr(run, "KEEP_EVERY_S", 0.0)
+    monkeypatch.setattr(run, "INTERVAL_S", 0.0)
     monkeypatch.setenv(FOLDER, str(tmp_path))
     options = {**SHORT, "adam": adam}
     with pytest.raises(Killed):
@@ -208,7 +208,7 @@ def test_a_round_ends_early_when_training_games_come_close(
 
 def test_many_games_at_once_must_all_have_had_their_turn() -> None:
     session = load("deepq", preset="tiny", device="cpu", **{**SHORT, "envs": 40, "capacity": 400}).setup()
-    trainer = trainer_class("deepq")(session, None)
+    trainer = trainer_for(session, recipe_for(session.spec), None)
     assert isinstance(trainer, DeepqTrainer)
     assert not trainer._promising([21.0] * 39)
     assert trainer._promising([21.0] * 40)
@@ -281,7 +281,7 @@ def test_recorded_updates_are_the_updates(adam: bool) -> None:
     options = {**SHORT, "adam": adam, "double": True}
     plain = load("deepq", preset="tiny", device="cuda", **options).setup()
     recorded = load("deepq", preset="tiny", device="cuda", **options).setup()
-    trainer = trainer_class("deepq")(recorded, None)
+    trainer = trainer_for(recorded, recipe_for(recorded.spec), None)
     assert isinstance(trainer, DeepqTrainer)
     expected = plain.run(steps=10)
     assert [float(trainer._step()) for _ in range(10)] == pytest.approx(expected, rel=1e-3)

@@ -76,7 +76,7 @@ def test_a_killed_run_on_small_pictures_goes_on_to_the_very_same_numbers(
         workload=name, preset="tiny", device="cpu", kind="training", evaluations=4, data=data, options=options
     )
     monkeypatch.setenv(FOLDER, str(tmp_path / "checkpoints"))
-    monkeypatch.setattr(run, "KEEP_EVERY_S", 0.0)  # after every round
+    monkeypatch.setattr(run, "INTERVAL_S", 0.0)  # after every round
     with pytest.raises(Killed):
         ran(spec, die_in=3)
     resumed = ran(spec)

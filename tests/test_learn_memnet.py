@@ -19,7 +19,7 @@ from fathom.data import babi
 from fathom.engine.session import Session
 from fathom.training import run
 from fathom.training.run import FOLDER
-from fathom.training.trainer import trainer_class
+from fathom.training.trainer import recipe_for, trainer_for
 from fathom.training.trainers.memnet import Ensemble, Facts, MemnetTrainer
 from fathom.workloads.base import State
 from fathom.workloads.memnet import Memnet
@@ -49,7 +49,7 @@ def tiny(folder: Path, **options: Any) -> RunSpec:
 
 def trainer(spec: RunSpec) -> MemnetTrainer:
     session = Session(spec).setup()
-    found = trainer_class("memnet")(session, session.workload.held_out(Path(spec.data or "")))
+    found = trainer_for(session, recipe_for(session.spec), session.workload.held_out(Path(spec.data or "")))
     assert isinstance(found, MemnetTrainer)
     return found
 
@@ -225,7 +225,7 @@ def test_linear_start_ends_and_the_rate_is_halved_in_time(tmp_path: Path) -> Non
     """48 epochs of eight questions, two steps each: 16 linear steps, then a halving after every ten epochs."""
     spec = replace(tiny(tmp_path, halving=10), evaluations=24)
     found = trainer(spec)
-    assert (found.rounds * found.steps_per_round, found.linear_steps) == (96, 16)
+    assert (found.rounds * found.steps_per_evaluation, found.linear_steps) == (96, 16)
     rates = []
     for _ in range(96):
         assert found.state.optimizer is not None
@@ -241,7 +241,7 @@ def test_a_killed_run_goes_on_to_the_very_same_numbers(
 ) -> None:
     spec = replace(tiny(tmp_path, joint=joint), evaluations=6)
     monkeypatch.setenv(FOLDER, str(tmp_path / "checkpoints"))
-    monkeypatch.setattr(run, "KEEP_EVERY_S", 0.0)
+    monkeypatch.setattr(run, "INTERVAL_S", 0.0)
     with pytest.raises(Killed):
         ran(spec, die_in=3)
     resumed = ran(spec)

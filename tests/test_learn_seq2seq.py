@@ -22,7 +22,7 @@ from fathom.data._vocabulary import EOS, PAD
 from fathom.engine.session import Session
 from fathom.training import run
 from fathom.training.run import FOLDER
-from fathom.training.trainer import trainer_class
+from fathom.training.trainer import recipe_for, trainer_for
 from fathom.training.trainers.seq2seq import TranslationTrainer, batches
 from fathom.workloads._translator import Translator
 from fathom.workloads.base import Output
@@ -91,7 +91,7 @@ def test_a_killed_run_goes_on_to_the_very_same_numbers(tmp_path: Path, monkeypat
         options=options,
     )
     monkeypatch.setenv(FOLDER, str(tmp_path / "checkpoints"))
-    monkeypatch.setattr(run, "KEEP_EVERY_S", 0.0)
+    monkeypatch.setattr(run, "INTERVAL_S", 0.0)
     with pytest.raises(Killed):
         ran(spec, die_in=3)
     resumed = ran(spec)
@@ -149,7 +149,7 @@ def test_what_is_judged_is_the_mean_of_the_weights(spread: float) -> None:
     options = {**LEARNING, "averaging": spread, "warmup": 0}
     spec = RunSpec(workload="seq2seq", preset="tiny", device="cpu", kind="training", options=options)
     with Session(spec).setup() as session:
-        trainer = trainer_class("seq2seq")(session, session.workload.synthetic(1))
+        trainer = trainer_for(session, recipe_for(session.spec), session.workload.synthetic(1))
         assert isinstance(trainer, TranslationTrainer)
         before = trainer.mean.projection.bias.detach().clone()
         trainer.steps_done = 90  # the beginning, when the mean moves faster, is over

@@ -21,7 +21,7 @@ from fathom.data._spoken import by_length, speed_perturbed, time_masked
 from fathom.data.base import Batch
 from fathom.engine.session import Session
 from fathom.training.run import FOLDER
-from fathom.training.trainer import trainer_class
+from fathom.training.trainer import recipe_for, trainer_for
 from fathom.workloads.speech import AN4, TIMIT, DeepSpeech, Speech, compared, mistaken
 
 CPU = torch.device("cpu")
@@ -117,7 +117,7 @@ def test_a_killed_run_goes_on_to_the_very_same_numbers(monkeypatch: pytest.Monke
 
 def test_a_gradient_that_is_not_finite_changes_no_weight(ten_utterances: None) -> None:
     with Session(replace(TEN, options={**SMALL, "adam": False, "momentum": 0.5})).setup() as session:
-        trainer = trainer_class("speech")(session, None)
+        trainer = trainer_for(session, recipe_for(session.spec), None)
         model, optimizer = session.state.model, session.state.optimizer
         assert optimizer is not None
         before = {name: weight.clone() for name, weight in model.state_dict().items()}

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 import torch
+from fathom.training.trainers.graph import Graphs
 
 from fathom.core.spec import RunSpec
 from fathom.data.base import Batch
 from fathom.engine.session import Session
-from fathom.training.trainer import trainer_class
-from fathom.training.trainers.graph import Graphs
+from fathom.training.trainer import recipe_for, trainer_for
 
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 OPTIONS: dict[str, dict[str, Any]] = {
@@ -52,7 +52,7 @@ def test_replayed_graphs_learn_what_single_launches_do(name: str, apart: float) 
         options = {**OPTIONS[name], "graphs": graphs}
         spec = RunSpec(workload=name, preset="tiny", device="cuda", kind="training", options=options)
         with Session(spec).setup() as session:
-            trainer = trainer_class(name)(session, session.workload.synthetic(1))
+            trainer = trainer_for(session, recipe_for(session.spec), session.workload.synthetic(1))
             losses.append([float(trainer.step()) for _ in range(60)])
     assert losses[1] == pytest.approx(losses[0], rel=apart)
     assert losses[1][-1] < 0.98 * losses[1][0]
@@ -65,7 +65,7 @@ def test_a_replaying_learner_updates_as_the_workload_does(name: str) -> None:
     for plain in (True, False):
         spec = RunSpec(workload=name, preset="tiny", device="cpu", kind="training", options=OPTIONS[name])
         with Session(spec).setup() as session:
-            trainer = trainer_class(name)(session, session.workload.synthetic(1))
+            trainer = trainer_for(session, recipe_for(session.spec), session.workload.synthetic(1))
             for _ in range(3):
                 _ = session.workload.train_step(session.state) if plain else trainer.step()
             weights.append([parameter.detach().clone() for parameter in session.state.model.parameters()])

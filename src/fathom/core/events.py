@@ -1,4 +1,4 @@
-"""What a job tells of itself on its way, so that somebody can watch it."""
+"""What a run reports while it is going on: the types of its callbacks, and a limit on how often they are called."""
 
 from __future__ import annotations
 
@@ -6,22 +6,31 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-Progress = Callable[[int, int], None]  # steps done, steps in all
-# Of learning, each kind of news by its first key: items_per_step; resumed (after which round), rounds; looking (at
-# held-out data, in which round); round, rounds, loss, quality, items_per_s.
-Hear = Callable[[Mapping[str, Any]], None]
-TELL_EVERY_S = 0.1
+OnProgress = Callable[[int, int], None]  # steps done, steps in all
+# Events of a training run, each recognised by its first key: items_per_step; resumed (after which evaluation),
+# evaluations; evaluating (which one); evaluation, evaluations, loss, quality, items_per_s; no_checkpoint (why).
+OnEvent = Callable[[Mapping[str, Any]], None]
+INTERVAL_S = 0.1
 
 
-def now_and_then(progress: Progress) -> Progress:
-    """Tells at most ten times a second and at the end: a step may take less time than telling of it."""
-    told = 0.0
+def no_progress(done: int, total: int) -> None:
+    """For a run that nobody watches."""
 
-    def tell(done: int, total: int) -> None:
-        nonlocal told
+
+def throttled(on_progress: OnProgress) -> OnProgress:
+    """Calls at most ten times a second, and at the end: a step may take less time than reporting it."""
+    last = 0.0
+
+    def report(done: int, total: int) -> None:
+        nonlocal last
         now = time.perf_counter()
-        if now - told >= TELL_EVERY_S or done == total:
-            told = now
-            progress(done, total)
+        if now - last >= INTERVAL_S or done == total:
+            last = now
+            on_progress(done, total)
 
-    return tell
+    return report
+
+
+Progress = Callable[[int, int], None]
+Hear = Callable[[Mapping[str, Any]], None]
+now_and_then = throttled

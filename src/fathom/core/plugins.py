@@ -40,7 +40,7 @@ KINDS = {
 }
 
 
-INTERFACES = {"base", "recipe"}  # files of such a package that define what its plug-ins fill in
+INTERFACES = {"base", "recipe", "catalogue"}  # files of such a package that define what its plug-ins fill in
 
 
 def names(kind: str) -> list[str]:

@@ -7,6 +7,7 @@ import hashlib
 import json
 import math
 import os.path
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -99,6 +100,11 @@ class RunSpec:
             raise BadOption(f"a budget must be some seconds, not {self.budget_s}")
         if self.cores is not None and (not self.cores or min(self.cores) < 0):
             raise BadOption("cores must be numbers of this machine's cores, such as 0,1")
+
+    @property
+    def slug(self) -> str:
+        """The workload's name as a file's may begin: that of `package.module:Class` has odd characters."""
+        return re.sub(r"[^\w.+-]", "_", self.workload)[:100]
 
     def to_json(self) -> dict[str, Any]:
         return dataclasses.asdict(self)

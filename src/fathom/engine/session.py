@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from functools import partial
 from typing import Any, Self
 
@@ -14,8 +14,10 @@ from torch.optim import Optimizer
 from fathom.core.errors import BadOption, DoesNotFit
 from fathom.core.spec import RunSpec
 from fathom.data.base import folder_at
+from fathom.engine.base import Engine, Infer, Loss, clipping, engine_class
+from fathom.engine.marks import mark
 from fathom.engine.memory import refuse_what_cannot_fit
-from fathom.machine.devices import resolve, set_arithmetic
+from fathom.machine.devices import process_settings, resolve
 from fathom.workloads.base import Output, State, Workload, workload_class
 
 
@@ -26,17 +28,16 @@ class Step:
     and a hook that does neither has the step run right after it returns.
     """
 
-    __slots__ = ("_result", "_state", "_work", "index")
+    __slots__ = ("_result", "_work", "index")
 
-    def __init__(self, index: int, work: Callable[[State], Tensor | Output], state: State) -> None:
+    def __init__(self, index: int, work: Callable[[], Tensor | Output]) -> None:
         self.index = index
         self._work = work
-        self._state = state
         self._result: Tensor | Output | None = None
 
     def run(self) -> Tensor | Output:
         if self._result is None:
-            self._result = self._work(self._state)
+            self._result = self._work()
         return self._result
 
     @property
@@ -61,7 +62,10 @@ class Session:
         self.device = resolve(spec.device, spec.precision)
         self.workload = workload or _named(spec)
         self._state: State | None = None
+        self._engine: Engine | None = None
+        self._settings = ExitStack()  # of the process, put back by close()
         self._steps_done = 0
+        self._check_engine()
 
     @property
     def state(self) -> State:
@@ -73,61 +77,114 @@ class Session:
     def items_per_step(self) -> int:
         return self.workload.items_per_step(self.spec.phase)
 
+    @property
+    def engine(self) -> Engine:
+        if self._engine is None:
+            raise BadOption("call setup() first")
+        return self._engine
+
     def setup(self) -> Self:
         """Opens the data, builds and initialises the network, and moves it to the device."""
-        if self.spec.threads is not None:
-            torch.set_num_threads(self.spec.threads)
-        set_arithmetic(self.spec.precision, self.workload.algorithms)
-        torch.manual_seed(self.spec.seed)
+        try:
+            self._setup()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def _setup(self) -> None:
+        spec = self.spec
+        self._settings.enter_context(process_settings(self.device, spec.precision, self.workload.algorithms))
+        if spec.threads is not None:
+            torch.set_num_threads(spec.threads)
+        torch.manual_seed(spec.seed)
         with self._memory_watched():
             source = self._open_data()
             self.workload = self.workload.fit(source)
-            asked = self.spec.batch is not None or "batch" in self.spec.options
-            if asked and self.device.type == "cpu":
-                refuse_what_cannot_fit(self.workload, self.spec.phase)
-            training = self.spec.phase == "train"
+            if spec.batch is not None and self.device.type == "cpu":
+                refuse_what_cannot_fit(self.workload, spec.phase)
+            training = spec.phase == "train"
             model = self.workload.model().to(self.device).train(training)
             self._state = State(
                 model=model,
                 device=self.device,
                 source=source,
-                batches=self.workload.feed(source, self.device, self.spec.seed),
+                batches=self.workload.feed(source, self.device, spec.seed),
                 optimizer=self._optimizer(model) if training else None,
                 autocast=self._autocast(),
-                seed=self.spec.seed,
+                seed=spec.seed,
             )
+            loss, infer = partial(self.workload.loss, model), partial(self.workload.infer, model)
+            self.prepare(loss, infer, clipping(self._state, self.workload.clip_norm))
             self.workload.begin(self._state)
-        return self
+
+    def prepare(self, loss: Loss, infer: Infer, clip: Callable[[], object] | None) -> None:
+        """Makes the engine anew: for a trainer that trains another network, or by another loss."""
+        self._engine = engine_class(self.spec.engine)(self.state, loss, infer, clip)
+
+    def train_step(self) -> Tensor:
+        """The updates of one training step, and what the environment does after them; gives their mean loss."""
+        workload, state, engine = self.workload, self.state, self.engine
+        losses = []
+        for _ in range(workload.updates_per_step):
+            with mark("data"):
+                batch = workload.augment(next(state.batches))
+            losses.append(engine.update(batch))
+        if workload.interactive:
+            with mark("data"):
+                workload.interact(state, None)
+        return losses[0] if len(losses) == 1 else torch.stack(losses).mean()
+
+    def infer_step(self) -> Output:
+        with mark("data"):
+            batch = next(self.state.batches)
+        output: Output | None = self.engine.infer(batch)
+        if self.workload.interactive:
+            with mark("data"):
+                output = self.workload.interact(self.state, output)
+        assert output is not None
+        return output
 
     def run(self, steps: int, on_step: Callable[[Step], Any] | None = None) -> list[float] | list[Output]:
-        """Runs the steps, each inside the hook where there is one; gives the losses, or the outputs of inference."""
-        state = self.state
-        work = self.workload.train_step if self.spec.phase == "train" else self.workload.infer_step
+        """Runs the steps, each inside the hook where there is one; gives all losses, or the last output of inference.
+
+        Outputs are large, and keeping them all would be counted as the network's memory; a hook sees every one.
+        """
+        training = self.spec.phase == "train"
+        work: Callable[[], Tensor | Output] = self.train_step if training else self.infer_step
         results: list[Any] = []
         with self._memory_watched():
             for _ in range(steps):
-                step = Step(self._steps_done, work, state)
+                step = Step(self._steps_done, work)
                 if on_step is not None:
                     on_step(step)
+                if not training:
+                    results.clear()
                 results.append(step.run())
                 self._steps_done += 1
-            if self.spec.phase == "infer" or not results:
+            if not training or not results:
                 return results
             # losses are read at the end and all at once: reading makes the host wait for the device
             losses: list[float] = torch.stack(results).flatten().tolist()
             return losses
 
     def close(self) -> None:
-        """Frees the device and stops background readers and emulators."""
+        """Frees the device, stops background readers and emulators, and puts the settings of the process back."""
         if self._state is not None and hasattr(self._state.source, "close"):
             self._state.source.close()
-        self._state = None
+        self._state = self._engine = None
+        self._settings.close()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def _check_engine(self) -> None:
+        refusal = engine_class(self.spec.engine).refusal(self.workload, self.device, self.spec.phase)
+        if refusal is not None:
+            raise BadOption(f"engine {self.spec.engine} {refusal}")
 
     def _open_data(self) -> Any:
         if self.spec.data is None:

@@ -97,9 +97,9 @@ def work(pipe: int, spec: RunSpec) -> None:
 
 def _done(spec: RunSpec, progress: Progress, hear: Hear) -> Record:
     if spec.kind == "training":
-        from fathom.training.run import learned  # here, as it loads torch
+        from fathom.training.run import train  # here, as it loads torch
 
-        return learned(spec, progress, hear)
+        return train(spec, progress, hear)
     return measure(spec, progress)
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 
 from fathom.core.errors import DeviceError
@@ -56,9 +59,27 @@ def _has_tf32(device: torch.device) -> bool:
     return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0)
 
 
-def set_arithmetic(precision: str, algorithms: int) -> None:
-    """fp32 means every product in full single precision: torch would quietly use tf32 in convolutions."""
-    torch.backends.cuda.matmul.allow_tf32 = precision == "tf32"
-    torch.backends.cudnn.allow_tf32 = precision == "tf32"
-    torch.backends.cudnn.benchmark = True  # shapes never change here: let cuDNN try its algorithms once
-    torch.backends.cudnn.benchmark_limit = algorithms
+@contextmanager
+def process_settings(device: torch.device, precision: str, algorithms: int) -> Iterator[None]:
+    """torch's switches for a run, its threads and its random state; all are put back at the end.
+
+    fp32 means every product in full single precision: torch would quietly use tf32 in convolutions.
+    """
+    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+    switches = [
+        (matmul, "allow_tf32", precision == "tf32"),
+        (cudnn, "allow_tf32", precision == "tf32"),
+        (cudnn, "benchmark", True),  # shapes never change here: let cuDNN try its algorithms once
+        (cudnn, "benchmark_limit", algorithms),
+    ]
+    before = [(owner, name, getattr(owner, name)) for owner, name, _ in switches]
+    threads = torch.get_num_threads()
+    with torch.random.fork_rng([device] if device.type == "cuda" else [], device_type="cuda"):
+        try:
+            for owner, name, value in switches:
+                setattr(owner, name, value)
+            yield
+        finally:
+            for owner, name, value in before:
+                setattr(owner, name, value)
+            torch.set_num_threads(threads)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import platform
 import re
@@ -149,6 +150,19 @@ def gpus() -> list[Gpu]:
         return [_gpu(pynvml, index) for index in range(pynvml.nvmlDeviceGetCount())]
     finally:
         pynvml.nvmlShutdown()
+
+
+def devices_expected() -> list[str]:
+    """The devices that torch should see, from its build and the driver alone: importing torch takes seconds."""
+    found = ["cpu"]
+    spec = importlib.util.find_spec("torch")
+    version = Path(spec.origin).with_name("version.py") if spec and spec.origin else None
+    built = version.read_text(errors="replace") if version and version.is_file() else ""
+    if re.search(r"^cuda\b.*= '", built, re.MULTILINE):
+        found += [f"cuda:{index}" for index in range(len(gpus()))]
+    if platform.system() == "Darwin" and platform.machine() == "arm64":
+        found.append("mps:0")
+    return found
 
 
 def libraries() -> dict[str, str | None]:

@@ -36,16 +36,16 @@ class Meter:
         return total
 
     @property
-    def shared(self) -> bool:
-        """Whether other programs are on the GPU right now: the counter counts what they take, too."""
+    def shared(self) -> bool | None:
+        """Whether other programs are on the GPU right now: the counter counts what they take, too; None is unknown."""
         if self._gpu is None:
-            return False
+            return None
         import pynvml
 
         try:
             return len(pynvml.nvmlDeviceGetComputeRunningProcesses(self._gpu)) > 1
         except pynvml.NVMLError:  # not every driver tells
-            return False
+            return None
 
     def _now(self) -> dict[str, tuple[float, float]]:
         """Counter -> joules, and where it goes round."""

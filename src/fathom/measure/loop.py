@@ -15,10 +15,12 @@ from fathom.core.errors import FathomError
 from fathom.core.events import Progress, now_and_then
 from fathom.core.record import Record, Sections, moment
 from fathom.core.spec import RunSpec
-from fathom.machine.host import fingerprint
+from fathom.machine.host import fingerprint, gpu_uuid
 from fathom.measure.stopping import half_width
 
 if TYPE_CHECKING:
+    import torch
+
     from fathom.engine.session import Session
     from fathom.machine.clock import StepClock
 
@@ -101,7 +103,7 @@ def _judged(
     """The record of a timed pass; a result that is no number makes it a failed one, which is not profiled."""
     spec, training = session.spec, session.spec.phase == "train"
     # before a profiler takes memory of its own
-    peak_host_bytes, peak_device_bytes = _peak_host_bytes(), _peak_device_bytes(session.device.type)
+    peak_host_bytes, peak_device_bytes = _peak_host_bytes(), _peak_device_bytes(session.device)
     wrong = _wrong(spec.phase, results)
     answers = [] if training or wrong else session.workload.answers(results[-1], session.state.source)
     profile = None
@@ -113,6 +115,7 @@ def _judged(
         spec=spec,
         machine=fingerprint(session.device),
         device=str(session.device),
+        gpu_uuid=gpu_uuid(session.device),
         outcome="failed" if wrong else "ok",
         reason=wrong,
         sections=moments.sections(session, first_step_s=seconds[0]),
@@ -120,6 +123,7 @@ def _judged(
         step_s=seconds[spec.warmup :],
         losses=[float(loss) for loss in results] if training else [],
         answers=answers[:SHOWN_ANSWERS],
+        item=session.workload.item_of(spec.phase),
         items_per_step=session.items_per_step,
         parameters=sum(weight.numel() for weight in session.state.weights),
         peak_host_bytes=peak_host_bytes,
@@ -139,6 +143,7 @@ def _lived(session: Session, moments: _Moments) -> Record:
         spec=session.spec,
         machine=fingerprint(session.device),
         device=str(session.device),
+        gpu_uuid=gpu_uuid(session.device),
         outcome="failed" if wrong else "ok",
         reason=wrong,
         sections=moments.sections(session),
@@ -161,7 +166,7 @@ def _wrong(phase: str, results: Sequence[Any]) -> str | None:
 
 
 def _timed_pass(session: Session, clock: StepClock, progress: Progress) -> tuple[list[Any], list[str]]:
-    """Warm-up and timed steps; with a budget, in growing helpings until the median is known or the time is spent."""
+    """Warm-up and timed steps; with a budget, in growing chunks until the median is known or the time is spent."""
     spec = session.spec
     total = spec.warmup + spec.steps
     training = spec.phase == "train"
@@ -185,7 +190,7 @@ def _timed_pass(session: Session, clock: StepClock, progress: Progress) -> tuple
     clock.seconds()  # waits for the device: warm-up, in which cuDNN chooses its algorithms, is not the budget's
     stop = time.perf_counter() + spec.budget_s
     run(min(LEAST_STEPS, spec.steps))
-    helping = LEAST_STEPS
+    chunk = LEAST_STEPS
     while True:
         steps_s = clock.seconds()[spec.warmup :]
         known = half_width(steps_s)
@@ -199,8 +204,8 @@ def _timed_pass(session: Session, clock: StepClock, progress: Progress) -> tuple
         if left_s <= 0:
             return results, [f"stopped as the budget of {spec.budget_s:g} s was spent: {told}"]
         affordable = max(1, int(left_s / (sum(steps_s) / len(steps_s))))
-        run(min(helping, affordable, spec.steps - len(steps_s)))
-        helping *= 2
+        run(min(chunk, affordable, spec.steps - len(steps_s)))
+        chunk *= 2
 
 
 def _peak_host_bytes() -> int:
@@ -208,7 +213,7 @@ def _peak_host_bytes() -> int:
     return peak if sys.platform == "darwin" else peak * 1024  # macOS counts bytes, Linux kibibytes
 
 
-def _peak_device_bytes(kind: str) -> int | None:
+def _peak_device_bytes(device: torch.device) -> int | None:
     import torch
 
-    return torch.cuda.max_memory_allocated() if kind == "cuda" else None
+    return torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None

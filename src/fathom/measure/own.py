@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import gzip
 import hashlib
-import importlib
-import sys
 import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -18,16 +17,16 @@ import torch
 from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
 
-from fathom.core.errors import BadOption
+from fathom.core import plugins
+from fathom.core.errors import BadOption, FathomError
 from fathom.core.fingerprint import Gpu
-from fathom.core.record import Profile, Record
+from fathom.core.record import Record
 from fathom.core.spec import RunSpec
 from fathom.engine.session import Session
-from fathom.machine.host import fingerprint
+from fathom.machine.host import fingerprint, gpu_uuid
 from fathom.measure.convolution import split_convolution_backward
-from fathom.measure.profiling import profiled
+from fathom.measure.profiling import as_profile, profiled
 from fathom.trace import reader, walk
-from fathom.trace.gputime import gpu_time
 from fathom.workloads.base import Output, Workload
 
 WARMUP = 3
@@ -39,22 +38,18 @@ class OwnModel(Workload):
     """A module and one batch of its inputs, repeated. Trained with plain SGD on its loss."""
 
     name: ClassVar = "own"
-    year: ClassVar = 0
-    paper: ClassVar = ""
-    style: ClassVar = ""
-    layers: ClassVar = 0
-    task: ClassVar = ""
-    dataset: ClassVar = ""
-    item: ClassVar = "item"
-    expects: ClassVar = "nothing: the batch comes with the model"
-    presets: ClassVar = {"small": {}}
 
     module: nn.Module
     inputs: Any
     criterion: Callable[[Any], Tensor] | None = None
 
     def model(self) -> nn.Module:
-        return self.module
+        """A copy: the user's own module keeps its weights, gradients, mode and device."""
+        try:
+            return copy.deepcopy(self.module)
+        except Exception as error:
+            why = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+            raise BadOption(f"the model cannot be copied, and profiling would change it: {why}") from None
 
     def synthetic(self, seed: int) -> Any:
         return self.inputs
@@ -134,6 +129,7 @@ def profile(
             spec=_told_apart(spec, workload, parameters),
             machine=fingerprint(session.device),
             device=str(session.device),
+            gpu_uuid=gpu_uuid(session.device),
             outcome="ok",
             step_s=found.plain_step_s,
             items_per_step=session.items_per_step,
@@ -164,19 +160,12 @@ def _told(target: str, error: Exception) -> BadOption:
 
 def from_target(target: str) -> tuple[Any, ...]:
     """What package.module:function makes: a Workload, or a module and a batch, or those and a loss."""
-    where, colon, name = target.partition(":")
-    if not (colon and name):
-        raise BadOption(f"expected package.module:function, not {target!r}")
-    sys.path.insert(0, str(Path.cwd()))  # as python -m would find it
     try:
-        module = importlib.import_module(where)
-    except ImportError as error:
-        raise BadOption(f"cannot import {where}: {error}") from None
+        make = plugins.named_object(target)
+    except FathomError:
+        raise
     except Exception as error:
         raise _told(target, error) from None
-    if not hasattr(module, name):
-        raise BadOption(f"{where} has no {name}")
-    make = getattr(module, name)
     if not callable(make):
         raise BadOption(f"{target} is no function, but {type(make).__name__}")
     try:
@@ -209,16 +198,8 @@ def from_trace(path: Path) -> Record:
         device=device,
         outcome="ok",
         step_s=steps,
-        profile=Profile(
-            rows=found.rows(),
-            kernels=found.kernels(),
-            step_s=steps,
-            plain_step_s=[],
-            outside_s=found.outside_s(),
-            per_step_s=found.per_step_s(),
-            gpu=gpu_time(events, found.steps),
-            data_s=found.data_s(),
-            notes=[*found.notes, *notes, f"read from {path.name}; {_whose_machine(found.on_gpu)}"],
+        profile=as_profile(
+            found, events, steps, notes=[*notes, f"read from {path.name}; {_whose_machine(found.on_gpu)}"]
         ),
         notes=[f"read from {path.name}"],
     )

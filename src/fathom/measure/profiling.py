@@ -13,18 +13,22 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
+import torch
 from torch import nn
-from torch.profiler import ProfilerActivity, profile, record_function
+from torch.profiler import ProfilerActivity, record_function
 
 from fathom.core.record import GpuTime, Profile
+from fathom.engine.marks import marks_on
 from fathom.engine.session import Session, Step
 from fathom.machine.clock import wait
 from fathom.machine.peaks import ceilings
 from fathom.measure.convolution import split_convolution_backward
 from fathom.trace import reader, walk
 from fathom.trace.gputime import gpu_time
+from fathom.trace.rows import Breakdown
 from fathom.workloads.base import Output
 
 MIN_STEPS = 6  # fewer values show no trend
@@ -42,8 +46,8 @@ def profiled(session: Session, plain_step_s: Sequence[float] | None = None, trac
     most = MAX_CPU_STEPS if session.device.type == "cpu" else MAX_DEVICE_STEPS
     steps = max(MIN_STEPS, min(most, int(budget_s / statistics.median(plain))))
     networks = {"": session.state.model, **session.state.beside}
-    recorder = profile(activities=_activities(session), record_shapes=True)
-    with layers_marked(networks):
+    recorder = torch.profiler.profile(activities=_activities(session), record_shapes=True)
+    with layers_marked(networks), marks_on():
         with _stderr_silenced():
             recorder.start()
         slowed = _timed(session, steps)
@@ -53,16 +57,20 @@ def profiled(session: Session, plain_step_s: Sequence[float] | None = None, trac
     found = walk.breakdown(events, roles(networks))
     notes = split_convolution_backward(found, session.device)
     matrix, copy = ceilings(session.device, session.spec.precision)
+    profile = as_profile(found, events, slowed, notes)
+    return replace(profile, plain_step_s=plain, ceiling_flop_per_s=matrix, ceiling_bytes_per_s=copy)
+
+
+def as_profile(found: Breakdown, events: list[reader.Event], step_s: list[float], notes: Sequence[str]) -> Profile:
+    """What a trace came to, as a record keeps it; unprofiled steps and measured peaks are for the caller to add."""
     return Profile(
         rows=found.rows(),
         kernels=found.kernels(),
-        step_s=slowed,
-        plain_step_s=plain,
+        step_s=step_s,
+        plain_step_s=[],
         outside_s=found.outside_s(),
         per_step_s=found.per_step_s(),
         gpu=gpu_time(events, found.steps),
-        ceiling_flop_per_s=matrix,
-        ceiling_bytes_per_s=copy,
         notes=[*found.notes, *notes],
         data_s=found.data_s(),
     )
@@ -77,10 +85,10 @@ def _plain(session: Session) -> list[float]:
 
 def lived(session: Session) -> tuple[GpuTime | None, list[float] | list[Output]]:
     """The setup and every step of a session that has none behind it, under the profiler, and what the steps gave."""
-    recorder = profile(activities=_activities(session))
+    recorder = torch.profiler.profile(activities=_activities(session))
     with _stderr_silenced():
         recorder.start()
-    with record_function(walk.LIFE):
+    with record_function(walk.LIFE), marks_on():
         results = session.setup().run(session.spec.warmup + session.spec.steps)
         wait(session.device)
     with _stderr_silenced():
@@ -180,7 +188,7 @@ def _timed(session: Session, steps: int) -> list[float]:
     return seconds
 
 
-def _events(recorder: profile, trace_out: Path | None) -> list[reader.Event]:
+def _events(recorder: torch.profiler.profile, trace_out: Path | None) -> list[reader.Event]:
     """Through the trace file itself: what a user opens in Perfetto is what was broken down."""
     with tempfile.TemporaryDirectory() as folder:
         path = trace_out or Path(folder) / "trace.json"

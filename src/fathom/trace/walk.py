@@ -108,7 +108,9 @@ class _Walk:
         if event.cat != "cpu_op":
             self._marker(event.name, frame)
             if event.name == DATA and parent.phase != "data":
-                self._data(event)
+                self._data(event, 1)
+            elif event.name in PHASES and event.name != DATA and parent.phase == "data":
+                self._data(event, -1)  # a pass of the network that data is made with
             return
         frame.is_op = True
         parent.has_ops = True
@@ -133,10 +135,10 @@ class _Walk:
         elif name.startswith("enumerate(DataLoader)"):
             frame.phase = "data"
 
-    def _data(self, event: Event) -> None:
+    def _data(self, event: Event, sign: int) -> None:
         step = self._step_at(event.ts)
         if step is not None:
-            self.data_us[step] += min(event.dur, self.ends[step] - event.ts)
+            self.data_us[step] += sign * min(event.dur, self.ends[step] - event.ts)
 
     def _op(self, event: Event, frame: Frame) -> None:
         name, args = event.name, event.args

@@ -1,7 +1,7 @@
-"""Trainer: one run of learning, in rounds of training with a look at held-out data after each.
+"""Trainer: one training run, in intervals that each end with an evaluation.
 
-This one serves every workload that learns from a data set batch by batch; one that does otherwise (many starts at
-once, playing a game) names another, of learners/.
+This one serves every workload that learns from a data set batch by batch; a recipe that does otherwise (many networks
+at once, playing a game) names another, of trainers/.
 """
 
 from __future__ import annotations
@@ -12,29 +12,36 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.utils import get_total_norm
 
 from fathom.core import plugins
+from fathom.core.errors import BadOption
 from fathom.core.record import Artifact
+from fathom.core.spec import RunSpec
+from fathom.data.base import folder_at
 from fathom.engine.session import Session
 from fathom.workloads.base import State, workload_class
-from fathom.workloads.recipe import Lesson
+from fathom.workloads.recipe import Recipe
+
+TOLERATED_NONFINITE = 0.01  # of an interval's steps, and one in any case: more often is divergence
 
 
 class Trainer:
-    """Trains a session's workload. What state_dict() gives is enough to go on in another process."""
+    """Trains a session's workload. What state_dict() gives is enough to resume in another process."""
 
-    def __init__(self, session: Session, held_out: Any) -> None:
-        self.session, self.held_out = session, held_out
+    def __init__(self, session: Session, recipe: Recipe[Any], evaluation_data: Any) -> None:
+        self.session, self.recipe, self.evaluation_data = session, recipe, evaluation_data
         self.workload, self.state = session.workload, session.state
-        self.lesson: Lesson = self.workload.taught(session.spec.data, session.spec.options)
-        self.rounds = session.spec.evaluations or self.lesson.rounds
+        self.evaluations = session.spec.evaluations or recipe.evaluations
         self.steps_done = 0
-        assert self.state.optimizer is not None, "learning is training"
-        self.schedule = self.workload.schedule(self.state.optimizer, self.rounds * self.steps_per_round)
+        assert self.state.optimizer is not None, "training needs an optimizer"
+        steps = self.evaluations * self.steps_per_evaluation
+        self.schedule = recipe.schedule(self.workload, self.state.optimizer, steps)
+        self.guard = FiniteGradients(self.state) if recipe.skips_nonfinite_gradients else None
 
     @property
-    def steps_per_round(self) -> int:
-        return math.ceil((self.lesson.items or len(self.state.source)) / self.workload.batch)
+    def steps_per_evaluation(self) -> int:
+        return math.ceil((self.recipe.items_per_evaluation or len(self.state.source)) / self.workload.batch)
 
     @property
     def items_per_step(self) -> int:
@@ -42,50 +49,52 @@ class Trainer:
 
     @property
     def parameters(self) -> int:
-        """Weights that are learnt."""
+        """Trainable parameters."""
         return sum(weight.numel() for weight in self.state.weights)
 
-    def train(self, told: Callable[[int], None]) -> tuple[float, int]:
-        """One round; gives its mean loss and the items it took. told() hears of every step done so far."""
+    def train(self, on_step: Callable[[int], None]) -> tuple[float, int]:
+        """One interval; gives its mean loss and the items it took. on_step() is called with the steps done so far."""
         losses: list[Tensor] = []
-        for _ in range(self.steps_per_round):
+        for _ in range(self.steps_per_evaluation):
             losses.append(self.step())
             if self.schedule is not None:
                 self.schedule.step()
             self.steps_done += 1
-            told(self.steps_done)
-        return self.mean_loss(losses), self.steps_per_round * self.items_per_step
+            on_step(self.steps_done)
+        return self.mean_loss(losses), self.steps_per_evaluation * self.items_per_step
 
     def mean_loss(self, losses: Sequence[Tensor]) -> float:
-        return float(torch.stack(list(losses)).mean())
+        values = torch.stack(list(losses))
+        return float(values.mean()) if self.guard is None else self.guard.mean_of_finite(values)
 
     def step(self) -> Tensor:
-        """One update; gives the loss, still on the device."""
-        return self.workload.train_step(self.state)
+        """One step of the session; gives the loss, still on the device."""
+        return self.session.train_step()
 
     def evaluate(self) -> float:
         """The quality on held-out data."""
         candidate = self.candidate()
         candidate.model.eval()
         with torch.inference_mode(), self.state.autocast():
-            value = self.workload.evaluate(candidate, self.held_out)
+            value = self.recipe.evaluate(self.workload, candidate, self.evaluation_data)
         candidate.model.train()
         return value
 
     def artifacts(self) -> list[Artifact]:
-        """What is worth showing of the network that has learnt: tables and pictures."""
+        """What is worth showing of the trained network: tables and images."""
         candidate = self.candidate()
         candidate.model.eval()
         with torch.inference_mode(), self.state.autocast():
-            return self.workload.artifacts(candidate, self.held_out)
+            return self.recipe.artifacts(self.workload, candidate, self.evaluation_data)
 
     def candidate(self) -> State:
-        """What is judged and shown: the network as it is now."""
+        """What is evaluated and shown: the network as it is now."""
         return self.state
 
     def notes(self) -> list[str]:
-        """What should be known of how it was learnt."""
-        return []
+        """What should be known of how it was trained."""
+        skipped = self.guard.skipped if self.guard else 0
+        return [f"{skipped} updates skipped: non-finite gradients"] if skipped else []
 
     def state_dict(self) -> dict[str, Any]:
         """Tensors, numbers and words alone, so that a checkpoint can be read without running anything in it."""
@@ -95,6 +104,7 @@ class Trainer:
             "optimizer": self.state.optimizer.state_dict(),
             "schedule": None if self.schedule is None else self.schedule.state_dict(),
             "steps_done": self.steps_done,
+            "skipped": self.guard.skipped if self.guard else 0,
         }
 
     def load_state_dict(self, kept: dict[str, Any]) -> None:
@@ -103,12 +113,71 @@ class Trainer:
         self.state.optimizer.load_state_dict(kept["optimizer"])
         if self.schedule is not None:
             self.schedule.load_state_dict(kept["schedule"])
+        if self.guard is not None:
+            self.guard.resume(kept["skipped"])
         self.steps_done = int(kept["steps_done"])
-        state, spec = self.state, self.session.spec
-        state.batches = self.workload.feed(state.source, state.device, spec.seed, start=self.steps_done)
+        if not self.workload.interactive:  # an environment goes on by itself
+            state, spec = self.state, self.session.spec
+            state.batches = self.workload.feed(state.source, state.device, spec.seed, start=self.steps_done)
 
 
-def trainer_class(name: str) -> type[Trainer]:
-    """The trainer that the workload of this name asks for, or the one for all."""
-    wanted = workload_class(name).trainer
-    return Trainer if wanted is None else plugins.load_class("trainers", wanted, Trainer)
+class FiniteGradients:
+    """Skips updates whose gradients are not finite, as after one of them every weight would be lost; momentum goes on.
+
+    A gradient can overflow on the way back through hundreds of frames, or nineteen layers without normalisation, and
+    then no clipping saves it.
+    """
+
+    def __init__(self, state: State) -> None:
+        assert state.optimizer is not None
+        self._weights = state.weights
+        self._skipped = torch.zeros((), dtype=torch.long, device=state.device)
+        self._before = 0  # this interval
+        state.optimizer.register_step_pre_hook(self._zero_nonfinite)
+
+    @property
+    def skipped(self) -> int:
+        return int(self._skipped)
+
+    def resume(self, skipped: int) -> None:
+        self._skipped.fill_(skipped)
+        self._before = skipped
+
+    def mean_of_finite(self, losses: Tensor) -> float:
+        """The mean loss of the steps that counted; nan where too few did."""
+        finite = losses[losses.isfinite()]
+        lost = max(len(losses) - len(finite), self.skipped - self._before)
+        self._before = self.skipped
+        tolerated = lost < len(losses) and lost <= max(1, TOLERATED_NONFINITE * len(losses))
+        return float(finite.mean()) if tolerated else float("nan")
+
+    def _zero_nonfinite(self, *_: Any) -> None:
+        """Decided on the device, so that the host need not wait."""
+        gradients = [weight.grad for weight in self._weights if weight.grad is not None]
+        lost = ~get_total_norm(gradients).isfinite()
+        for gradient in gradients:
+            gradient.masked_fill_(lost, 0)
+        self._skipped += lost
+
+
+def recipe_for(spec: RunSpec) -> Recipe[Any]:
+    """The recipe of the spec's workload for its data and options."""
+    kind = workload_class(spec.workload)
+    if kind.recipe is None:
+        raise BadOption(f"{kind.name} has no training recipe")
+    folder = None if spec.data is None else folder_at(spec.data, kind.expects)
+    return kind.recipe.for_run(folder, spec.options)
+
+
+def trainer_for(session: Session, recipe: Recipe[Any], evaluation_data: Any) -> Trainer:
+    """The trainer that the recipe asks for, or the one for all."""
+    kind = Trainer if recipe.trainer is None else plugins.load_class("trainers", recipe.trainer, Trainer)
+    return kind(session, recipe, evaluation_data)
+
+
+def evaluation_data_for(session: Session, recipe: Recipe[Any]) -> Any:
+    """What quality is evaluated on: held-out real data, or synthetic data that training has not seen."""
+    spec, workload = session.spec, session.workload
+    if spec.data is None:
+        return recipe.synthetic_evaluation_data(workload, spec.seed + 1)
+    return recipe.evaluation_data(workload, folder_at(spec.data, workload.expects))

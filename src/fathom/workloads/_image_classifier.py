@@ -6,7 +6,7 @@ from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -19,21 +19,21 @@ from fathom.core.record import Artifact
 from fathom.data import imagenet
 from fathom.data._thumbnails import Thumbnails, Variation, enlarged, varied
 from fathom.data.base import Batch, once
-from fathom.workloads.base import Output, State, Workload, warmup_cosine
-from fathom.workloads.recipe import Quality
+from fathom.workloads.base import Output, State, Workload
+from fathom.workloads.recipe import Recipe, warmup_cosine
 
 _MEAN = (0.485, 0.456, 0.406)  # of ImageNet's red, green and blue, where white is 1
 _DEVIATION = (0.229, 0.224, 0.225)
 _SHRINKS = (1, 2, 4, 8, 16)  # every width of the three networks can be divided by these, AlexNet's groups included
-_EVALUATED = 500  # pictures at a time
-THUMBNAILS = {  # what the three lessons share: ten classes of small pictures, varied so that few of them teach more
+_EVALUATED = 500  # images at a time
+THUMBNAILS = {  # what the three recipes share: ten classes of small images, augmented so that few of them teach more
     "batch": 128,
     "classes": 10,
     "resident": 64,
     "zoom": 0.15,
-    "turn": 10.0,
-    "colour": 0.2,
-    "hole": 0.25,
+    "rotation": 10.0,
+    "color_jitter": 0.2,
+    "cutout": 0.25,
     "label_smoothing": 0.1,
 }
 
@@ -68,25 +68,42 @@ def dense_layers(features: int, hidden: int, classes: int, dropout: float) -> nn
     return layers
 
 
-def top_1(target: float) -> Quality:
-    return Quality(
-        metric="top-1 accuracy",
-        unit="%",
-        target=target,
-        better="higher",
-        protocol="all pictures of the test set, each whole and seen once, scaled to the network's input; looked at "
-        "after every round, and the first look that reaches the target ends the run",
+@dataclass(frozen=True, kw_only=True)
+class ImageRecipe(Recipe["ImageClassifier"]):
+    """Top-1 accuracy on a folder of images."""
+
+    metric: str = "top-1 accuracy"
+    unit: str = "%"
+    better: Literal["higher", "lower"] = "higher"
+    protocol: str = (
+        "all images of the test set, each whole and seen once, scaled to the network's input; evaluated after every "
+        "epoch, and the first evaluation that reaches the target ends the run"
     )
+
+    def schedule(self, workload: ImageClassifier, optimizer: Optimizer, steps: int) -> LambdaLR:
+        return warmup_cosine(optimizer, steps, max(1.0, workload.warm_up * steps))
+
+    def evaluate(self, workload: ImageClassifier, state: State, data: Any) -> float:
+        """The share of images whose likeliest class is theirs, in percent."""
+        right = workload.confusion(state, data).diagonal().sum()
+        return 100 * float(right) / len(data)
+
+    def artifacts(self, workload: ImageClassifier, state: State, data: Any) -> list[Artifact]:
+        """How well each class is recognised, and what it is most often confused with."""
+        confusion, known = workload.confusion(state, data), len(data.class_names)
+        names = [*data.class_names, *(f"class {label}" for label in range(known, workload.classes))]
+        rows = [_recall(names, label, counts) for label, counts in enumerate(confusion.tolist()) if any(counts)]
+        columns = ["class", "images", "top-1, %", "most often confused with"]
+        return [Artifact(title="Classes", columns=columns, rows=rows)]
 
 
 @dataclass(frozen=True, kw_only=True)
 class ImageClassifier(Workload):
     """A network from images to one of many classes."""
 
-    task: ClassVar = "Supervised"
-    dataset: ClassVar = "ImageNet"
     item: ClassVar = "image"
     expects: ClassVar = imagenet.EXPECTS
+    renamed: ClassVar = {"turn": "rotation", "colour": "color_jitter", "hole": "cutout"}
     smallest_side: ClassVar[int]  # of an image that leaves at least one value after the last pooling
 
     side: int = 224
@@ -97,15 +114,15 @@ class ImageClassifier(Workload):
     momentum: float = 0.9
     weight_decay: float = 5e-4
 
-    # For learning; as they stand here they change nothing.
-    resident: int = 0  # pictures of at most so many pixels a side are kept on the device, and varied there by:
+    # Of training on small images; as they stand here they change nothing.
+    resident: int = 0  # images of at most so many pixels a side are kept on the device, and augmented there by:
     shift: float = 0.125  # of the side, across and down
     zoom: float = 0.0  # 0.2 scales width and height, each for itself, to between 1/1.2 and 1.2
-    turn: float = 0.0  # degrees, either way
-    colour: float = 0.0  # of brightness, contrast and saturation, more or less
-    hole: float = 0.0  # the side of a square that is painted over, of the picture's
+    rotation: float = 0.0  # degrees, either way
+    color_jitter: float = 0.0  # of brightness, contrast and saturation, more or less
+    cutout: float = 0.0  # the side of a square that is painted over, of the image's
     label_smoothing: float = 0.0
-    warm_up: float = 0.1  # the share of all steps in which the learning rate rises
+    warm_up: float = 0.1  # the share of all steps with linear warm-up
 
     def __post_init__(self) -> None:
         if self.side < self.smallest_side:
@@ -136,7 +153,7 @@ class ImageClassifier(Workload):
         batches = super().feed(source, device, seed, start)
         if not isinstance(source, Thumbnails):
             return batches
-        by = Variation(self.shift, self.zoom, self.turn, self.colour, self.hole)
+        by = Variation(self.shift, self.zoom, self.rotation, self.color_jitter, self.cutout)
         return ({**batch, "image": varied(batch["image"], self.side, by)} for batch in batches)
 
     def forward(self, model: nn.Module, batch: Batch) -> Tensor:
@@ -156,23 +173,8 @@ class ImageClassifier(Workload):
             fused=True,  # one pass over the parameters, which for VGG-19 are half a gigabyte
         )
 
-    def schedule(self, optimizer: Optimizer, steps: int) -> LambdaLR:
-        return warmup_cosine(optimizer, steps, max(1.0, self.warm_up * steps))
-
-    def evaluate(self, state: State, held_out: Any) -> float:
-        """The share of pictures whose likeliest class is theirs, in percent."""
-        right = self._confusion(state, held_out).diagonal().sum()
-        return 100 * float(right) / len(held_out)
-
-    def artifacts(self, state: State, held_out: Any) -> list[Artifact]:
-        """How well each class is known, and what it is most often taken for."""
-        confusion = self._confusion(state, held_out)
-        names = [*held_out.class_names, *(f"class {label}" for label in range(len(held_out.class_names), self.classes))]
-        rows = [_known(names, label, counts) for label, counts in enumerate(confusion.tolist()) if any(counts)]
-        return [Artifact(title="Classes", columns=["class", "pictures", "top-1, %", "most often taken for"], rows=rows)]
-
-    def _confusion(self, state: State, held_out: Any) -> Tensor:
-        """How many pictures of each class (down) the network takes for each (across)."""
+    def confusion(self, state: State, held_out: Any) -> Tensor:
+        """How many images of each class (down) the network takes for each (across)."""
         pairs = torch.zeros(self.classes**2, dtype=torch.long, device=state.device)
         for batch in once(held_out, _EVALUATED, state.device):
             if isinstance(held_out, Thumbnails):
@@ -196,8 +198,8 @@ class ImageClassifier(Workload):
         ]
 
 
-def _known(names: list[str], label: int, counts: list[int]) -> list[Any]:
-    """A class, its pictures, how many percent of them are known, and what the others are most often taken for."""
+def _recall(names: list[str], label: int, counts: list[int]) -> list[Any]:
+    """A class, its images, how many percent of them are recognised, and what the others are most often taken for."""
     wrong = [*counts[:label], 0, *counts[label + 1 :]]
     most = max(wrong)
     other = f"{names[wrong.index(most)]} ({most})" if most else None

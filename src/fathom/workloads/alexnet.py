@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from fathom.workloads._image_classifier import THUMBNAILS, ImageClassifier, Normalise, dense_layers, top_1
-from fathom.workloads.recipe import Lesson
+from fathom.workloads._image_classifier import THUMBNAILS, ImageClassifier, ImageRecipe, Normalise, dense_layers
+from fathom.workloads.base import Facts
 
 _K, _ALPHA, _BETA = 2.0, 1e-4, 0.75  # the paper's; each channel is divided by (k + alpha * sum of 5 squares) ** beta
 _POSITIVE = ("conv2", "conv4", "conv5", "full1", "full2")
@@ -119,10 +119,17 @@ def _pooled(side: int) -> int:
 @dataclass(frozen=True, kw_only=True)
 class AlexNet(ImageClassifier):
     name: ClassVar = "alexnet"
-    year: ClassVar = 2012
-    paper: ClassVar = "Krizhevsky, Sutskever and Hinton, ImageNet Classification with Deep CNNs, NIPS 2012"
-    style: ClassVar = "Convolutional, Full"
-    layers: ClassVar = 5
+    facts: ClassVar = Facts(
+        year=2012,
+        paper="Krizhevsky, Sutskever and Hinton, ImageNet Classification with Deep CNNs, NIPS 2012",
+        style="Convolutional, Full",
+        layers=5,
+        task="Supervised",
+        dataset="ImageNet",
+        parameters=60_965_224,
+        macs_per_item=724_406_816,
+        train_flop_per_item=4_135_610_496,
+    )
     smallest_side: ClassVar = 67
     presets: ClassVar = {
         "tiny": {
@@ -138,11 +145,11 @@ class AlexNet(ImageClassifier):
         "paper": {"batch": 128},
     }
 
-    trainer: ClassVar = "guarded"  # nothing normalises what its dense layers get
-    lesson: ClassVar = Lesson(
-        quality=top_1(85.0),
-        rounds=100,
-        precision="tf32",  # in bfloat16 one of three runs lost its numbers in its second round
+    recipe: ClassVar = ImageRecipe(
+        target=85.0,
+        skips_nonfinite_gradients=True,  # nothing normalises what its dense layers get
+        evaluations=100,
+        precision="tf32",  # in bfloat16 one of three runs had non-finite gradients in its second epoch
         options={
             **THUMBNAILS,
             # of the published start, ten classes make logits differ by 2e-4 around 0.8, which is little to go by

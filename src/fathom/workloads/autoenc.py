@@ -6,7 +6,7 @@ Harvard's 2016 code used linear maps and a Gaussian decoder; this is the network
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -20,11 +20,11 @@ from torch.optim.lr_scheduler import LambdaLR
 from fathom.core.record import Artifact
 from fathom.data import mnist
 from fathom.data.base import Batch, once
-from fathom.workloads.base import Output, State, Workload, warmup_cosine
-from fathom.workloads.recipe import Lesson, Quality
+from fathom.workloads.base import Facts, Output, State, Workload
+from fathom.workloads.recipe import Recipe, warmup_cosine
 
 EVALUATED = 5000  # test images at once
-ROUND = 600_000  # training images
+INTERVAL = 600_000  # training images between two evaluations
 
 
 class VariationalAutoencoder(nn.Module):
@@ -52,14 +52,47 @@ class VariationalAutoencoder(nn.Module):
 
 
 @dataclass(frozen=True, kw_only=True)
+class AutoencRecipe(Recipe["Autoenc"]):
+    """The variational bound on MNIST's test images."""
+
+    def for_run(self, folder: Path | None, options: Mapping[str, Any]) -> AutoencRecipe:
+        """Of synthetic digits there are few: an interval is once through them."""
+        return self if folder is None else replace(self, items_per_evaluation=INTERVAL)
+
+    def schedule(self, workload: Autoenc, optimizer: Optimizer, steps: int) -> LambdaLR | None:
+        warm_up = workload.warm_up
+        return None if warm_up is None else warmup_cosine(optimizer, steps, max(1.0, warm_up * steps))
+
+    def evaluate(self, workload: Autoenc, state: State, data: mnist.Digits) -> float:
+        batches = once(data, EVALUATED, state.device)
+        total = sum(float(workload.loss(state.model, batch)) * len(batch["pixels"]) for batch in batches)
+        return -total / len(data)
+
+    def artifacts(self, workload: Autoenc, state: State, data: mnist.Digits) -> list[Artifact]:
+        """Digits that the network generates, and test digits above their reconstructions."""
+        model = state.model
+        assert isinstance(model, VariationalAutoencoder)
+        samples = torch.sigmoid(model.decode(torch.randn(40, workload.latent, device=state.device)))
+        batch = next(once(data, 20, state.device))
+        seen = torch.cat([_grey(batch), workload.infer(model, batch)["reconstruction"]])
+        images = {"Samples": samples, "Test digits, and their reconstructions below": seen}
+        return [Artifact(title=title, png=mnist.drawn(digits, across=20)) for title, digits in images.items()]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Autoenc(Workload):
     name: ClassVar = "autoenc"
-    year: ClassVar = 2014
-    paper: ClassVar = "Kingma and Welling, Auto-Encoding Variational Bayes, ICLR 2014"
-    style: ClassVar = "Full"
-    layers: ClassVar = 3
-    task: ClassVar = "Unsupervised"
-    dataset: ClassVar = "MNIST"
+    facts: ClassVar = Facts(
+        year=2014,
+        paper="Kingma and Welling, Auto-Encoding Variational Bayes, ICLR 2014",
+        style="Full",
+        layers=3,
+        task="Unsupervised",
+        dataset="MNIST",
+        parameters=815_824,
+        macs_per_item=814_000,
+        train_flop_per_item=4_100_000,
+    )
     item: ClassVar = "image"
     expects: ClassVar = mnist.EXPECTS
     presets: ClassVar = {
@@ -68,32 +101,23 @@ class Autoenc(Workload):
         "paper": {"batch": 100},
     }
 
-    trainer: ClassVar = "graph"  # its kernels are so small that a GPU would wait for every launch
-    lesson: ClassVar = Lesson(
-        quality=Quality(
-            metric="variational bound",
-            unit="nats",
-            target=-100.0,
-            better="higher",
-            protocol="the mean bound of the test images, one sample of the latents each, after 1e8 training images",
-        ),
-        rounds=167,  # the 1e8 images of the paper's Fig. 2
+    recipe: ClassVar = AutoencRecipe(
+        metric="variational bound",
+        unit="nats",
+        target=-100.0,
+        better="higher",
+        protocol="the mean bound of the test images, one sample of the latents each, after 1e8 training images",
+        evaluations=167,  # the 1e8 images of the paper's Fig. 2
         stops_at_target=False,
         options={"adam": True, "batch": 1000, "learning_rate": 0.003, "warm_up": 0.01},
+        engine="cudagraph",  # its kernels are so small that a GPU would wait for every launch
     )
 
     hidden: int = 500
     latent: int = 20
     learning_rate: float = 0.01  # the paper tried 0.01, 0.02 and 0.1; the larger two overshoot at first
     adam: bool = False  # in place of the paper's Adagrad, for batches so large that a GPU is not idle
-    warm_up: float | None = None  # the share of learning in which the rate rises, to fall from there; None is constant
-    graphs: bool = True  # on a GPU, learn by replaying a CUDA graph of a step's passes
-
-    @classmethod
-    def taught(cls, data: str | None, options: Mapping[str, Any]) -> Lesson:
-        """Of invented digits there are few: a round is once through them."""
-        lesson = super().taught(data, options)
-        return lesson if data is None else replace(lesson, items=ROUND)
+    warm_up: float | None = None  # the share of training with linear warm-up, before cosine decay; None is constant
 
     def model(self) -> VariationalAutoencoder:
         return VariationalAutoencoder(mnist.SIDE**2, self.hidden, self.latent)
@@ -122,9 +146,6 @@ class Autoenc(Workload):
             return Adam(model.parameters(), lr=self.learning_rate, fused=True)
         return Adagrad(model.parameters(), lr=self.learning_rate)
 
-    def schedule(self, optimizer: Optimizer, steps: int) -> LambdaLR | None:
-        return None if self.warm_up is None else warmup_cosine(optimizer, steps, max(1.0, self.warm_up * steps))
-
     def infer(self, model: nn.Module, batch: Batch) -> Output:
         """Reconstructions; the latent is sampled here too, which makes inference stochastic."""
         logits, mean, _ = model(_grey(batch))
@@ -134,24 +155,6 @@ class Autoenc(Workload):
         """Each reconstruction's brightest rows, drawn with characters."""
         pictures = output["reconstruction"].float().cpu().view(-1, mnist.SIDE, mnist.SIDE)
         return [_drawn(picture) for picture in pictures]
-
-    def evaluate(self, state: State, held_out: mnist.Digits) -> float:
-        total = sum(float(self.loss(state.model, batch)) * len(batch["pixels"]) for batch in _all(held_out, state))
-        return -total / len(held_out)
-
-    def artifacts(self, state: State, held_out: mnist.Digits) -> list[Artifact]:
-        """Digits that the network dreams up, and test digits above what it makes of them."""
-        model = state.model
-        assert isinstance(model, VariationalAutoencoder)
-        dreamt = torch.sigmoid(model.decode(torch.randn(40, self.latent, device=state.device)))
-        batch = next(once(held_out, 20, state.device))
-        seen = torch.cat([_grey(batch), self.infer(model, batch)["reconstruction"]])
-        pictures = {"Samples": dreamt, "Test digits, and their reconstructions below": seen}
-        return [Artifact(title=title, png=mnist.drawn(digits, across=20)) for title, digits in pictures.items()]
-
-
-def _all(held_out: mnist.Digits, state: State) -> Iterator[Batch]:
-    return once(held_out, EVALUATED, state.device)
 
 
 def _grey(batch: Batch) -> Tensor:

@@ -1,35 +1,30 @@
-"""Workload: the interface that every reference workload fills in, and the step that most of them share.
+"""Workload: the interface that every reference workload fills in: model, data, loss, inference, optimizer and facts.
 
-A workload is frozen configuration plus facts; it knows nothing of timing, profiling, arguments or processes.
-What changes while it runs lives in a State, which the session makes and hands to every step.
+A workload is frozen configuration plus single-device maths; it knows nothing of steps, timing, profiling, training
+protocols or processes. What changes while it runs lives in a State, which the session makes.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, TypeVar
 
 import torch
 from torch import Tensor, nn
-from torch.autograd import profiler
-from torch.nn.utils import clip_grad_norm_
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LambdaLR, LRScheduler
-from torch.profiler import record_function
 
 from fathom.core import plugins
 from fathom.core.errors import BadOption, UnknownName
-from fathom.core.record import Artifact
-from fathom.data.base import Batch, Dataset, feed, folder_at
-from fathom.workloads.recipe import Lesson
+from fathom.data.base import Batch, Dataset, feed
+from fathom.workloads.recipe import Recipe
 
 Output = dict[str, Tensor]
+Result = TypeVar("Result")
 
 
 def workload_class(name: str) -> type[Workload]:
@@ -48,29 +43,32 @@ class State:
     optimizer: Optimizer | None  # None in inference
     autocast: Callable[[], AbstractContextManager[Any]]  # the precision of the forward pass
     seed: int = 0
-    extra: Any = None  # what begin() adds, e.g. deepq's replay memory
+    extra: Any = None  # what begin() adds, e.g. deepq's replay buffer
     beside: dict[str, nn.Module] = field(default_factory=dict)  # networks that run beside the model: deepq's target
     weights: list[nn.Parameter] = field(init=False)  # the model's, gathered once: a step asks for them twice
 
     def __post_init__(self) -> None:
         self.weights = list(self.model.parameters())
 
-
-class _NoMark(AbstractContextManager[Any]):
-    """Does nothing, and in C: formatting nothing takes any arguments and gives what is false, without a Python frame.
-
-    Steps enter four of these, and some steps take two milliseconds.
-    """
-
-    __enter__ = __exit__ = staticmethod("".format)  # type: ignore[assignment]
+    def forward(self, work: Callable[[], Result]) -> Result:
+        """A pass without gradients beside the step's own; the session replaces this by its engine's."""
+        with torch.no_grad(), self.autocast():
+            return work()
 
 
-_NO_MARK = _NoMark()
+@dataclass(frozen=True, kw_only=True)
+class Facts:
+    """What is known of a published network before it runs; counts are of preset small, and a test counts them again."""
 
-
-def phase(name: str) -> AbstractContextManager[Any]:
-    """Marks data, forward, backward or optimizer work for a profiler; next to nothing when none is listening."""
-    return record_function(f"fathom.{name}") if profiler._is_profiler_enabled else _NO_MARK
+    year: int
+    paper: str
+    style: str  # as in Table II of the 2016 paper, as are layers, task and dataset
+    layers: int
+    task: str
+    dataset: str
+    parameters: int
+    macs_per_item: int  # forward
+    train_flop_per_item: int  # forward and backward
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,18 +76,15 @@ class Workload(ABC):
     """The fields of a subclass ARE its configuration; the class attributes are facts about it."""
 
     name: ClassVar[str]
-    year: ClassVar[int]
-    paper: ClassVar[str]
-    style: ClassVar[str]
-    layers: ClassVar[int]
-    task: ClassVar[str]
-    dataset: ClassVar[str]
-    item: ClassVar[str]  # what one row of a batch is: "image", "sentence pair", ...
-    expects: ClassVar[str]  # what a --data folder must hold, for the error that says it does not
-    plays: ClassVar[bool] = False  # with a real emulator: what it sees without a folder is nothing invented
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]]  # tiny, small (the full network) and paper
-    lesson: ClassVar[Lesson | None] = None  # what it shall learn from real data, and how that is judged
-    trainer: ClassVar[str | None] = None  # which of learners/ it learns by, where not as most do
+    facts: ClassVar[Facts | None] = None  # of the published network; None where there is none
+    item: ClassVar[str] = "item"  # what one row of a batch is: "image", "sentence pair", ...
+    infer_item: ClassVar[str | None] = None  # the same of inference, where it is something else
+    expects: ClassVar[str] = "nothing: this workload brings its own data"  # what a --data folder must hold
+    interactive: ClassVar[bool] = False  # it acts in an environment, which is no synthetic stand-in for real data
+    sweeps_threads: ClassVar[bool] = False  # the study runs it at 1, 2, 4, ... threads, as the paper's Fig. 6 does
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"small": {}}  # tiny, small (the full network) and paper
+    recipe: ClassVar[Recipe[Any] | None] = None  # what it shall reach on real data
+    renamed: ClassVar[Mapping[str, str]] = {}  # options that had another name up to the last release: old -> new
     algorithms: ClassVar[int] = 10  # that cuDNN may try for each convolution, in the order of its own guesses
 
     batch: int
@@ -101,6 +96,7 @@ class Workload(ABC):
         if preset not in cls.presets:
             raise UnknownName.among("preset", preset, cls.presets)
         fields = {field.name: field for field in dataclasses.fields(cls)}
+        changes = {cls.renamed.get(name, name): value for name, value in changes.items()}
         for name, value in changes.items():
             if name not in fields:
                 raise UnknownName.among(f"option of {cls.name}", name, fields)
@@ -109,19 +105,6 @@ class Workload(ABC):
         if workload.batch < 1:
             raise BadOption(f"batch must be at least 1, not {workload.batch}")
         return workload
-
-    @classmethod
-    def taught(cls, data: str | None, options: Mapping[str, Any]) -> Lesson:
-        """The lesson that this data and these options make."""
-        lesson = cls.lesson if data is None else cls.lesson_from(folder_at(data, cls.expects))
-        if lesson is None:
-            raise BadOption(f"{cls.name} has no lesson to learn yet")
-        return lesson.given(options)
-
-    @classmethod
-    def lesson_from(cls, folder: Path) -> Lesson | None:
-        """What the data in a folder teaches: the same in any folder, unless a workload reads several corpora."""
-        return cls.lesson
 
     @abstractmethod
     def model(self) -> nn.Module:
@@ -159,6 +142,15 @@ class Workload(ABC):
         """This configuration adapted to the data (a vocabulary's size, say)."""
         return self
 
+    @property
+    def synthetic_name(self) -> str:
+        """What synthetic() gives, in a word or two; an environment has a name of its own."""
+        return "synthetic data"
+
+    def item_of(self, phase: str) -> str:
+        """What one item is in this phase."""
+        return self.infer_item or self.item if phase == "infer" else self.item
+
     def example(self, seed: int = 0) -> Batch:
         """One synthetic batch on the CPU."""
         dataset: Dataset = self.synthetic(seed)
@@ -175,62 +167,18 @@ class Workload(ABC):
     def items_per_step(self, phase: str) -> int:
         return self.batch
 
-    def schedule(self, optimizer: Optimizer, steps: int) -> LRScheduler | None:
-        """How the learning rate changes over so many steps of learning; None where it does not."""
-        return None
+    @property
+    def updates_per_step(self) -> int:
+        """Optimizer updates in one training step; each takes one batch."""
+        return 1
 
-    def held_out(self, folder: Path) -> Any:
-        """The data that quality is judged on, which training has not seen."""
-        return self.real(folder, "test")
+    def augment(self, batch: Batch) -> Batch:
+        """A training batch, randomly changed on the device; inference and evaluation see it as it is."""
+        return batch
 
-    def unseen(self, seed: int) -> Any:
-        """The same where there is no folder: synthetic data of a seed that training has not seen."""
-        return self.synthetic(seed)
-
-    def evaluate(self, state: State, held_out: Any) -> float:
-        """The quality of the lesson; the network is in evaluation mode and no gradient is kept."""
-        raise NotImplementedError(f"{self.name} does not say how it is judged")
-
-    def artifacts(self, state: State, held_out: Any) -> list[Artifact]:
-        """Tables and pictures of what was learnt, for the report."""
-        return []
-
-    def train_step(self, state: State) -> Tensor:
-        """One update; gives the loss, still on the device."""
-        with phase("data"):
-            batch = next(state.batches)
-        return self.update(state, lambda: self.loss(state.model, batch))
-
-    def update(self, state: State, loss_of: Callable[[], Tensor]) -> Tensor:
-        """Forward, backward, clip, apply."""
-        assert state.optimizer is not None, "an inference run cannot train"
-        for weight in state.weights:
-            weight.grad = None  # optimizer.zero_grad() would ask a profiler first, which takes longer than this
-        with phase("forward"), state.autocast():
-            loss = loss_of()
-        with phase("backward"):
-            loss.backward()  # type: ignore[no-untyped-call]
-        with phase("optimizer"):
-            if self.clip_norm is not None:
-                clip_grad_norm_(state.weights, self.clip_norm)
-            state.optimizer.step()
-        return loss.detach()
-
-    def infer_step(self, state: State) -> Output:
-        """One batch of answers."""
-        with phase("data"):
-            batch = next(state.batches)
-        with torch.inference_mode(), phase("forward"), state.autocast():
-            return self.infer(state.model, batch)
-
-
-def warmup_cosine(optimizer: Optimizer, steps: int, rising: float) -> LambdaLR:
-    """A learning rate that rises in a line over so many steps, and falls to nothing along half a cosine over all."""
-
-    def share(step: int) -> float:
-        return min((step + 1) / rising, 0.5 + 0.5 * math.cos(math.pi * min(1.0, step / steps)))
-
-    return LambdaLR(optimizer, share)
+    def interact(self, state: State, output: Output | None) -> Output | None:
+        """What the environment does after a step, with what inference gave (None in training): emulators play on."""
+        return output
 
 
 def _check_type(workload: str, name: str, value: Any, declared: str) -> None:

@@ -1,4 +1,4 @@
-"""deepq: the deep Q-network of Mnih et al. (Nature 2015), which learns Atari games from their pictures and scores.
+"""deepq: the deep Q-network of Mnih et al. (Nature 2015), which learns Atari games from their frames and scores.
 
 Harvard's 2016 code acted on every frame, learned from stacks that crossed the ends of games and could not see a
 negative value; this is the agent of the paper. Two things differ from it. Many games are played at once, so that the
@@ -6,7 +6,7 @@ emulators' threads and the trainer keep each other busy: there is still one upda
 these come as n / 4 updates between two actions. And torch's RMSProp divides by sqrt(E[g^2] - E[g]^2) + 0.01, where the
 authors' code has sqrt(E[g^2] - E[g]^2 + 0.01): their steps are up to ten times smaller where gradients are small.
 
-The lesson is Pong. What it changes of the paper's settings is in its options and said in its protocol.
+The recipe is Pong. What it changes of the paper's settings is in its options and said in its protocol.
 """
 
 from __future__ import annotations
@@ -32,34 +32,74 @@ from fathom.data import atari
 from fathom.data.base import Batch
 from fathom.workloads._player import Agent, QNetwork
 from fathom.workloads._replay import STACK, Replay
-from fathom.workloads.base import Output, State, Workload, phase
-from fathom.workloads.recipe import Lesson, Quality
+from fathom.workloads.base import Facts, Output, State, Workload
+from fathom.workloads.recipe import Recipe
 
 JUDGED = 30  # games of one evaluation
 JUDGED_FRAMES = 18_000  # of the emulator, for each of them: five minutes of play
 PROTOCOL = """\
 the mean score of 30 games in the emulator, as the 2015 paper plays them: up to 30 no-ops first, one action in 20 at \
 random, five minutes at most; they are played at once, the first of each emulator counts. The same 30 openings are \
-played after every round of 320,000 actions, or earlier, when 64 training games have ended in it and the last 30 came \
-within half a point of the target; the first look that reaches it ends the run. Learnt with the paper's algorithm, \
-network and preparation, but with Adam for RMSProp, a batch of 64 every 2 actions for 32 every 4, a target network \
-renewed every 1,000 updates for 10,000, a memory of 200,000 frames for a million, and exploration that falls to 0.05 \
-in 200,000 actions for 0.1 in a million; 64 games are played at once"""
+played after every 320,000 actions, or earlier, when 64 training games have ended since and the last 30 came \
+within half a point of the target; the first evaluation that reaches it ends the run. Trained with the paper's \
+algorithm, network and preparation, but with Adam for RMSProp, a batch of 64 every 2 actions for 32 every 4, a target \
+network renewed every 1,000 updates for 10,000, a replay buffer of 200,000 frames for a million, and exploration that \
+falls to 0.05 in 200,000 actions for 0.1 in a million; 64 games are played at once"""
 STABILISER = 0.01  # keeps the optimizer's steps small where gradients are; chosen for sums over a batch
+
+
+@dataclass(frozen=True, kw_only=True)
+class PongRecipe(Recipe["Deepq"]):
+    """The mean score of games played to their end."""
+
+    def for_run(self, folder: Path | None, options: Mapping[str, Any]) -> PongRecipe:
+        if (game := options.get("game", "pong")) not in ("pong", atari.CATCH):
+            raise BadOption(f"the recipe of deepq is Pong: no target score is known for {game}")
+        return self
+
+    def synthetic_evaluation_data(self, workload: Deepq, seed: int) -> atari.Environment:
+        """The games that quality is evaluated by, with openings of their own."""
+        return atari.play(
+            workload.game, JUDGED, seed, frame_skip=workload.frame_skip, threads=workload.emulator_threads
+        )
+
+    def evaluate(self, workload: Deepq, state: State, data: atari.Environment) -> float:
+        state.extra.judged = workload.first_games(state, data)
+        return float(np.mean([score for score, _ in state.extra.judged]))
+
+    def artifacts(self, workload: Deepq, state: State, data: atari.Environment) -> list[Artifact]:
+        """The score of every game of the last evaluation, and a game's first frames as the network saw them."""
+        judged = state.extra.judged
+        scores = [score for score, _ in judged]
+        title = f"Scores of {len(judged)} games: mean {np.mean(scores):.2f}, standard deviation {np.std(scores):.2f}"
+        rows = [[number, score, actions] for number, (score, actions) in enumerate(judged, 1)]
+        frames = [agent.memory.latest()[0, -1].cpu().numpy() for agent, _ in islice(workload.played(state, data), 80)]
+        film = atari.drawn(np.stack(frames[3::4]), across=10)
+        return [
+            Artifact(title=title, columns=["game", "score", "actions"], rows=rows),
+            Artifact(title="The first of them from its beginning, every fourth action", png=film),
+        ]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Deepq(Workload):
     name: ClassVar = "deepq"
-    year: ClassVar = 2013
-    paper: ClassVar = "Mnih et al., Human-level control through deep reinforcement learning, Nature 518, 2015"
-    style: ClassVar = "Convolutional, Full"
-    layers: ClassVar = 5
-    task: ClassVar = "Reinforcement"
-    dataset: ClassVar = "Atari ALE"
+    facts: ClassVar = Facts(
+        year=2013,
+        paper="Mnih et al., Human-level control through deep reinforcement learning, Nature 518, 2015",
+        style="Convolutional, Full",
+        layers=5,
+        task="Reinforcement",
+        dataset="Atari ALE",
+        parameters=1_686_180,
+        macs_per_item=9_345_024,
+        train_flop_per_item=49_516_544,
+    )
     item: ClassVar = "transition"
+    infer_item: ClassVar = "action"
     expects: ClassVar = atari.EXPECTS
-    plays: ClassVar = True
+    interactive: ClassVar = True
+    sweeps_threads: ClassVar = True
     presets: ClassVar = {
         # Skiing costs points at every step: there is something to learn from the first one on
         "tiny": {
@@ -71,23 +111,21 @@ class Deepq(Workload):
             "learning_starts": 200,
             "filters": 8,
             "hidden": 64,
-            "round_frames": 4_000,
+            "evaluation_frames": 4_000,
         },
         "small": {"batch": 32, "envs": 4, "capacity": 20_000, "learning_starts": 1_000},
         # 32 games keep 16 cores at work, and the batch and the ratio of updates to actions stay those of the paper
         "paper": {"batch": 32, "envs": 32, "capacity": 1_000_000, "learning_starts": 50_000},
     }
 
-    trainer: ClassVar = "deepq"  # it plays while it learns
-    lesson: ClassVar = Lesson(
-        quality=Quality(
-            metric="score in Pong",
-            unit="points",
-            target=18.9,
-            better="higher",
-            protocol=PROTOCOL,
-        ),
-        rounds=60,
+    recipe: ClassVar = PongRecipe(
+        metric="score in Pong",
+        unit="points",
+        target=18.9,
+        better="higher",
+        protocol=PROTOCOL,
+        evaluations=60,
+        trainer="deepq",  # it plays while it learns
         options={
             "game": "pong",
             "envs": 64,
@@ -102,8 +140,10 @@ class Deepq(Workload):
             "final_exploration_frame": 200_000,
         },
         precision="tf32",
+        engine="cudagraph",
     )
 
+    renamed: ClassVar = {"round_frames": "evaluation_frames"}
     game: str = "breakout"
     envs: int  # games played at once
     emulator_threads: int = 0  # 0: one a core, and no more than games
@@ -123,20 +163,13 @@ class Deepq(Workload):
     final_exploration_frame: int = 1_000_000
     infer_epsilon: float = 0.05
 
-    # of learning alone
+    # of training to a target alone
     adam: bool = False  # in place of RMSProp: far fewer games to the same score
     double: bool = False  # van Hasselt et al., 2016: the network chooses the action that the target network values
-    round_frames: int = 320_000  # actions between two evaluations, at most
-    graphs: bool = True  # on a GPU, learn by replaying a CUDA graph of a step's updates
-
-    @classmethod
-    def taught(cls, data: str | None, options: Mapping[str, Any]) -> Lesson:
-        if (game := options.get("game", "pong")) not in ("pong", atari.CATCH):
-            raise BadOption(f"the lesson of deepq is Pong: what a good score in {game} would be is not said")
-        return super().taught(data, options)
+    evaluation_frames: int = 320_000  # actions between two evaluations, at most
 
     def __post_init__(self) -> None:
-        counts = ("frame_skip", "actions", "filters", "hidden", "update_frequency", "target_every", "round_frames")
+        counts = ("frame_skip", "actions", "filters", "hidden", "update_frequency", "target_every", "evaluation_frames")
         for name in counts:
             if getattr(self, name) < 1:
                 raise BadOption(f"{name} of deepq must be at least 1, not {getattr(self, name)}")
@@ -146,6 +179,10 @@ class Deepq(Workload):
             raise BadOption(f"learning_starts of deepq must be between envs and capacity, not {self.learning_starts}")
         if self.capacity < 10 * self.envs:
             raise BadOption(f"capacity of deepq must be at least ten frames a game, not {self.capacity}")
+
+    @property
+    def synthetic_name(self) -> str:
+        return self.game
 
     @property
     def updates_per_step(self) -> int:
@@ -169,10 +206,6 @@ class Deepq(Workload):
     def real(self, folder: Path, split: str = "train") -> atari.Environment:
         raise BadOption("deepq reads no data: it plays the games that ale-py carries, so leave --data out")
 
-    def unseen(self, seed: int) -> atari.Environment:
-        """The games that quality is judged by, with openings of their own."""
-        return atari.play(self.game, JUDGED, seed, frame_skip=self.frame_skip, threads=self.emulator_threads)
-
     def fit(self, source: atari.Environment) -> Self:
         return replace(self, actions=len(source.actions))
 
@@ -192,7 +225,7 @@ class Deepq(Workload):
         }
 
     def feed(self, source: atari.Environment, device: torch.device, seed: int, start: int = 0) -> Iterator[Batch]:
-        """Nothing: batches come from the agent's own memory."""
+        """Nothing: begin() makes the batches, which come from the agent's own replay buffer."""
         return iter(())
 
     def forward(self, model: nn.Module, batch: Batch) -> Tensor:
@@ -229,14 +262,16 @@ class Deepq(Workload):
     def begin(self, state: State) -> None:
         """Starts the games; in training, plays at random until there is something to learn from."""
         training = state.optimizer is not None
+        state.batches = self._observations(state)
         agent = state.extra = self._agent(state, state.source, self.capacity if training else STACK * self.envs)
         if training:
             agent.target = state.beside["target"] = deepcopy(state.model).requires_grad_(False)
+            state.batches = self._transitions(state)
             for _ in range(self._opening):
                 agent.act(None, 1.0)
                 agent.observe()
 
-    def remember_anew(self, state: State) -> None:
+    def refill_memory(self, state: State) -> None:
         """Starts the games again, and plays as it has learnt to until there is as much to learn from as before."""
         agent: Agent = state.extra
         agent.memory.start(agent.environment.reset())
@@ -270,47 +305,47 @@ class Deepq(Workload):
             problem = f"deepq's replay memory of {capacity} frames ({capacity * atari.SIDE**2 / 1e9:.1f} GB)"
             raise DoesNotFit(f"{problem} does not fit on {state.device}; try a smaller capacity") from error
 
-    def train_step(self, state: State) -> Tensor:
-        """All games advance by one action while the network learns; gives the mean loss of the updates."""
-        batch = self.play(state)
-        loss = self.learn(state, batch)
-        self.observe(state)
-        return loss
-
-    def play(self, state: State) -> Batch:
-        """Sets the emulators off and does not wait for them; gives what to learn from meanwhile."""
+    def _transitions(self, state: State) -> Iterator[Batch]:
+        """Batches to learn from, for ever: before those of each step the emulators are set off, and not waited for."""
         agent: Agent = state.extra
-        best = self.best(state, agent)
-        with phase("data"):
-            agent.act(best, self.epsilon(agent.frames))
-            return agent.memory.sample(self.batch * self.updates_per_step)
+        target = agent.target
+        assert target is not None, "an inference run cannot train"
+        while True:
+            agent.act(self.best(state, agent), self.epsilon(agent.frames))
+            batch = agent.memory.sample(self.batch * self.updates_per_step)
+            other = state.model if self.double else None
+            # the target network stands still: one pass for all updates
+            value = state.forward(partial(self.target_value, target, batch, other))
+            yield from self._parts({**batch, "target_value": value})
+
+    def _observations(self, state: State) -> Iterator[Batch]:
+        """What inference sees: the latest frames of every game."""
+        while True:
+            yield {"observation": state.extra.memory.latest()}
 
     def best(self, state: State, agent: Agent) -> Tensor:
         """The action that the network values most, in every game."""
-        with phase("forward"), torch.no_grad(), state.autocast():
-            values: Tensor = state.model(agent.memory.latest())
-            return values.argmax(1)
+        values: Tensor = state.forward(lambda: state.model(agent.memory.latest()))
+        return values.argmax(1)
 
-    def learn(self, state: State, batch: Batch) -> Tensor:
-        """The updates of one step, each from its part of the batch; gives their mean loss."""
-        target = state.extra.target
-        assert target is not None, "an inference run cannot train"
-        with phase("forward"), torch.no_grad(), state.autocast():  # the target stands still: one pass for all updates
-            value = self.target_value(target, batch, state.model if self.double else None)
-        parts = self._parts({**batch, "target_value": value})
-        return torch.stack([self.update(state, partial(self.loss, state.model, part)) for part in parts]).mean()
+    def interact(self, state: State, output: Output | None) -> Output | None:
+        """In training, waits for the emulators and renews the target network when it is due.
 
-    def observe(self, state: State) -> None:
-        """Waits for the emulators, and renews the target network when it is due."""
+        In inference, plays an action in every game, nearly always the best; gives it, its value and the score after.
+        """
         agent: Agent = state.extra
+        if output is not None:
+            done = agent.act(output["action"], self.infer_epsilon)
+            score = agent.observe()
+            return {"action": torch.from_numpy(done), "value": output["value"], "score": torch.from_numpy(score)}
         assert agent.target is not None, "an inference run cannot train"
-        with phase("data"):
-            agent.observe()
+        agent.observe()
         agent.frames += self.envs
         copies_due = agent.updates // self.target_every
         agent.updates += self.updates_per_step
         if agent.updates // self.target_every > copies_due:
             agent.target.load_state_dict(state.model.state_dict())
+        return None
 
     def _parts(self, batch: Batch) -> list[Batch]:
         columns = zip(*(column.chunk(self.updates_per_step) for column in batch.values()), strict=True)
@@ -321,16 +356,6 @@ class Deepq(Workload):
         value, action = self.forward(model, batch).float().max(1)
         return {"action": action, "value": value}
 
-    def infer_step(self, state: State) -> Output:
-        """One action in every game, nearly always the best; gives what was done, its value, and the score after it."""
-        agent: Agent = state.extra
-        with torch.inference_mode(), phase("forward"), state.autocast():
-            output = self.infer(state.model, {"observation": agent.memory.latest()})
-        with phase("data"):
-            done = agent.act(output["action"], self.infer_epsilon)
-            score = agent.observe()
-        return {"action": torch.from_numpy(done), "value": output["value"], "score": torch.from_numpy(score)}
-
     def answers(self, output: Output, source: atari.Environment) -> list[str]:
         """Each game's action by its name, the value the network saw in the position, and the points so far."""
         actions, values = output["action"].tolist(), output["value"].tolist()
@@ -339,10 +364,6 @@ class Deepq(Workload):
             return [f"{word}, score {score:g}" for word, score in zip(words, output["score"].tolist(), strict=True)]
         return words
 
-    def evaluate(self, state: State, held_out: atari.Environment) -> float:
-        state.extra.judged = self.first_games(state, held_out)
-        return float(np.mean([score for score, _ in state.extra.judged]))
-
     def first_games(self, state: State, games: atari.Environment) -> list[tuple[float, int]]:
         """Score and actions of the first game of each environment.
 
@@ -350,7 +371,7 @@ class Deepq(Workload):
         """
         score = np.full(games.envs, np.nan, np.float32)
         actions = np.full(games.envs, JUDGED_FRAMES // self.frame_skip)
-        for done, (agent, points) in enumerate(islice(self._played(state, games), int(actions[0])), 1):
+        for done, (agent, points) in enumerate(islice(self.played(state, games), int(actions[0])), 1):
             first = agent.over & np.isnan(score)
             score[first], actions[first] = points[first], done
             if not np.isnan(score).any():
@@ -358,22 +379,9 @@ class Deepq(Workload):
         score = np.where(np.isnan(score), points, score)  # what was won until time was up
         return list(zip(score.tolist(), actions.tolist(), strict=True))
 
-    def _played(self, state: State, games: atari.Environment) -> Iterator[tuple[Agent, NDArray[np.float32]]]:
+    def played(self, state: State, games: atari.Environment) -> Iterator[tuple[Agent, NDArray[np.float32]]]:
         """All games from their openings on; gives who plays, and the points of each game after every action."""
         agent = self._agent(state, games, STACK * games.envs)
         while True:
             agent.act(self.best(state, agent), self.infer_epsilon)
             yield agent, agent.observe()
-
-    def artifacts(self, state: State, held_out: atari.Environment) -> list[Artifact]:
-        """The score of every game of the last evaluation, and a game's first moments as the network saw them."""
-        judged = state.extra.judged
-        scores = [score for score, _ in judged]
-        title = f"Scores of {len(judged)} games: mean {np.mean(scores):.2f}, standard deviation {np.std(scores):.2f}"
-        rows = [[number, score, actions] for number, (score, actions) in enumerate(judged, 1)]
-        frames = [agent.memory.latest()[0, -1].cpu().numpy() for agent, _ in islice(self._played(state, held_out), 80)]
-        film = atari.drawn(np.stack(frames[3::4]), across=10)
-        return [
-            Artifact(title=title, columns=["game", "score", "actions"], rows=rows),
-            Artifact(title="The first of them from its beginning, every fourth action", png=film),
-        ]

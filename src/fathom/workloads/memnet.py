@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Literal, Self
 
 import torch
 from torch import Tensor, nn
@@ -24,10 +24,10 @@ from fathom.core.errors import BadOption, UnknownName
 from fathom.data import babi
 from fathom.data.babi import NIL
 from fathom.data.base import Batch
-from fathom.workloads.base import Output, Workload
-from fathom.workloads.recipe import Lesson, Quality
+from fathom.workloads.base import Facts, Output, State, Workload
+from fathom.workloads.recipe import Recipe
 
-JUDGED_ON = {  # which questions -> how a protocol speaks of them
+EVALUATED_ON = {  # which questions -> how a protocol speaks of them
     "test": "the test questions",
     "valid": "the validation questions (the last tenth of the training questions, which are not trained on)",
 }
@@ -160,42 +160,92 @@ class MemoryNetwork(nn.Module):
 
 
 @dataclass(frozen=True, kw_only=True)
+class MemnetRecipe(Recipe["Memnet"]):
+    """Wrong answers to bAbI's questions, by many networks that are trained at once."""
+
+    unit: str = "%"
+    better: Literal["higher", "lower"] = "lower"
+    stops_at_target: bool = False
+    trainer: str | None = "memnet"
+
+    def for_run(self, folder: Path | None, options: Mapping[str, Any]) -> MemnetRecipe:
+        """A task alone is held to its own published error; what options are chosen by, to nothing."""
+        recipe = super().for_run(folder, options)
+        assert isinstance(recipe, MemnetRecipe)
+        if folder is None:  # synthetic stories are of no task, and none of them is held out
+            return recipe
+        asked = Memnet.configured(recipe.preset, **{**recipe.options, **options})
+        if asked.joint and asked.task_number:
+            raise BadOption(f"joint is one network for all tasks: leave task_number={asked.task_number} out")
+        if asked.task_number:
+            recipe = recipe.of_task(asked.task_number, asked.subset)
+        return recipe.in_validation() if asked.evaluated_on == "valid" else recipe
+
+    def of_task(self, number: int, subset: str) -> MemnetRecipe:
+        """Of one task by itself; its published error is that of 1,000 training questions."""
+        told = f"{EVALUATED_ON['test']} of task {number} alone, {babi.TASKS[number - 1]}"
+        return replace(
+            self,
+            metric="error",
+            target=published.babi_error_percent()[str(number)]["PE_LS_RN"] if subset == "en" else None,
+            protocol=f"the share of wrong answers to {told}; {ALL}{BY_LOSS}",
+        )
+
+    def in_validation(self) -> MemnetRecipe:
+        """The same on the questions that options are chosen by: no paper says how many of those would be good."""
+        protocol = self.protocol.replace(EVALUATED_ON["test"], EVALUATED_ON["valid"]).replace(ALL, "")
+        metric = f"{self.metric}, in validation"
+        return replace(self, metric=metric, target=None, protocol=protocol, split="validation")
+
+    def schedule(self, workload: Memnet, optimizer: Optimizer, steps: int) -> LambdaLR:
+        """Constant during linear start, then halved again and again; over fewer steps all of it goes faster."""
+        epoch, linear, halving = (
+            steps / (workload.linear_epochs + workload.epochs),
+            workload.linear_epochs,
+            workload.halving,
+        )
+        return LambdaLR(optimizer, lambda step: 0.5 ** max(0, (step / epoch - linear) // halving))
+
+    def evaluation_data(self, workload: Memnet, folder: Path) -> babi.Stories:
+        return workload.real(folder, workload.evaluated_on)
+
+    def evaluate(self, workload: Memnet, state: State, data: babi.Stories) -> float:
+        raise NotImplementedError("the trainer of memnet evaluates all its networks together")
+
+
+@dataclass(frozen=True, kw_only=True)
 class Memnet(Workload):
     name: ClassVar = "memnet"
-    year: ClassVar = 2015
-    paper: ClassVar = "Sukhbaatar, Szlam, Weston and Fergus, End-To-End Memory Networks, NIPS 2015"
-    style: ClassVar = "Memory Network"
-    layers: ClassVar = 3
-    task: ClassVar = "Supervised"
-    dataset: ClassVar = "bAbI"
+    facts: ClassVar = Facts(
+        year=2015,
+        paper="Sukhbaatar, Szlam, Weston and Fergus, End-To-End Memory Networks, NIPS 2015",
+        style="Memory Network",
+        layers=3,
+        task="Supervised",
+        dataset="bAbI",
+        parameters=2_400,
+        macs_per_item=1_580,
+        train_flop_per_item=9_480,
+    )
     item: ClassVar = "question"
     expects: ClassVar = babi.EXPECTS
+    sweeps_threads: ClassVar = True
     presets: ClassVar = {"tiny": {"batch": 16}, "small": {"batch": 32}, "paper": {"batch": 32}}
 
-    trainer: ClassVar = "memnet"  # ten starts of twenty tasks learn at once
-    lesson: ClassVar = Lesson(
-        quality=Quality(
-            metric="mean error",
-            unit="%",
-            target=13.9,
-            better="lower",
-            protocol=f"the share of wrong answers to {JUDGED_ON['test']}, a mean over the tasks; {ALL}each task "
-            f"has networks of its own, and {BY_LOSS}",
-        ),
-        rounds=24,  # of five epochs
+    recipe: ClassVar = MemnetRecipe(
+        metric="mean error",
+        target=13.9,
+        protocol=f"the share of wrong answers to {EVALUATED_ON['test']}, a mean over the tasks; {ALL}each task has "
+        f"networks of its own, and {BY_LOSS}",
+        evaluations=24,  # one in five epochs
         options={"task_number": 0, "learning_rate": 0.005, "encoding": "program"},
-        stops_at_target=False,
-        instead={
-            "joint": Lesson(
-                quality=Quality(
-                    metric="mean error, one network for all tasks",
-                    unit="%",
-                    target=12.4,
-                    better="lower",
-                    protocol=f"the share of wrong answers to {JUDGED_ON['test']}, a mean over the tasks, of one "
-                    f"network that learns all; {ALL}{BY_LOSS}",
-                ),
-                rounds=18,  # of five epochs
+        variants={
+            "joint": MemnetRecipe(
+                metric="mean error, one network for all tasks",
+                target=12.4,
+                protocol=f"the share of wrong answers to {EVALUATED_ON['test']}, a mean over the tasks, of one "
+                f"network that learns all; {ALL}{BY_LOSS}",
+                evaluations=18,  # one in five epochs
                 options={
                     "task_number": 0,
                     "dimension": 50,
@@ -205,11 +255,11 @@ class Memnet(Workload):
                     "epochs": 60,
                     "halving": 15,
                 },
-                stops_at_target=False,
             )
         },
     )
 
+    renamed: ClassVar = {"judged_on": "evaluated_on"}
     clip_norm: float | None = 40.0
     dimension: int = 20  # the paper takes 50 where one network learns all tasks
     hops: int = 3
@@ -220,7 +270,7 @@ class Memnet(Workload):
     task_number: int = 1  # 0 is all twenty
     subset: str = "en"
     capacity: int = 50  # the most recent sentences that a story keeps
-    judged_on: str = "test"  # or valid, the tenth of the training questions held out to choose options by
+    evaluated_on: str = "test"  # or valid, the tenth of the training questions held out to choose options by
     joint: bool = False  # the next five are of learning alone: one network for all tasks instead of one for each
     starts: int = 10  # networks that learn the same from other weights; the one with the least training loss counts
     linear_epochs: int = 20  # without the softmax in the hops; these three are the authors' program's
@@ -235,8 +285,8 @@ class Memnet(Workload):
             raise UnknownName.among("subset of bAbI", self.subset, babi.SUBSETS)
         if self.encoding not in ENCODINGS:
             raise UnknownName.among("encoding of positions", self.encoding, ENCODINGS)
-        if self.judged_on not in JUDGED_ON:
-            raise UnknownName.among("questions to be judged on", self.judged_on, JUDGED_ON)
+        if self.evaluated_on not in EVALUATED_ON:
+            raise UnknownName.among("questions to evaluate on", self.evaluated_on, EVALUATED_ON)
         if not 0 <= self.task_number <= len(babi.TASKS):
             raise BadOption(f"task_number must be 1 to {len(babi.TASKS)}, or 0 for all, not {self.task_number}")
         if not 0 <= self.noise < 1:
@@ -247,18 +297,6 @@ class Memnet(Workload):
         for option in sizes:
             if getattr(self, option) < 1:
                 raise BadOption(f"{option} must be at least 1, not {getattr(self, option)}")
-
-    @classmethod
-    def taught(cls, data: str | None, options: Mapping[str, Any]) -> Lesson:
-        """A task alone is held to its own published error; what options are chosen by, to nothing."""
-        lesson = super().taught(data, options)
-        if data is None:  # invented stories are of no task, and none of them is held out
-            return lesson
-        asked = cls.configured(lesson.preset, **{**lesson.options, **options})
-        if asked.joint and asked.task_number:
-            raise BadOption(f"joint is one network for all tasks: leave task_number={asked.task_number} out")
-        quality = of_task(asked.task_number, asked.subset) if asked.task_number else lesson.quality
-        return replace(lesson, quality=in_validation(quality) if asked.judged_on == "valid" else quality)
 
     def model(self) -> MemoryNetwork:
         return MemoryNetwork(
@@ -276,13 +314,10 @@ class Memnet(Workload):
         return babi.synthetic(seed, memory=self.memory, words=self.words)
 
     def real(self, folder: Path, split: str = "train") -> babi.Stories:
-        """All training questions, unless some of them are what it is judged on."""
-        if split == "train" and self.judged_on == "valid":
+        """All training questions, unless some of them are evaluated on."""
+        if split == "train" and self.evaluated_on == "valid":
             split = "kept"
         return babi.read(folder, split, task=self.task_number, subset=self.subset, capacity=self.capacity)
-
-    def held_out(self, folder: Path) -> babi.Stories:
-        return self.real(folder, self.judged_on)
 
     def fit(self, source: babi.Stories) -> Self:
         _, memory, words = source.columns["story"].shape
@@ -299,11 +334,6 @@ class Memnet(Workload):
     def optimizer(self, model: nn.Module) -> Optimizer:
         return SGD(model.parameters(), lr=self.learning_rate)
 
-    def schedule(self, optimizer: Optimizer, steps: int) -> LambdaLR:
-        """Even while the start is linear, then halved again and again; over fewer steps all of it goes faster."""
-        epoch = steps / (self.linear_epochs + self.epochs)
-        return LambdaLR(optimizer, lambda step: 0.5 ** max(0, (step / epoch - self.linear_epochs) // self.halving))
-
     def infer(self, model: nn.Module, batch: Batch) -> Output:
         """The likeliest word, its probability, and where each hop looked: [B, K, M], the last sentence first."""
         scores, attentions = model(batch["story"], batch["question"])
@@ -312,21 +342,3 @@ class Memnet(Workload):
 
     def answers(self, output: Output, source: Any) -> list[str]:
         return [source.vocabulary[number] for number in output["answer"].tolist()]
-
-
-def of_task(number: int, subset: str) -> Quality:
-    """Of one task by itself; its published error is that of 1,000 training questions."""
-    return Quality(
-        metric="error",
-        unit="%",
-        target=published.babi_error_percent()[str(number)]["PE_LS_RN"] if subset == "en" else None,
-        better="lower",
-        protocol=f"the share of wrong answers to {JUDGED_ON['test']} of task {number} alone, {babi.TASKS[number - 1]}; "
-        f"{ALL}{BY_LOSS}",
-    )
-
-
-def in_validation(quality: Quality) -> Quality:
-    """The same of the questions that options are chosen by: no paper says how many of those would be good."""
-    protocol = quality.protocol.replace(JUDGED_ON["test"], JUDGED_ON["valid"]).replace(ALL, "")
-    return replace(quality, metric=f"{quality.metric}, in validation", target=None, protocol=protocol)

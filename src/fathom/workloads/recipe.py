@@ -1,42 +1,95 @@
-"""Lesson: what a workload shall learn, how good is good enough, and how that is judged. Plain data, no torch."""
+"""Recipe: the quality a workload shall reach on real data, and how it is trained, evaluated and shown to get there."""
 
 from __future__ import annotations
 
+import dataclasses
+import hashlib
+import json
+import math
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
+
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LambdaLR, LRScheduler
+
+from fathom.core.record import Artifact
+
+if TYPE_CHECKING:
+    from fathom.workloads.base import State, Workload
+
+WorkloadT = TypeVar("WorkloadT", bound="Workload")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Quality:
-    """The number a workload is judged by once it has learnt."""
+class Recipe(ABC, Generic[WorkloadT]):
+    """The fields are what is trained and how it counts; the methods evaluate a network on its way.
+
+    Two runs follow the same recipe where its fields are equal: `protocol` is for people, and no part of that.
+    """
 
     metric: str  # "top-1 accuracy"
     unit: str  # "%", "nats", "points"
-    target: float | None  # None where nobody has said what would be good
+    target: float | None  # None where no target is known
     better: Literal["higher", "lower"]
-    protocol: str  # on what data, counted how, looked at when
+    protocol: str  # in words: on what data, counted how, evaluated when
+    split: str = "test"  # quality is evaluated on
+    evaluations: int  # at most; training is cut into intervals, each of which ends with one
+    items_per_evaluation: int | None = None  # whatever the batch; None is one epoch
+    stops_at_target: bool = True  # False where the protocol says how long to train, whatever comes of it
+    preset: str = "paper"
+    options: Mapping[str, Any] = field(default_factory=dict)  # fields of the workload, changed
+    precision: str = "fp32"  # on a GPU; a CPU trains in fp32
+    engine: str = "eager"  # on a GPU; a CPU trains with eager
+    trainer: str | None = None  # which of training/trainers, where not batch by batch
+    skips_nonfinite_gradients: bool = False  # for networks that now and then have some
+    variants: Mapping[str, Recipe[Any]] = field(default_factory=dict)  # another recipe, where the option so named is on
 
-    def reached(self, value: float) -> bool | None:
+    def reached(self, quality: float) -> bool | None:
         """None without a target."""
         if self.target is None:
             return None
-        return value >= self.target if self.better == "higher" else value <= self.target
+        return quality >= self.target if self.better == "higher" else quality <= self.target
+
+    @property
+    def id(self) -> str:
+        """Twelve hex digits that are the same for equal recipes."""
+        fields = {each.name: getattr(self, each.name) for each in dataclasses.fields(self)}
+        told = {name: value for name, value in fields.items() if name not in ("protocol", "variants")}
+        text = json.dumps({"class": type(self).__name__, **told}, sort_keys=True, default=dict)
+        return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+    def for_run(self, folder: Path | None, options: Mapping[str, Any]) -> Recipe[Any]:
+        """This recipe, or the one that this data and these options ask for; no folder is synthetic data."""
+        return next((recipe for option, recipe in self.variants.items() if options.get(option)), self)
+
+    def schedule(self, workload: WorkloadT, optimizer: Optimizer, steps: int) -> LRScheduler | None:
+        """How the learning rate changes over so many steps; None where it does not."""
+        return None
+
+    def evaluation_data(self, workload: WorkloadT, folder: Path) -> Any:
+        """The data that quality is evaluated on, which training has not seen."""
+        return workload.real(folder, "test")
+
+    def synthetic_evaluation_data(self, workload: WorkloadT, seed: int) -> Any:
+        """The same where there is no folder: synthetic data of a seed that training has not seen."""
+        return workload.synthetic(seed)
+
+    @abstractmethod
+    def evaluate(self, workload: WorkloadT, state: State, data: Any) -> float:
+        """The quality; the network is in evaluation mode and no gradient is kept."""
+
+    def artifacts(self, workload: WorkloadT, state: State, data: Any) -> list[Artifact]:
+        """Tables and images of what was learnt, for the report."""
+        return []
 
 
-@dataclass(frozen=True, kw_only=True)
-class Lesson:
-    """How a workload learns from real data: what differs from its published preset, and for how long at most."""
+def warmup_cosine(optimizer: Optimizer, steps: int, warmup_steps: float) -> LambdaLR:
+    """A learning rate with linear warm-up, and cosine decay to zero over all steps."""
 
-    quality: Quality
-    rounds: int  # at most; each ends with a look at held-out data
-    items: int | None = None  # of a round, whatever the batch; None is once through the data
-    preset: str = "paper"
-    options: Mapping[str, Any] = field(default_factory=dict)  # fields of the workload, changed
-    precision: str = "fp32"
-    stops_at_target: bool = True  # False where the protocol says how long to train, whatever comes of it
-    instead: Mapping[str, Lesson] = field(default_factory=dict)  # another lesson, where the switch so named is on
+    def share(step: int) -> float:
+        return min((step + 1) / warmup_steps, 0.5 + 0.5 * math.cos(math.pi * min(1.0, step / steps)))
 
-    def given(self, options: Mapping[str, Any]) -> Lesson:
-        """This lesson, or the one that stands in its place with these options."""
-        return next((lesson for switch, lesson in self.instead.items() if options.get(switch)), self)
+    return LambdaLR(optimizer, share)

@@ -11,8 +11,8 @@ from typing import ClassVar
 
 from torch import Tensor, nn
 
-from fathom.workloads._image_classifier import THUMBNAILS, ImageClassifier, Normalise, top_1
-from fathom.workloads.recipe import Lesson
+from fathom.workloads._image_classifier import THUMBNAILS, ImageClassifier, ImageRecipe, Normalise
+from fathom.workloads.base import Facts
 
 _STAGES = ((64, 3), (128, 4), (256, 6), (512, 3))  # width and number of blocks
 
@@ -90,10 +90,17 @@ def _stage(channels: int, width: int, depth: int, stride: int) -> nn.Sequential:
 @dataclass(frozen=True, kw_only=True)
 class Residual(ImageClassifier):
     name: ClassVar = "residual"
-    year: ClassVar = 2015
-    paper: ClassVar = "He, Zhang, Ren and Sun, Deep Residual Learning for Image Recognition, CVPR 2016"
-    style: ClassVar = "Convolutional"
-    layers: ClassVar = 34
+    facts: ClassVar = Facts(
+        year=2015,
+        paper="He, Zhang, Ren and Sun, Deep Residual Learning for Image Recognition, CVPR 2016",
+        style="Convolutional",
+        layers=34,
+        task="Supervised",
+        dataset="ImageNet",
+        parameters=21_797_672,
+        macs_per_item=3_663_761_408,
+        train_flop_per_item=21_746_540_544,
+    )
     smallest_side: ClassVar = 33  # 32 leaves one value a channel, and one alone cannot be normalised
     presets: ClassVar = {
         "tiny": {"batch": 16, "side": 64, "classes": 10, "shrink": 8, "learning_rate": 0.05},
@@ -101,14 +108,14 @@ class Residual(ImageClassifier):
         "paper": {"batch": 256},
     }
 
-    lesson: ClassVar = Lesson(
-        quality=top_1(90.0),
-        rounds=80,
+    recipe: ClassVar = ImageRecipe(
+        target=90.0,
+        evaluations=80,
         precision="bf16",
         options={
             **THUMBNAILS,
-            "hole": 0.375,
-            "weight_decay": 5e-4,  # for few pictures, more than the paper's
+            "cutout": 0.375,
+            "weight_decay": 5e-4,  # for few images, more than the paper's
         },
     )
 

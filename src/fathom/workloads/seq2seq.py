@@ -25,8 +25,8 @@ from fathom.data import wmt
 from fathom.data._vocabulary import PAD
 from fathom.data.base import Batch, once
 from fathom.workloads._translator import Translator, beam_search, greedy
-from fathom.workloads.base import Output, State, Workload, warmup_cosine
-from fathom.workloads.recipe import Lesson, Quality
+from fathom.workloads.base import Facts, Output, State, Workload
+from fathom.workloads.recipe import Recipe, warmup_cosine
 
 EVALUATED = 1000  # sentences at once
 SHOWN = 8  # of the translations, in the report
@@ -35,16 +35,53 @@ SOLVERS = ("sgd", "adam")
 
 
 @dataclass(frozen=True, kw_only=True)
+class TranslationRecipe(Recipe["Seq2Seq"]):
+    """BLEU on parallel text."""
+
+    def schedule(self, workload: Seq2Seq, optimizer: Optimizer, steps: int) -> LambdaLR:
+        return warmup_cosine(optimizer, steps, workload.warmup + 1)
+
+    def evaluate(self, workload: Seq2Seq, state: State, data: wmt.ParallelText) -> float:
+        return bleu(workload.translated(state, data, workload.beam), _references(data))[0]
+
+    def artifacts(self, workload: Seq2Seq, state: State, data: wmt.ParallelText) -> list[Artifact]:
+        """What beam search adds, the first translations beside the references, and where the decoder attends."""
+        simple, searched = (workload.translated(state, data, beam) for beam in (1, workload.beam))
+        order = "from the last word to the first" if workload.reverse_source else "from the first word to the last"
+        found = {"greedy": simple, f"beam of {workload.beam}": searched}
+        rows = [[name, order, *bleu(lines, _references(data))] for name, lines in found.items()]
+        columns = ["decoding", "source is read", "BLEU", "sacrebleu's signature"]
+        beside = zip(data.texts(), searched, strict=True)
+        shown = [[source, line, reference] for (source, reference), line in beside][:SHOWN]
+        attention = zip(FIFTHS, workload.attention_by_fifth(state, data).tolist(), strict=True)
+        return [
+            Artifact(title="BLEU by greedy decoding and by beam search", columns=columns, rows=rows),
+            Artifact(title="Translations of the test set", columns=["source", "translation", "reference"], rows=shown),
+            Artifact(
+                title="Mean attention to each fifth of the source, while each fifth of the target is written",
+                columns=["written", *(f"{fifth} fifth" for fifth in FIFTHS)],
+                rows=[[f"{fifth} fifth", *(round(share, 2) for share in row)] for fifth, row in attention],
+            ),
+        ]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Seq2Seq(Workload):
     name: ClassVar = "seq2seq"
-    year: ClassVar = 2014
-    paper: ClassVar = "Sutskever, Vinyals and Le, Sequence to Sequence Learning with Neural Networks, NIPS 2014"
-    style: ClassVar = "Recurrent"
-    layers: ClassVar = 7
-    task: ClassVar = "Supervised"
-    dataset: ClassVar = "WMT-15"
+    facts: ClassVar = Facts(
+        year=2014,
+        paper="Sutskever, Vinyals and Le, Sequence to Sequence Learning with Neural Networks, NIPS 2014",
+        style="Recurrent",
+        layers=7,
+        task="Supervised",
+        dataset="WMT-15",
+        parameters=34_436_928,
+        macs_per_item=339_814_400,
+        train_flop_per_item=2_037_313_536,
+    )
     item: ClassVar = "sentence pair"
     expects: ClassVar = wmt.EXPECTS
+    sweeps_threads: ClassVar = True
     presets: ClassVar = {
         "tiny": {
             "batch": 16,
@@ -59,19 +96,18 @@ class Seq2Seq(Workload):
         "paper": {"batch": 128},
     }
 
-    trainer: ClassVar = "seq2seq"  # its batches are of any length, and a mean of its weights is what is judged
-    lesson: ClassVar = Lesson(
-        quality=Quality(
-            metric="BLEU",
-            unit="points",
-            target=33.0,
-            better="higher",
-            protocol="sacrebleu of the whole test set against its raw text, letters in their case, after every round, "
-            "and the first look that reaches the target ends the run; translated by beam search with the running "
-            "mean of the weights",
-        ),
-        rounds=60,
+    recipe: ClassVar = TranslationRecipe(
+        metric="BLEU",
+        unit="points",
+        target=33.0,
+        better="higher",
+        protocol="sacrebleu of the whole test set against its raw text, letters in their case, after every epoch, "
+        "and the first evaluation that reaches the target ends the run; translated by beam search with the running "
+        "mean of the weights",
+        evaluations=60,
+        trainer="seq2seq",  # batches of similar length, and a mean of the weights is evaluated
         precision="tf32",  # the step is bound by launches: bf16 would add its casts to them
+        engine="cudagraph",
         options={
             "target_language": "de",
             "subwords": True,
@@ -114,7 +150,6 @@ class Seq2Seq(Workload):
     label_smoothing: float = 0.0  # the share of a target word's weight that goes to all words alike
     warmup: int = 0  # steps of learning until the rate is whole; from there it falls to zero along a cosine
     averaging: float = 0.0  # of the weights, how much of their running mean stays at each step; 0 judges the last ones
-    graphs: bool = True  # on a GPU, learn by replaying CUDA graphs, one for each length of sentences
 
     def __post_init__(self) -> None:
         least = {"source_vocabulary": 5, "target_vocabulary": 5, "source_length": 1, "target_length": 2}
@@ -166,9 +201,6 @@ class Seq2Seq(Workload):
             return SGD(weights, lr=rate, weight_decay=decay)
         return AdamW(weights, lr=rate, weight_decay=decay, fused=weights[0].is_cuda)
 
-    def schedule(self, optimizer: Optimizer, steps: int) -> LambdaLR:
-        return warmup_cosine(optimizer, steps, self.warmup + 1)
-
     def infer(self, model: nn.Module, batch: Batch) -> Output:
         """Translations: their tokens, their lengths in words, and their log probability per token."""
         translator, source = cast(Translator, model), self.arranged(batch["source"])
@@ -186,30 +218,7 @@ class Seq2Seq(Workload):
         outputs = (workload.infer(state.model, batch) for batch in once(text, EVALUATED, state.device))
         return [sentence for output in outputs for sentence in self.answers(output, text)]
 
-    def evaluate(self, state: State, held_out: wmt.ParallelText) -> float:
-        return bleu(self.translated(state, held_out, self.beam), _references(held_out))[0]
-
-    def artifacts(self, state: State, held_out: wmt.ParallelText) -> list[Artifact]:
-        """What searching is worth, the first translations beside those of people, and where the writing looks."""
-        simple, searched = (self.translated(state, held_out, beam) for beam in (1, self.beam))
-        order = "from the last word to the first" if self.reverse_source else "from the first word to the last"
-        found = {"greedy": simple, f"beam of {self.beam}": searched}
-        rows = [[name, order, *bleu(lines, _references(held_out))] for name, lines in found.items()]
-        columns = ["decoding", "source is read", "BLEU", "sacrebleu's signature"]
-        beside = zip(held_out.texts(), searched, strict=True)
-        shown = [[source, line, reference] for (source, reference), line in beside][:SHOWN]
-        looks = zip(FIFTHS, self.looks_by_fifth(state, held_out).tolist(), strict=True)
-        return [
-            Artifact(title="BLEU by greedy decoding and by beam search", columns=columns, rows=rows),
-            Artifact(title="Translations of the test set", columns=["source", "translation", "reference"], rows=shown),
-            Artifact(
-                title="While each fifth of a sentence is written, the attention that the source's fifths get",
-                columns=["written", *(f"{fifth} fifth" for fifth in FIFTHS)],
-                rows=[[f"{fifth} fifth", *(round(look, 2) for look in row)] for fifth, row in looks],
-            ),
-        ]
-
-    def looks_by_fifth(self, state: State, text: wmt.ParallelText) -> Tensor:
+    def attention_by_fifth(self, state: State, text: wmt.ParallelText) -> Tensor:
         """Mean attention to each fifth of the sources (across), in their own order, over each of the targets (down)."""
         translator, parts = cast(Translator, state.model), len(FIFTHS)
         total, words = torch.zeros(parts, parts), torch.zeros(parts, 1)

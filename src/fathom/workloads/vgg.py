@@ -12,8 +12,8 @@ from typing import ClassVar
 from torch import Tensor, nn
 
 from fathom.core.errors import UnknownName
-from fathom.workloads._image_classifier import THUMBNAILS, ImageClassifier, Normalise, dense_layers, top_1
-from fathom.workloads.recipe import Lesson
+from fathom.workloads._image_classifier import THUMBNAILS, ImageClassifier, ImageRecipe, Normalise, dense_layers
+from fathom.workloads.base import Facts
 
 _WIDTHS = (64, 128, 256, 512, 512)
 _DEPTHS = {
@@ -65,12 +65,17 @@ def _stage(channels: int, width: int, depth: int) -> nn.Sequential:
 @dataclass(frozen=True, kw_only=True)
 class VGG(ImageClassifier):
     name: ClassVar = "vgg"
-    year: ClassVar = 2014
-    paper: ClassVar = (
-        "Simonyan and Zisserman, Very Deep Convolutional Networks for Large-Scale Image Recognition, ICLR 2015"
+    facts: ClassVar = Facts(
+        year=2014,
+        paper="Simonyan and Zisserman, Very Deep Convolutional Networks for Large-Scale Image Recognition, ICLR 2015",
+        style="Convolutional, Full",
+        layers=19,
+        task="Supervised",
+        dataset="ImageNet",
+        parameters=143_667_240,
+        macs_per_item=19_632_062_464,
+        train_flop_per_item=117_618_966_528,
     )
-    style: ClassVar = "Convolutional, Full"
-    layers: ClassVar = 19
     algorithms: ClassVar = 4  # at the published batch the last of ten take minutes to try, and none of them wins
     smallest_side: ClassVar = 32
     presets: ClassVar = {
@@ -88,14 +93,14 @@ class VGG(ImageClassifier):
         "paper": {"batch": 256},
     }
 
-    trainer: ClassVar = "guarded"  # nothing normalises what passes its layers
-    lesson: ClassVar = Lesson(
-        quality=top_1(88.0),
-        rounds=52,
+    recipe: ClassVar = ImageRecipe(
+        target=88.0,
+        skips_nonfinite_gradients=True,  # nothing normalises what passes its layers
+        evaluations=52,
         precision="bf16",
         options={
             **THUMBNAILS,
-            "batch": 64,  # as many pictures a second as 128, and twice the updates
+            "batch": 64,  # as many images a second as 128, and twice the updates
             "weight_gain": 2**0.5,  # with 1, what comes out of nineteen layers is too faint to learn from for long
             "last_deviation": 0.01,  # with Glorot's, logits begin so far apart that guesses are unlearnt first
             "learning_rate": 0.02,

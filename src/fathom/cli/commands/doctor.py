@@ -8,16 +8,16 @@ from typing import Any
 
 from fathom.cli.commands._options import Json
 from fathom.cli.terminal import print_facts, print_json, text
-from fathom.machine.host import fingerprint, libraries
+from fathom.core import plugins
+from fathom.machine.host import devices_expected, fingerprint, libraries
 
 
 def command(as_json: Json = False) -> None:
-    """This machine: what Fathom can see and use, and what is missing."""
-    from fathom.machine.devices import available
-
+    """Shows this machine: what Fathom can see and use, and what is missing."""
     found = {
         **dataclasses.asdict(fingerprint()),
-        "devices": available(),
+        "devices": devices_expected(),
+        "engines": plugins.names("engines"),
         "data": os.environ.get("FATHOM_DATA"),
         "advice": _advice(),
     }
@@ -44,6 +44,6 @@ def _flattened(key: str, value: Any) -> list[tuple[str, str]]:
         return [row for index, item in enumerate(value) for row in _flattened(f"{key} {index}", item)]
     if isinstance(value, list):
         return [(key, ", ".join(map(str, value)) or "none")]
-    if key.endswith("memory_bytes"):
+    if key.endswith("memory_bytes") and value is not None:
         return [(key.removesuffix("_bytes"), f"{value / 2**30:.1f} GiB")]
     return [(key, text(value))]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,22 +14,22 @@ import typer
 from rich.progress import Progress
 
 from fathom.analysis.selection import last_attempts
-from fathom.cli.commands._facts import aim
 from fathom.cli.commands._options import Device, Json, Name, Out, Set, options_of
+from fathom.cli.commands._recipes import aim
 from fathom.cli.terminal import beside, count, human, print_json, print_table, progress_bar, text
 from fathom.core import plugins
 from fathom.core.record import Record
 from fathom.core.spec import RunSpec
 from fathom.core.store import Store
 from fathom.experiments.isolate import isolated
-from fathom.workloads.recipe import Lesson, Quality
 
 if TYPE_CHECKING:
-    from fathom.workloads.base import Workload
+    from fathom.workloads.recipe import Recipe
 
+RENAMED = {"--rounds": "--evaluations"}
 SAY_EVERY_S = 15.0  # where there is no bar to look at
 TOOK = ("seconds", "items", "energy_j")
-TO_TARGET = ("seconds_to_target", "items_to_target", "energy_j_to_target")  # a protocol may go on from there
+TO_TARGET = ("seconds_to_target", "items_to_target", "energy_j_to_target")  # a recipe may go on from there
 
 
 def command(
@@ -36,91 +37,93 @@ def command(
     data: Annotated[str | None, typer.Option(help="Folder of real data, as given or below FATHOM_DATA.")] = None,
     runs: Annotated[int, typer.Option(min=1, help="Runs, with one seed each; all of them are reported.")] = 1,
     seed: Annotated[int, typer.Option(min=0, help="The first seed; the others follow it.")] = 0,
-    rounds: Annotated[int | None, typer.Option(min=1, help="At most so many rounds; the lesson's own number.")] = None,
-    preset: Annotated[str | None, typer.Option(help="tiny, small or paper; the lesson's own.")] = None,
+    evaluations: Annotated[int | None, typer.Option(min=1, help="Evaluations at most; the recipe's number.")] = None,
+    preset: Annotated[str | None, typer.Option(help="tiny, small or paper; the recipe's preset.")] = None,
     device: Device = "auto",
-    precision: Annotated[str | None, typer.Option(help="fp32, tf32 or bf16; on a CPU fp32, else the lesson's.")] = None,
+    precision: Annotated[str | None, typer.Option(help="fp32, tf32 or bf16; on a CPU fp32, else the recipe's.")] = None,
+    engine: Annotated[str | None, typer.Option(help="eager, cudagraph, ...; on a CPU eager, else the recipe's")] = None,
     set_: Set = None,
     out: Out = Path("records"),
     as_json: Json = False,
 ) -> None:
-    """Trains a workload until its target is reached; a run that was killed goes on when it is started again."""
-    spec = _spec(name, data, rounds, preset, device, precision, options_of(set_ or []))
-    specs = [RunSpec.from_json({**spec.to_json(), "seed": seed + number}) for number in range(runs)]
-    from fathom.workloads.base import workload_class
-
-    quality = workload_class(name).taught(data, spec.options).quality
-    seeds = ", ".join(str(each.seed) for each in specs)
-    invented = data is None and not workload_class(name).plays
-    of = f"{name} on synthetic data" if invented else name
-    _say(f"{of}: {count(runs, 'run')}, seed{'s' if runs > 1 else ''} {seeds}; {aim(quality)}")
+    """Trains a workload to its target quality and reports time, items and energy; resumes an interrupted run."""
+    plugins.check("workloads", name)
+    asked = {"preset": preset, "precision": precision, "engine": engine}
+    recipe, spec = _planned(name, data, evaluations, device, asked, options_of(set_ or []))
+    specs = [replace(spec, seed=seed + number) for number in range(runs)]
+    _announce(spec, recipe, specs)
     store = Store(out)
-    left = store.left(specs, partial(_of_this_lesson, quality))
+    left = store.left(specs, lambda record: record.learning is not None and record.learning.recipe == recipe.id)
     if done := len(specs) - len(left):
-        _say(f"{done} of {count(runs, 'run')} in {out} already; another --out learns anew")
+        _say(f"{done} of {count(runs, 'run')} in {out} already; another --out trains again")
     for each in left:
-        _learn(each, quality, store, several=runs > 1)
+        _train(each, recipe, store, several=runs > 1)
     found = {record.spec.id: record for record in last_attempts(store.records())}
     records = [found[each.id] for each in specs]
-    _tell(records, quality, as_json)
+    _tell(records, recipe, as_json)
     if any(record.outcome != "ok" for record in records):
         raise typer.Exit(1)
 
 
-def _spec(
+def _planned(
     name: str,
     data: str | None,
-    rounds: int | None,
-    preset: str | None,
+    evaluations: int | None,
     device: str,
-    precision: str | None,
+    asked: Mapping[str, str | None],
     options: Mapping[str, Any],
-) -> RunSpec:
-    """The lesson, and what was said otherwise; a mistake is told now."""
+) -> tuple[Recipe[Any], RunSpec]:
+    """The recipe, and the run that follows it but for what was asked for; a mistake is told now."""
+    from fathom.engine.session import Session
     from fathom.machine.devices import resolve
+    from fathom.training.trainer import recipe_for
 
-    plugins.check("workloads", name)
-    from fathom.workloads.base import workload_class
-
-    workload = workload_class(name)
-    lesson = workload.taught(data, options)
+    recipe = recipe_for(RunSpec(workload=name, kind="training", data=data, options=options))
     here = resolve(device)
+    on_cpu = {"precision": "fp32", "engine": "eager"} if here.type == "cpu" else {}
+    usual: dict[str, Any] = {"preset": recipe.preset, "precision": recipe.precision, "engine": recipe.engine, **on_cpu}
+    chosen = usual | {key: value for key, value in asked.items() if value is not None}
     spec = RunSpec(
         workload=name,
         kind="training",
-        evaluations=rounds,
-        preset=preset or lesson.preset,
+        evaluations=evaluations,
         device=str(here),
-        precision=precision or ("fp32" if here.type == "cpu" else lesson.precision),
         data=data,
-        options={**_changed(lesson, workload, preset or lesson.preset), **options},
+        options={**_changed(recipe, name, chosen["preset"]), **options},
+        **chosen,
     )
-    workload.configured(spec.preset, **spec.options)
-    return spec
+    Session(spec)  # refuses what every run would be refused for
+    return recipe, spec
 
 
-def _of_this_lesson(quality: Quality, record: Record) -> bool:
-    """Whether a record of before was judged as the lesson says now: another version may have had another lesson."""
-    return record.learning is not None and record.learning.protocol.startswith(quality.protocol)
+def _changed(recipe: Recipe[Any], name: str, preset: str) -> dict[str, Any]:
+    """What the recipe changes of a preset. One that is not its own keeps its sizes: whoever asks for tiny means it.
 
-
-def _changed(lesson: Lesson, workload: type[Workload], preset: str) -> dict[str, Any]:
-    """What the lesson changes of a preset. One that is not its own keeps its sizes: whoever asks for tiny means it.
-
-    A word says what is learnt, such as the game that is played, and stays the lesson's.
+    A word says what is learnt, such as the game that is played, and stays the recipe's.
     """
-    sizes = workload.presets.get(preset, {}) if preset != lesson.preset else {}
-    return {name: value for name, value in lesson.options.items() if name not in sizes or isinstance(value, str)}
+    from fathom.workloads.base import workload_class
+
+    sizes = workload_class(name).presets.get(preset, {}) if preset != recipe.preset else {}
+    return {key: value for key, value in recipe.options.items() if key not in sizes or isinstance(value, str)}
 
 
-def _learn(spec: RunSpec, quality: Quality, store: Store, several: bool) -> None:
+def _announce(spec: RunSpec, recipe: Recipe[Any], specs: Sequence[RunSpec]) -> None:
+    from fathom.workloads.base import workload_class
+
+    synthetic = spec.data is None and not workload_class(spec.workload).interactive
+    what = f"{spec.workload} on synthetic data" if synthetic else spec.workload
+    seeds = ", ".join(str(each.seed) for each in specs)
+    _say(f"{what}: {count(len(specs), 'run')}, seed{'s' if len(specs) > 1 else ''} {seeds}; {aim(vars(recipe))}")
+
+
+def _train(spec: RunSpec, recipe: Recipe[Any], store: Store, several: bool) -> None:
     """One run before somebody's eyes, and its record kept; what the worker refuses is the user's mistake, not a run."""
-    from fathom.training.run import FOLDER
+    from fathom.training.checkpoint import FOLDER
 
     checkpoints = store.folder / "checkpoints"
     try:
         with progress_bar() as bar:
-            view = View(spec, quality, bar, several)
+            view = View(spec, recipe, bar, several)
             with store.turn(partial(_say, f"waiting: another run holds {store.folder}")):
                 if not store.take(spec):
                     view.start()
@@ -130,12 +133,12 @@ def _learn(spec: RunSpec, quality: Quality, store: Store, several: bool) -> None
                         _forget(checkpoints, spec)
     except BaseException as stop:
         if not isinstance(stop, Exception) and any(checkpoints.glob(f"*-{spec.id}.pt")):  # a signal, and not too early
-            _say(f"seed {spec.seed}: start it again to go on from the last round that was kept")
+            _say(f"seed {spec.seed}: run the command again to resume from the last checkpoint")
         raise
 
 
 def _forget(checkpoints: Path, spec: RunSpec) -> None:
-    """Nobody goes on from a run that is over, and its checkpoint may be a gigabyte."""
+    """A run that is over is not resumed, and its checkpoint may be a gigabyte."""
     for path in checkpoints.glob(f"*-{spec.id}.pt"):
         path.unlink(missing_ok=True)
 
@@ -146,10 +149,10 @@ def _say(line: str) -> None:
 
 
 class View:
-    """What is seen of a run: a line for each round, and the bar; in a log, now and then, how far it is."""
+    """What is seen of a run: a line for each evaluation, and the bar; in a log, now and then, how far it is."""
 
-    def __init__(self, spec: RunSpec, quality: Quality, bar: Progress, several: bool) -> None:
-        self._quality, self._bar = quality, bar
+    def __init__(self, spec: RunSpec, recipe: Recipe[Any], bar: Progress, several: bool) -> None:
+        self._recipe, self._bar = recipe, bar
         self._who = f"seed {spec.seed}"
         self._lead = f"{self._who}, " if several else ""
         from fathom.workloads.base import workload_class
@@ -158,10 +161,10 @@ class View:
         self._task = bar.add_task(f"{spec.workload}, {self._who}", total=None, state="")
         self._begun = self._said = time.perf_counter()
         self._first: tuple[int, float] | None = None  # the first step told of, and when: a run may have been resumed
-        self._round: tuple[int, float] | None = None  # the same of this round
+        self._interval: tuple[int, float] | None = None  # the same of this interval
         self._done, self._total = 0, 0
         self._items = 1  # a step; the trainer says how many before the first
-        self._last = ""  # what the last round came to
+        self._last = ""  # what the last evaluation gave
 
     def start(self) -> None:
         """Time counts from here, when others have been waited for."""
@@ -170,11 +173,11 @@ class View:
     def told(self, done: int, total: int) -> None:
         now = time.perf_counter()
         self._first = self._first or (done, now)
-        self._round = self._round or (done, now)
+        self._interval = self._interval or (done, now)
         self._done, self._total = done, total
         self._bar.update(self._task, completed=done, total=total)
-        if done > self._round[0]:
-            speed = self._items * (done - self._round[0]) / (now - self._round[1])
+        if done > self._interval[0]:
+            speed = self._items * (done - self._interval[0]) / (now - self._interval[1])
             self._show(f"{text(speed)} {self._item}s/s")
         if self._bar.disable and now - self._said >= SAY_EVERY_S:
             self._said = now
@@ -185,22 +188,22 @@ class View:
             case {"items_per_step": items}:
                 self._items = items
             case {"resumed": done}:
-                _say(f"{self._who} goes on after round {done}")
-            case {"unkept": why}:
+                _say(f"{self._who} resumes after evaluation {done}")
+            case {"no_checkpoint": why}:
                 _say(f"{self._lead}{why}")
-            case {"looking": _}:
-                self._show("looking at held-out data")
-            case {"round": number, "rounds": most, "loss": loss, "quality": quality, "items_per_s": speed}:
+            case {"evaluating": _}:
+                self._show("evaluating")
+            case {"evaluation": number, "evaluations": most, "loss": loss, "quality": quality, "items_per_s": speed}:
                 now = self._said = time.perf_counter()
-                found = f"quality {beside(quality, self._quality.target)} {self._quality.unit}"
+                found = f"quality {beside(quality, self._recipe.target)} {self._recipe.unit}"
                 self._last = f"loss {text(loss)}, {found}, {text(speed)} {self._item}s/s"
-                self._round = None
+                self._interval = None
                 self._show("")
-                _say(f"{self._lead}round {number} of at most {most}: {self._last}, {self._times(now)}")
+                _say(f"{self._lead}evaluation {number} of at most {most}: {self._last}, {self._times(now)}")
 
     def _show(self, doing: str) -> None:
-        """Below the bar: what it does now, and what the last round came to."""
-        last = f"last round: {self._last}" if self._last else ""
+        """Below the bar: what it does now, and what the last evaluation gave."""
+        last = f"last evaluation: {self._last}" if self._last else ""
         self._bar.update(self._task, state="; ".join(filter(None, (last, doing))))
 
     def _times(self, now: float) -> str:
@@ -213,8 +216,8 @@ class View:
         return f"{spent}, at most {left:.0f} s left"
 
 
-def _tell(records: Sequence[Record], quality: Quality, as_json: bool) -> None:
-    rows = [_row(record, quality) for record in records]
+def _tell(records: Sequence[Record], recipe: Recipe[Any], as_json: bool) -> None:
+    rows = [_row(record, recipe) for record in records]
     if as_json:
         print_json({"runs": rows, "summary": _summary(rows)} if len(rows) > 1 else rows[0])
         return
@@ -222,14 +225,14 @@ def _tell(records: Sequence[Record], quality: Quality, as_json: bool) -> None:
     columns = ["quality", "target", "reached", *TOOK, *(TO_TARGET if went_on else ())]
     cells = [_cells(f"seed {row['seed']}", row, columns) for row in rows]
     if len(rows) > 1:
-        cells += [_cells(name, row, columns) for name, row in _spread_rows(_summary(rows), quality).items()]
-    print_table(f"{records[0].spec.workload}: {quality.metric} ({quality.unit})", ["run", *columns], cells)
+        cells += [_cells(name, row, columns) for name, row in _spread_rows(_summary(rows), recipe).items()]
+    print_table(f"{records[0].spec.workload}: {recipe.metric} ({recipe.unit})", ["run", *columns], cells)
     for row in rows:
         if row["outcome"] != "ok":
             _say(f"seed {row['seed']}: {row['outcome']}")
 
 
-def _row(record: Record, quality: Quality) -> dict[str, Any]:
+def _row(record: Record, recipe: Recipe[Any]) -> dict[str, Any]:
     """What scripts are told of a run; of one that never began, what it should have come to."""
     learning = record.learning
     stood = learning and learning.to_target
@@ -237,7 +240,7 @@ def _row(record: Record, quality: Quality) -> dict[str, Any]:
         "workload": record.spec.workload,
         "seed": record.spec.seed,
         "data": record.spec.data,
-        **{key: getattr(learning or quality, key) for key in ("metric", "unit", "target")},
+        **{key: getattr(learning or recipe, key) for key in ("metric", "unit", "target")},
         **{key: getattr(learning, key, None) for key in ("quality", "reached", *TOOK, "resumed")},
         **{key: getattr(stood, total, None) for key, total in zip(TO_TARGET, TOOK, strict=True)},
         "outcome": record.outcome if record.outcome == "ok" else f"failed: {record.reason}",
@@ -263,13 +266,13 @@ def _spread(values: Sequence[float | None]) -> dict[str, float] | None:
     return {"median": statistics.median(known), "least": min(known), "most": max(known), "of": len(known)}
 
 
-def _spread_rows(summary: Mapping[str, Any], quality: Quality) -> dict[str, dict[str, Any]]:
+def _spread_rows(summary: Mapping[str, Any], recipe: Recipe[Any]) -> dict[str, dict[str, Any]]:
     """The summary as rows below those of the runs."""
     reached = None if summary["reached"] is None else f"{summary['reached']} of {summary['runs']}"
     rows = {}
     for which in ("median", "least", "most"):
         values = {key: summary[key] and summary[key][which] for key in ("quality", *TOOK, *TO_TARGET)}
-        rows[which] = {**values, "target": quality.target, "reached": reached if which == "median" else ""}
+        rows[which] = {**values, "target": recipe.target, "reached": reached if which == "median" else ""}
     return rows
 
 

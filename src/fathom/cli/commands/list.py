@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
-from fathom.cli.commands._facts import facts
 from fathom.cli.commands._options import Json
 from fathom.cli.terminal import print_json, print_table
 from fathom.core import plugins
+from fathom.workloads.catalogue import facts
+
+COLUMNS = {  # as shown -> the fact
+    "name": "name",
+    "year": "year",
+    "style": "style",
+    "layers": "layers",
+    "task": "task",
+    "dataset": "dataset",
+    "params": "parameters",
+}
 
 
 def command(as_json: Json = False) -> None:
-    """The workloads, and what each one is."""
-    rows = [facts(name) for name in plugins.names("workloads")]
+    """Lists the workloads."""
+    found = [facts(name) for name in plugins.names("workloads")]
+    rows = [{shown: each.get(fact) for shown, fact in COLUMNS.items()} for each in found]
     if as_json:
         print_json(rows)
         return
-    columns = ["name", "year", "style", "layers", "task", "dataset", "params"]
-    shown = [[str(row[key]) if key == "year" else row[key] for key in columns] for row in rows]
-    print_table("Workloads", columns, shown)
+    cells = [[str(value) if key == "year" and value else value for key, value in row.items()] for row in rows]
+    print_table("Workloads", list(COLUMNS), cells)

@@ -1,54 +1,46 @@
-"""fathom show NAME: one workload's paper, presets, cost and lesson."""
+"""fathom show NAME: one workload's paper, presets, cost and training recipe."""
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from fathom.cli.commands._facts import aim, facts
 from fathom.cli.commands._options import Json, Name
+from fathom.cli.commands._recipes import aim
 from fathom.cli.terminal import print_facts, print_json, text
-from fathom.core import plugins
-from fathom.workloads.recipe import Lesson
+from fathom.workloads.catalogue import facts
+
+SHOWN = (
+    *("name", "year", "layers", "style", "task", "dataset", "parameters", "paper", "item", "data"),
+    *("macs_per_item", "train_flop_per_item"),
+)
 
 
 def command(name: Name, as_json: Json = False) -> None:
-    """One workload: its paper, presets, cost, and what it shall learn."""
-    plugins.check("workloads", name)
-    from fathom.engine.cost import cost
-    from fathom.workloads.base import workload_class
-
-    kind = workload_class(name)
-    counted = cost(kind.configured("small"))
-    plain = {
-        **facts(name),
-        "paper": kind.paper,
-        "item": kind.item,
-        "data": kind.expects,
-        "macs_per_item": counted.macs_per_item,
-        "train_flop_per_item": counted.train_flop_per_item,
-    }
+    """Shows one workload: its paper, presets, cost, and what it is trained to reach."""
+    found = facts(name)
+    plain = {key: found[key] for key in SHOWN if key in found}
     if as_json:
-        presets = {preset: dict(fields) for preset, fields in kind.presets.items()}
-        print_json({**plain, "presets": presets, "lesson": kind.lesson and dataclasses.asdict(kind.lesson)})
+        print_json({**plain, "presets": found["presets"], "recipe": found["recipe"]})
         return
     rows = [(key, str(value) if key == "year" else text(value)) for key, value in plain.items()]
-    rows += [(f"preset {preset}", _listed(fields)) for preset, fields in kind.presets.items()]
-    print_facts(name, rows + (_lesson("lesson", kind.lesson) if kind.lesson else []))
+    rows += [(f"preset {preset}", _listed(fields)) for preset, fields in found["presets"].items()]
+    print_facts(name, rows + (_recipe("recipe", found["recipe"]) if found["recipe"] else []))
 
 
-def _lesson(title: str, lesson: Lesson) -> list[tuple[str, str]]:
-    """What is to be learnt and how that is judged; then the same of the lessons that may stand in its place."""
-    stops = lesson.stops_at_target and lesson.quality.target is not None
+def _recipe(title: str, recipe: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """What is to be reached and how that is evaluated; then the same of the recipe's variants."""
+    stops = recipe["stops_at_target"] and recipe["target"] is not None
+    evaluations = recipe["evaluations"]
+    settings = f"preset {recipe['preset']}; on a GPU {recipe['precision']}, engine {recipe['engine']}"
     rows = [
-        (title, aim(lesson.quality)),
-        ("  judged by", lesson.quality.protocol),
-        ("  rounds", f"{lesson.rounds}, or fewer: the target ends it" if stops else str(lesson.rounds)),
-        ("  learnt with", f"preset {lesson.preset} in {lesson.precision}, {_listed(lesson.options)}"),
+        (title, aim(recipe)),
+        ("  protocol", recipe["protocol"]),
+        ("  evaluations", f"{evaluations}, or fewer: the target ends the run" if stops else str(evaluations)),
+        ("  settings", f"{settings}; {_listed(recipe['options'])}"),
     ]
-    for switch, other in lesson.instead.items():
-        rows += _lesson(f"lesson with {switch}", other)
+    for option, variant in recipe["variants"].items():
+        rows += _recipe(f"recipe with {option}", variant)
     return rows
 
 

@@ -1,72 +1,135 @@
-"""Recorded: work whose launches a GPU notes down once and then plays back as one, so that the host is not the limit."""
+"""cudagraph: a step is captured once for each shape of batch as a CUDA graph, and replayed from then on.
+
+One launch replaces thousands, so that a host that cannot launch small kernels fast enough is no longer the limit. Where
+the optimizer can be captured (torch calls it capturable) the graph is the whole step; else it ends with clipping, and
+the optimizer runs eagerly after it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any, ClassVar, Generic, TypeVar
 
 import torch
 from torch import Tensor
 
-WARM_UP = 3  # calls before the recording, in which libraries choose their algorithms and optimizers make their state
+from fathom.core.errors import BadOption
+from fathom.data.base import Batch
+from fathom.engine.base import Engine, Infer, Loss
+from fathom.workloads.base import Output, State, Workload
+
+WARM_UP = 3  # eager steps before the first capture, in which libraries choose algorithms and optimizers make state
+WARM_UP_SHAPE = 1  # the same for each further shape
+
+Result = TypeVar("Result", Tensor, Output)
 
 
-class Track(NamedTuple):
-    """Where recordings are made: a stream that is not the default one, and memory.
+@dataclass
+class _Graph(Generic[Result]):
+    """One captured shape: where its batch is read from, what it gives, and the gradients it leaves."""
 
-    Recordings may share a track where no two are played at once.
+    inputs: Batch
+    eager_calls: int
+    graph: torch.cuda.CUDAGraph | None = None
+    result: Result | None = None
+    gradients: tuple[Tensor | None, ...] = ()
+
+
+class CudaGraph(Engine):
+    """The work must read and write the same tensors at every call and never wait for the host.
+
+    Random numbers come from torch's own generator, which torch moves on at every replay: losses equal eager's.
     """
 
-    stream: torch.cuda.Stream
-    pool: Any  # torch's handle of a pool of memory
+    name: ClassVar = "cudagraph"
+
+    def __init__(self, state: State, loss: Loss, infer: Infer, clip: Callable[[], object] | None = None) -> None:
+        super().__init__(state, loss, infer, clip)
+        self._stream = torch.cuda.Stream(state.device)  # type: ignore[no-untyped-call]  # never the default one
+        self._pool: Any = torch.cuda.graph_pool_handle()  # shared, as no two graphs are replayed at once
+        self._updates: dict[tuple[Any, ...], _Graph[Tensor]] = {}
+        self._outputs: dict[tuple[Any, ...], _Graph[Output]] = {}
+        self._whole_step = state.optimizer is not None and all("capturable" in g for g in state.optimizer.param_groups)
+        self._prepared = False
 
     @classmethod
-    def on(cls, device: torch.device) -> Track | None:
-        """None on a CPU, where there is nothing to record."""
-        if device.type != "cuda":
-            return None
-        return cls(torch.cuda.Stream(device), torch.cuda.graph_pool_handle())  # type: ignore[no-untyped-call]
+    def refusal(cls, workload: Workload, device: torch.device, phase: str) -> str | None:
+        return None if device.type == "cuda" else f"needs an NVIDIA GPU, not {device}"
 
+    def update(self, batch: Batch) -> Tensor:
+        if not self._prepared:
+            self._prepare_optimizer()
+        found = self._known(self._updates, batch)
+        loss = self._run(found, self._step)
+        if not self._whole_step:
+            if found.graph is not None:
+                for weight, gradient in zip(self.state.weights, found.gradients, strict=True):
+                    weight.grad = gradient  # each graph has written its own
+            self.apply()
+        return loss.clone()  # the next replay writes over it
 
-class Recorded:
-    """The work must read and write the same tensors at every call and never ask the host.
+    def infer(self, batch: Batch) -> Output:
+        output = self._run(self._known(self._outputs, batch), self.output)
+        return {name: value.clone() for name, value in output.items()}
 
-    If it draws random numbers, then from torch's own generator, which torch moves on at every replay. Each call does
-    the work exactly once, recorded or not. What it gives is written over by the next call.
-    """
+    def _step(self, batch: Batch) -> Tensor:
+        loss = self.gradients(batch)
+        self.clip()
+        if self._whole_step:
+            self.apply()
+        return loss
 
-    def __init__(
-        self,
-        work: Callable[[], Tensor],
-        device: torch.device,
-        warm_up: int = WARM_UP,
-        track: Track | None = None,
-    ) -> None:
-        self._work, self._device, self._warm_up = work, device, warm_up
-        self._track = track or Track.on(device)
-        self._calls = 0
-        self._graph: torch.cuda.CUDAGraph | None = None
-        self._result: Tensor | None = None
+    def _prepare_optimizer(self) -> None:
+        """Step counts and learning rates on the device, where a graph sees them change."""
+        self._prepared = True
+        if not self._whole_step:
+            return
+        assert self.state.optimizer is not None
+        for group in self.state.optimizer.param_groups:
+            group["capturable"] = True
+            group["lr"] = torch.as_tensor(group["lr"], dtype=torch.float32, device=self.state.device)
 
-    def __call__(self) -> Tensor:
-        if self._track is None:
-            return self._work()
-        self._calls += 1
-        if self._calls <= self._warm_up:
-            return self._aside(self._track.stream)
-        if self._graph is None:
-            self._graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(self._graph, self._track.pool, self._track.stream):  # notes down, and runs nothing
-                self._result = self._work()
-        self._graph.replay()
-        assert self._result is not None
-        return self._result
+    def _known(self, graphs: dict[tuple[Any, ...], _Graph[Result]], batch: Batch) -> _Graph[Result]:
+        """The graph for batches of this shape, with this batch in its inputs."""
+        shape = tuple((column.shape, column.dtype) for column in batch.values())
+        if shape not in graphs:
+            inputs = {name: torch.empty_like(column) for name, column in batch.items()}
+            graphs[shape] = _Graph(inputs, WARM_UP_SHAPE if graphs else WARM_UP)
+        found = graphs[shape]
+        for name, column in batch.items():
+            found.inputs[name].copy_(column)
+        return found
 
-    def _aside(self, stream: torch.cuda.Stream) -> Tensor:
-        """On the stream of the recording, as torch asks of what is to be recorded later."""
-        here = torch.cuda.current_stream(self._device)
-        stream.wait_stream(here)
-        with torch.cuda.stream(stream):
-            result = self._work()
-        here.wait_stream(stream)
+    def _run(self, found: _Graph[Result], work: Callable[[Batch], Result]) -> Result:
+        """Each call does the work exactly once: eagerly at first, then by replay."""
+        if found.eager_calls > 0:
+            found.eager_calls -= 1
+            return self._aside(lambda: work(found.inputs))
+        if found.graph is None:
+            self._capture(found, work)
+        assert found.graph is not None
+        assert found.result is not None
+        found.graph.replay()
+        return found.result
+
+    def _capture(self, found: _Graph[Result], work: Callable[[Batch], Result]) -> None:
+        """Notes the launches down, and runs none of them."""
+        graph = torch.cuda.CUDAGraph()
+        try:
+            with torch.cuda.graph(graph, self._pool, self._stream):
+                found.result = work(found.inputs)
+        except RuntimeError as error:
+            why = str(error).partition("\n")[0]
+            raise BadOption(f"engine cudagraph cannot capture this step: {why}") from None
+        found.graph = graph
+        found.gradients = tuple(weight.grad for weight in self.state.weights)
+
+    def _aside(self, work: Callable[[], Result]) -> Result:
+        """On the stream of the capture, as torch asks of what is to be captured later."""
+        here = torch.cuda.current_stream(self.state.device)
+        self._stream.wait_stream(here)
+        with torch.cuda.stream(self._stream):
+            result = work()
+        here.wait_stream(self._stream)
         return result

@@ -1,4 +1,4 @@
-"""How deepq learns: it plays and learns at once, is judged when it seems ready, and can be taken up again."""
+"""How deepq is trained: it plays and learns at once, is evaluated when it seems ready, and can be resumed."""
 
 from __future__ import annotations
 
@@ -7,75 +7,55 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from fathom.data import atari
-from fathom.data.base import Batch
-from fathom.engine.engines.cudagraph import Recorded
 from fathom.engine.session import Session
 from fathom.training.trainer import Trainer
 from fathom.workloads._player import Agent
 from fathom.workloads.deepq import JUDGED, Deepq
+from fathom.workloads.recipe import Recipe
 
-PROMISING = 0.5  # points: training games that come so close to the target are reason to look
+PROMISING = 0.5  # points: training games that come so close to the target are reason to evaluate
 
 
 class DeepqTrainer(Trainer):
-    """The step of the workload, with its updates recorded: on a GPU the host launches them as one."""
+    """The session's own steps, in intervals that end early when the games just played came close to the target."""
 
     workload: Deepq
 
-    def __init__(self, session: Session, held_out: atari.Environment) -> None:
-        super().__init__(session, held_out)
+    def __init__(self, session: Session, recipe: Recipe[Any], evaluation_data: atari.Environment) -> None:
+        super().__init__(session, recipe, evaluation_data)
         self.agent: Agent = self.state.extra
-        assert self.state.optimizer is not None
         assert self.agent.target is not None
         for network in (self.state.model, self.agent.target):
             network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # as tensor cores want it
-        self._batch: Batch = {}
-        self._learn: Callable[[], Tensor] = lambda: self.workload.learn(self.state, self._batch)
-        if self.workload.graphs:
-            if self.state.device.type == "cuda":
-                for group in self.state.optimizer.param_groups:
-                    group["capturable"] = True  # it counts its steps on the GPU, where a recording can count on
-            self._learn = Recorded(self._learn, self.state.device)
 
     @property
-    def steps_per_round(self) -> int:
-        return -(-self.workload.round_frames // self.workload.envs)
+    def steps_per_evaluation(self) -> int:
+        return -(-self.workload.evaluation_frames // self.workload.envs)
 
-    def train(self, told: Callable[[int], None]) -> tuple[float, int]:
-        """One round, broken off when the games just played came close to the target: an evaluation takes seconds."""
+    def train(self, on_step: Callable[[int], None]) -> tuple[float, int]:
+        """One interval, ended early when the games just played came close to the target."""
         total = torch.zeros((), device=self.state.device)
         before, done = len(self.agent.finished), 0
-        while done < self.steps_per_round and not self._promising(self.agent.finished[before:]):
-            total += self._step()
+        while done < self.steps_per_evaluation and not self._promising(self.agent.finished[before:]):
+            total += self.step()
             done += 1
             self.steps_done += 1
-            told(self.steps_done)
+            on_step(self.steps_done)
         return float(total) / done, done * self.items_per_step
 
     def _promising(self, scores: list[float]) -> bool:
         """Not before every emulator may have had its turn: games that end first are not like the others."""
-        target = self.lesson.quality.target
+        target = self.recipe.target
         if target is None or len(scores) < max(JUDGED, self.workload.envs):
             return False
         return float(np.mean(scores[-JUDGED:])) >= target - PROMISING
 
-    def _step(self) -> Tensor:
-        batch = self.workload.play(self.state)
-        if not self._batch:
-            self._batch = {name: torch.empty_like(column) for name, column in batch.items()}
-        for name, column in batch.items():
-            self._batch[name].copy_(column)
-        loss = self._learn()
-        self.workload.observe(self.state)
-        return loss
-
     def state_dict(self) -> dict[str, Any]:
         """Everything, where the games can be kept.
 
-        The emulators cannot, and the memory of what was seen in them would be gigabytes: these are left out.
+        The emulators cannot, and the replay buffer of what was seen in them would be gigabytes: these are left out.
         """
         agent = self.agent
         assert agent.target is not None
@@ -106,4 +86,4 @@ class DeepqTrainer(Trainer):
             agent.memory.load_state_dict(kept["memory"])
             agent.score = kept["score"].numpy()
         else:
-            self.workload.remember_anew(self.state)
+            self.workload.refill_memory(self.state)

@@ -1,4 +1,4 @@
-"""How memnet learns: a network for every task and every start, all at once, as one stack of weights.
+"""How memnet is trained: a network for every task and every start, all at once, as one stack of weights.
 
 One such network is so small that a GPU spends its time waiting for the host; two hundred side by side take hardly
 longer. Tasks differ in words, sentences and memories: they are padded to the largest, and what is padding is kept out
@@ -12,7 +12,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -22,11 +24,14 @@ from fathom import published
 from fathom.core.record import Artifact
 from fathom.data import babi
 from fathom.data.babi import NIL, Stories
+from fathom.data.base import Batch
 from fathom.engine.session import Session
 from fathom.training.trainer import Trainer
+from fathom.workloads.base import Output
 from fathom.workloads.memnet import Memnet, MemoryNetwork, program_encoding
+from fathom.workloads.recipe import Recipe
 
-JUDGED = 64  # questions of each task at once
+EVALUATED = 64  # questions of each task at once
 SHOWN = (1, 2, 16, 18)  # the tasks whose attention the paper shows in its Fig. 2
 
 
@@ -182,33 +187,35 @@ class Part:
     """The questions of one bAbI task among those of a stack: which networks answer them, and where they lie."""
 
     label: str
-    number: int | None  # None where the stories are invented
+    number: int | None  # None where the stories are synthetic
     group: int
     rows: slice
 
 
 class MemnetTrainer(Trainer):
-    """Trains all networks together; of each task, the start with the least training loss is judged."""
+    """Trains all networks together; of each task, the start with the least training loss is evaluated."""
 
-    def __init__(self, session: Session, held_out: Stories) -> None:
+    def __init__(self, session: Session, recipe: Recipe[Any], evaluation_data: Stories) -> None:
         workload, state = session.workload, session.state
         assert isinstance(workload, Memnet)
         alone = bool(state.source.each) and not workload.joint
-        tasks, self.tests = (list(each.each) if alone else [each] for each in (state.source, held_out))
+        tasks, self.tests = (list(each.each) if alone else [each] for each in (state.source, evaluation_data))
         self.memnet, self.starts = workload, workload.starts
         self.model = Ensemble(workload, tasks).to(state.device)
         state.model, state.weights = self.model, list(self.model.parameters())
         state.optimizer = workload.optimizer(self.model)
         self.seen, self.unseen = (Facts(workload, each, state.device) for each in (tasks, self.tests))
-        self.parts = _parts(held_out, workload, invented=session.spec.data is None)
-        super().__init__(session, held_out)
+        self.parts = _parts(evaluation_data, workload, synthetic=session.spec.data is None)
+        super().__init__(session, recipe, evaluation_data)
+        self.linear = True  # the softmax is left out of the hops at first
+        self._prepare()
 
     @property
-    def steps_per_round(self) -> int:
-        """An epoch is as many questions as the largest task has; the course of epochs is cut into equal rounds."""
+    def steps_per_evaluation(self) -> int:
+        """An epoch is as many questions as the largest task has; all epochs are cut into equal intervals."""
         epochs = self.memnet.linear_epochs + self.memnet.epochs
         steps = epochs * self.seen.most / self.memnet.batch
-        return math.ceil(steps / self.lesson.rounds)
+        return math.ceil(steps / self.recipe.evaluations)
 
     @property
     def items_per_step(self) -> int:
@@ -217,50 +224,63 @@ class MemnetTrainer(Trainer):
 
     @property
     def linear_steps(self) -> int:
-        """How many steps are linear start; in a course of fewer rounds, all phases are shorter alike."""
+        """How many steps are linear start; with fewer evaluations, all phases are shorter alike."""
         share = self.memnet.linear_epochs / (self.memnet.linear_epochs + self.memnet.epochs)
-        return round(self.rounds * self.steps_per_round * share)
+        return round(self.evaluations * self.steps_per_evaluation * share)
 
     @property
     def parameters(self) -> int:
         width = (self.memnet.hops + 1) * self.memnet.dimension
         return self.starts * width * sum(vocabulary - 1 + memory for vocabulary, memory, _ in self.model.sizes)
 
-    def train(self, told: Callable[[int], None]) -> tuple[float, int]:
-        """One round; its loss is that of each task's best start, so that a start that diverges does no harm."""
+    def train(self, on_step: Callable[[int], None]) -> tuple[float, int]:
+        """One interval; its loss is that of each task's best start, so that a start that diverges does no harm."""
         batch = self.memnet.batch
         total = torch.zeros(len(self.model.table), device=self.state.device)
-        for _ in range(self.steps_per_round):
-            total += self._step(self.seen.drawn(self.starts, batch)) / batch
+        for _ in range(self.steps_per_evaluation):
+            if self.linear != (self.steps_done < self.linear_steps):
+                self.linear = not self.linear
+                self._prepare()
+            total += self.session.engine.update(self._batch()) / batch
+            if self.schedule is not None:
+                self.schedule.step()
             self.steps_done += 1
-            told(self.steps_done)
-        best = _of_tasks(total / self.steps_per_round, self.starts).amin(1)
-        return float(best.mean()), self.steps_per_round * self.items_per_step
+            on_step(self.steps_done)
+        best = _of_tasks(total / self.steps_per_evaluation, self.starts).amin(1)
+        return float(best.mean()), self.steps_per_evaluation * self.items_per_step
 
-    def _step(self, rows: Tensor) -> Tensor:
-        """One update of every network; gives their losses, summed over the batch."""
-        noise, linear = self.memnet.noise, self.steps_done < self.linear_steps
-        empty = None
-        if noise:
-            empty = torch.rand(*rows.shape, self.model.no_memory.shape[2], device=rows.device) < noise
-        with self.state.autocast():
-            scores = self.model(self.seen, rows, linear, empty)
-        losses = self.model.losses(self.seen, rows, scores).sum(1)
-        assert self.state.optimizer is not None
-        self.state.optimizer.zero_grad(set_to_none=True)
-        losses.sum().backward()  # type: ignore[no-untyped-call]
-        if self.memnet.clip_norm is not None:
-            self.model.clip(self.memnet.clip_norm)
-        self.state.optimizer.step()
-        if self.schedule is not None:
-            self.schedule.step()
-        return losses.detach()
+    def _prepare(self) -> None:
+        """The engine for all networks at once; once more when linear start ends, as the network is another one then."""
+        norm = self.memnet.clip_norm
+        clip = None if norm is None else partial(self.model.clip, norm)
+        self.session.prepare(self._losses, self._no_inference, clip)
+
+    def _losses(self, batch: Batch) -> Tensor:
+        """The loss of every network, summed over its batch."""
+        rows = batch["rows"]
+        scores = self.model(self.seen, rows, self.linear, batch.get("empty"))
+        return self.model.losses(self.seen, rows, scores).sum(1)
+
+    @staticmethod
+    def _no_inference(batch: Batch) -> Output:
+        raise NotImplementedError("a training run does not infer")
+
+    def _batch(self) -> Batch:
+        """Questions for every network, and before which sentences an empty memory comes, as random noise."""
+        rows = self.seen.drawn(self.starts, self.memnet.batch)
+        noise = self.memnet.noise
+        if not noise:
+            return {"rows": rows}
+        return {
+            "rows": rows,
+            "empty": torch.rand(*rows.shape, self.model.no_memory.shape[2], device=rows.device) < noise,
+        }
 
     def evaluate(self) -> float:
-        errors, chosen, _ = self._judged()
+        errors, chosen, _ = self._evaluated()
         return float(_picked(errors, self.parts, chosen).mean())
 
-    def _judged(self) -> tuple[Tensor, Tensor, Tensor]:
+    def _evaluated(self) -> tuple[Tensor, Tensor, Tensor]:
         """Percent of wrong answers of every start [parts, starts], each stack's start chosen, and its training loss."""
         loss, _ = self._answered(self.seen)
         lost = _of_tasks(loss.sum(1), self.starts) / self.seen.counts.unsqueeze(1)
@@ -276,7 +296,7 @@ class MemnetTrainer(Trainer):
         losses, wrong = [], []
         linear = self.steps_done < self.linear_steps
         with torch.inference_mode(), self.state.autocast():
-            for some in torch.split(rows, JUDGED, 1):
+            for some in torch.split(rows, EVALUATED, 1):
                 scores = self.model(facts, some, linear)
                 losses.append(self.model.losses(facts, some, scores))
                 wrong.append(scores[:, :, NIL + 1 :].argmax(2) + NIL + 1 != facts.answers[some])
@@ -284,7 +304,7 @@ class MemnetTrainer(Trainer):
 
     def artifacts(self) -> list[Artifact]:
         """Every task beside the published error, and where the networks looked for their answers."""
-        errors, chosen, loss = self._judged()
+        errors, chosen, loss = self._evaluated()
         found = _picked(errors, self.parts, chosen).tolist()
         variant = "PE_LS_RN_joint" if self.memnet.joint else "PE_LS_RN"
         printed = published.babi_error_percent() if not self.memnet.subset.endswith("10k") else {}  # they are of 1k
@@ -304,7 +324,7 @@ class MemnetTrainer(Trainer):
             theirs = printed["mean_1k"][variant] if printed else None
             rows.append(["mean", round(sum(found) / len(found), 1), theirs, None, *mean])
         columns = ["task", "error (%)", "published (%)", "training loss", "median start (%)", "least (%)"]
-        asked, chosen_by = f"the {self.memnet.judged_on} questions", "the one with the least training loss counts"
+        asked, chosen_by = f"the {self.memnet.evaluated_on} questions", "the one with the least training loss counts"
         title = f"Errors on {asked}; of {self.starts} starts {chosen_by}"
         looks = [self._looked(part, int(chosen[part.group])) for part in self.parts if part.number in (*SHOWN, None)]
         return [Artifact(title=title, columns=columns, rows=rows), *looks]
@@ -330,10 +350,10 @@ class MemnetTrainer(Trainer):
         return Artifact(title=title, columns=columns, rows=rows)
 
 
-def _parts(held_out: Stories, workload: Memnet, invented: bool) -> list[Part]:
+def _parts(held_out: Stories, workload: Memnet, synthetic: bool) -> list[Part]:
     if not held_out.each:
-        number = None if invented else workload.task_number
-        label = f"{number} {babi.TASKS[number - 1]}" if number else "invented stories"
+        number = None if synthetic else workload.task_number
+        label = f"{number} {babi.TASKS[number - 1]}" if number else "synthetic stories"
         return [Part(label, number, 0, slice(0, len(held_out)))]
     parts: list[Part] = []
     begin = 0

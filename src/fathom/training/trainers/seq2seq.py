@@ -1,7 +1,7 @@
-"""How seq2seq learns: sentences of like length together, each length's step replayed as a CUDA graph, weights averaged.
+"""How seq2seq is trained: sentences of similar length together, so that each length is one shape; weights averaged.
 
 The decoder's thousands of small launches, word by word and layer by layer, are what a step waits for on a GPU. Short
-sentences need fewer of them, and a graph launches them all at once.
+sentences need fewer of them, and a CUDA graph for each length launches them all at once.
 """
 
 from __future__ import annotations
@@ -14,24 +14,26 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor
+from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from fathom.data._vocabulary import PAD
 from fathom.data.base import Batch
 from fathom.data.wmt import ParallelText
 from fathom.engine.session import Session
-from fathom.training.trainers.graph import GraphTrainer
+from fathom.training.trainer import Trainer
 from fathom.workloads._translator import Translator
 from fathom.workloads.base import State
+from fathom.workloads.recipe import Recipe
 from fathom.workloads.seq2seq import Seq2Seq
 
 ROUNDED_TO = 4  # words: a batch is as wide as its longest sentence, rounded up to a multiple of this
 
 
-class TranslationTrainer(GraphTrainer):
-    """Batches of like length; what is judged is the running mean of the weights."""
+class TranslationTrainer(Trainer):
+    """Batches of similar length; what is evaluated is the running mean of the weights."""
 
-    def __init__(self, session: Session, held_out: Any) -> None:
-        super().__init__(session, held_out)
+    def __init__(self, session: Session, recipe: Recipe[Any], evaluation_data: Any) -> None:
+        super().__init__(session, recipe, evaluation_data)
         workload, model = cast(Seq2Seq, self.workload), cast(Translator, self.state.model)
         self.mean = copy.deepcopy(model)
         self.mean.encoder.flatten_parameters()  # a copy's weights lie apart, which cuDNN does not like
@@ -42,8 +44,8 @@ class TranslationTrainer(GraphTrainer):
         loss = super().step()
         # a mean over few steps at first, so that the weights it began with are soon forgotten
         new = max(1 - self.averaging, 9 / (10 + self.steps_done)) if self.averaging else 1.0
-        with torch.no_grad():
-            torch._foreach_lerp_(list(self.mean.parameters()), list(self.state.weights), new)
+        average = get_ema_multi_avg_fn(1 - new)  # type: ignore[no-untyped-call]
+        average(list(self.mean.parameters()), list(self.state.weights), None)
         return loss
 
     def candidate(self) -> State:
@@ -63,10 +65,10 @@ class TranslationTrainer(GraphTrainer):
 
 
 def batches(text: ParallelText, batch: int, device: torch.device, seed: int, start: int = 0) -> Iterator[Batch]:
-    """Full batches of sentences of like length, for ever, from batch number start on; each sentence once a round.
+    """Full batches of sentences of similar length, for ever, from batch number start on; each sentence once an epoch.
 
     One seeded shuffle of the text follows another. A sentence waits until its length has a batch together, be it in the
-    next round: which lengths come when is as random as the shuffle.
+    next epoch: which lengths come when is as random as the shuffle.
     """
     widths = _widths(text, batch)
     columns = {name: column.to(device) for name, column in text.columns.items()}

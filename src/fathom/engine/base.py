@@ -1,0 +1,88 @@
+"""Engine: how a step is executed. Forward, backward, clip and apply are written here, once.
+
+An engine is one file of engines/, an entry point of group `fathom.engines`, or `package.module:Class`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import ClassVar, TypeVar
+
+import torch
+from torch import Tensor
+from torch.nn.utils import clip_grad_norm_
+
+from fathom.core import plugins
+from fathom.data.base import Batch
+from fathom.engine.marks import mark
+from fathom.workloads.base import Output, State, Workload
+
+Result = TypeVar("Result")
+Loss = Callable[[Batch], Tensor]  # a scalar, or a vector whose sum is minimised
+Infer = Callable[[Batch], Output]
+
+
+class Engine(ABC):
+    """Executes the steps of one state. A subclass overrides update() and infer() around what stands here."""
+
+    name: ClassVar[str]
+
+    def __init__(self, state: State, loss: Loss, infer: Infer, clip: Callable[[], object] | None = None) -> None:
+        """`clip` bounds the gradients in place, between backward and the optimizer."""
+        self.state = state
+        self._loss, self._infer, self._clip = loss, infer, clip
+        state.forward = self.forward  # type: ignore[method-assign]
+
+    @classmethod
+    def refusal(cls, workload: Workload, device: torch.device, phase: str) -> str | None:
+        """Why this engine cannot run the workload there, in words that follow its name; None where it can."""
+        return None
+
+    @abstractmethod
+    def update(self, batch: Batch) -> Tensor:
+        """One update of the weights; gives the loss, still on the device."""
+
+    @abstractmethod
+    def infer(self, batch: Batch) -> Output:
+        """What inference gives for a batch, still on the device."""
+
+    def forward(self, work: Callable[[], Result]) -> Result:
+        """A pass without gradients beside the step's own, as when an agent values its actions."""
+        with mark("forward"), torch.no_grad(), self.state.autocast():
+            return work()
+
+    def gradients(self, batch: Batch) -> Tensor:
+        """Forward and backward; gives the loss, and leaves gradients in the weights."""
+        for weight in self.state.weights:
+            weight.grad = None  # optimizer.zero_grad() would ask a profiler first, which takes longer than this
+        with mark("forward"), self.state.autocast():
+            loss = self._loss(batch)
+        with mark("backward"):
+            (loss if loss.dim() == 0 else loss.sum()).backward()  # type: ignore[no-untyped-call]
+        return loss.detach()
+
+    def clip(self) -> None:
+        if self._clip is not None:
+            with mark("optimizer"):
+                self._clip()
+
+    def apply(self) -> None:
+        """The optimizer's step."""
+        assert self.state.optimizer is not None, "an inference run cannot train"
+        with mark("optimizer"):
+            self.state.optimizer.step()
+
+    def output(self, batch: Batch) -> Output:
+        """The forward pass of inference."""
+        with torch.inference_mode(), mark("forward"), self.state.autocast():
+            return self._infer(batch)
+
+
+def engine_class(name: str) -> type[Engine]:
+    return plugins.load_class("engines", name, Engine)  # type: ignore[type-abstract]
+
+
+def clipping(state: State, norm: float | None) -> Callable[[], object] | None:
+    """Rescales gradients whose global norm is larger; None where nothing is to be clipped."""
+    return None if norm is None else lambda: clip_grad_norm_(state.weights, norm)

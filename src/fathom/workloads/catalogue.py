@@ -1,0 +1,83 @@
+"""What is known of every workload before it runs, without importing torch: facts.json beside this file.
+
+`python -m fathom.workloads.catalogue` writes facts.json anew from the classes themselves, and a test compares the two.
+A workload that is not in it, or whose file has changed since, is imported and described instead.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fathom.core import plugins
+
+if TYPE_CHECKING:
+    from fathom.workloads.base import Workload
+    from fathom.workloads.recipe import Recipe
+
+FOLDER = Path(__file__).parent
+FACTS = FOLDER / "facts.json"
+INTERFACE = {"base", "recipe", "catalogue"}
+
+
+def facts(name: str) -> dict[str, Any]:
+    """The description of a workload by name; raises where there is none of that name."""
+    plugins.check("workloads", name)
+    kept = _kept().get(name)
+    if kept is not None and kept["source"] == _source(name):
+        return kept
+    from fathom.workloads.base import workload_class
+
+    return describe(workload_class(name))
+
+
+def describe(kind: type[Workload]) -> dict[str, Any]:
+    """A workload class in plain data."""
+    published = dataclasses.asdict(kind.facts) if kind.facts else {}
+    return {
+        "name": kind.name,
+        **published,
+        "item": kind.item,
+        "data": kind.expects,
+        "interactive": kind.interactive,
+        "sweeps_threads": kind.sweeps_threads,
+        "presets": {preset: dict(fields) for preset, fields in kind.presets.items()},
+        "options": {field.name: str(field.type) for field in dataclasses.fields(kind)},
+        "renamed": dict(kind.renamed),
+        "recipe": None if kind.recipe is None else _recipe(kind.recipe),
+    }
+
+
+def _recipe(recipe: Recipe[Any]) -> dict[str, Any]:
+    fields = {each.name: getattr(recipe, each.name) for each in dataclasses.fields(recipe)}
+    variants = {option: _recipe(variant) for option, variant in recipe.variants.items()}
+    return {**fields, "options": dict(recipe.options), "variants": variants, "id": recipe.id}
+
+
+def _source(name: str) -> str | None:
+    """A digest of the file that defines a built-in workload; None for one that is defined elsewhere."""
+    path = FOLDER / f"{name}.py"
+    return hashlib.sha256(path.read_bytes()).hexdigest()[:12] if path.is_file() else None
+
+
+@cache
+def _kept() -> dict[str, dict[str, Any]]:
+    found: dict[str, dict[str, Any]] = json.loads(FACTS.read_text(encoding="utf-8"))
+    return found
+
+
+def write() -> None:
+    """Describes every workload of this folder anew."""
+    from fathom.workloads.base import workload_class
+
+    names = sorted(path.stem for path in FOLDER.glob("[!_]*.py") if path.stem not in INTERFACE)
+    found = {name: {**describe(workload_class(name)), "source": _source(name)} for name in names}
+    FACTS.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    write()
