@@ -39,7 +39,10 @@ THUMBNAILS = {  # what the three lessons share: ten classes of small pictures, v
 
 
 class Normalise(nn.Module):
-    """Bytes to floats of zero mean and unit deviation per colour, written once, in the network's memory format."""
+    """Bytes to floats of zero mean and unit deviation per colour channel, in the network's memory format.
+
+    The conversion to float is written out: export formats have no product of bytes and floats, and no `out=`.
+    """
 
     scale: Tensor
     offset: Tensor
@@ -52,9 +55,8 @@ class Normalise(nn.Module):
         self.register_buffer("offset", -mean / deviation, persistent=False)
 
     def forward(self, image: Tensor) -> Tensor:
-        shape, device = image.shape, image.device
-        normal = torch.empty(shape, dtype=self.scale.dtype, device=device, memory_format=self.memory_format)
-        return torch.addcmul(self.offset, image, self.scale, out=normal)
+        pixels = image.to(self.scale.dtype, memory_format=self.memory_format)
+        return torch.addcmul(self.offset, pixels, self.scale)
 
 
 def dense_layers(features: int, hidden: int, classes: int, dropout: float) -> nn.Sequential:
