@@ -17,7 +17,7 @@ from torch.optim.lr_scheduler import LambdaLR
 from fathom.core.errors import BadOption
 from fathom.core.record import Artifact
 from fathom.data import imagenet
-from fathom.data._thumbnails import Thumbnails, Variation, enlarged, varied
+from fathom.data._thumbnails import Augmentation, Thumbnails, augmented, resized
 from fathom.data.base import Batch, once
 from fathom.workloads.base import Output, State, Workload, warmup_cosine
 from fathom.workloads.recipe import Quality
@@ -138,8 +138,8 @@ class ImageClassifier(Workload):
         batches = super().feed(source, device, seed, start)
         if not isinstance(source, Thumbnails):
             return batches
-        by = Variation(self.shift, self.zoom, self.turn, self.colour, self.hole)
-        return ({**batch, "image": varied(batch["image"], self.side, by)} for batch in batches)
+        by = Augmentation(self.shift, self.zoom, self.turn, self.colour, self.hole)
+        return ({**batch, "image": augmented(batch["image"], self.side, by)} for batch in batches)
 
     def forward(self, model: nn.Module, batch: Batch) -> Tensor:
         logits: Tensor = model(batch["image"])
@@ -178,7 +178,7 @@ class ImageClassifier(Workload):
         pairs = torch.zeros(self.classes**2, dtype=torch.long, device=state.device)
         for batch in once(held_out, _EVALUATED, state.device):
             if isinstance(held_out, Thumbnails):
-                batch["image"] = enlarged(batch["image"], self.side)
+                batch["image"] = resized(batch["image"], self.side)
             pair = batch["label"] * self.classes + self.forward(state.model, batch).argmax(-1)
             pairs += torch.bincount(pair, minlength=self.classes**2)
         return pairs.view(self.classes, self.classes)

@@ -147,7 +147,7 @@ class Autoenc(Workload):
         batch = next(once(held_out, 20, state.device))
         seen = torch.cat([_grey(batch), self.infer(model, batch)["reconstruction"]])
         pictures = {"Samples": dreamt, "Test digits, and their reconstructions below": seen}
-        return [Artifact(title=title, png=mnist.drawn(digits, across=20)) for title, digits in pictures.items()]
+        return [Artifact(title=title, png=mnist.tiled_png(digits, across=20)) for title, digits in pictures.items()]
 
 
 def _all(held_out: mnist.Digits, state: State) -> Iterator[Batch]:
