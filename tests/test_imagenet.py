@@ -21,7 +21,7 @@ from PIL import Image
 from fathom.core.errors import DataError
 from fathom.data import imagenet
 from fathom.data._jpeg import BadImage, decode
-from fathom.data.base import Order, feed
+from fathom.data.base import ShuffledBatches, feed
 
 CPU = torch.device("cpu")
 
@@ -326,7 +326,7 @@ def test_background_workers_read_what_is_read_directly(tmp_path: Path, layout: s
     images = imagenet.read(tmp_path, "train", 24, 10)
     pickled: imagenet.Images = pickle.loads(pickle.dumps(images))
     fed = list(islice(feed(images, 5, CPU, seed=3), 5))
-    for batch, indices in zip(fed, Order(len(images), 5, seed=3), strict=False):
+    for batch, indices in zip(fed, ShuffledBatches(len(images), 5, seed=3), strict=False):
         for direct in (images[indices], pickled[indices]):
             assert torch.equal(batch["image"], direct["image"])
             assert torch.equal(batch["label"], direct["label"])

@@ -137,7 +137,7 @@ def test_batches_come_from_each_networks_own_task(tmp_path: Path) -> None:
 def test_the_start_is_chosen_by_training_loss_and_judged_on_the_test(tmp_path: Path) -> None:
     """One start always says attic, which is right in three of four training questions and in few of the test's."""
     alone = trainer(tiny(tmp_path))
-    tasks = alone.session.state.source.each
+    tasks = alone.session.state.source.per_task
     with torch.no_grad():
         alone.model.table.zero_()
         alone.model.table[:, : alone.model.words, 0] = 1  # a question becomes a positive number

@@ -230,18 +230,18 @@ HARD = [
 
 def test_subwords_give_back_any_text() -> None:
     lines = ["Zwei junge weiße Männer sind im Freien.", "Ein Mann, der etwas anstarrt."] * 5
-    subwords = Subwords.learnt(lines, 320)
+    subwords = Subwords.train(lines, 320)
     assert 290 < len(subwords) <= 320
     for text in [*lines, *HARD]:
         numbers = subwords.encode(text)
-        assert subwords.sentence(numbers) == text
+        assert subwords.decode(numbers) == text
         assert all(EOS < number < len(subwords) for number in numbers), "no special number, so that EOS is the end"
     assert len(subwords.encode(lines[0])) < len(lines[0]), "not letter by letter"
 
 
 def test_a_vocabulary_too_small_for_its_letters_is_told() -> None:
-    with pytest.raises(BadOption, match="no vocabulary of 100 subwords can be made of this text; it takes at least 2"):
-        Subwords.learnt(["a b c"], 100)
+    with pytest.raises(BadOption, match="cannot build a vocabulary of 100 subwords from this text; at least 2"):
+        Subwords.train(["a b c"], 100)
 
 
 def test_subwords_of_no_text_are_told(tmp_path: Path) -> None:
@@ -274,5 +274,5 @@ def test_the_lesson_is_ready_for_multi30k() -> None:
     source, reference = text.texts()[0]
     assert source == "A man in an orange hat starring at something."
     assert reference == "Ein Mann mit einem orangefarbenen Hut, der etwas anstarrt."
-    spelt = text.target_vocabulary.sentence(n for n in text.columns["target"][0].tolist() if n > EOS)
+    spelt = text.target_vocabulary.decode(n for n in text.columns["target"][0].tolist() if n > EOS)
     assert spelt == reference

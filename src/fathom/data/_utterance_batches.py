@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from fathom.data._audio import Utterances
-from fathom.data.base import Batch, Order
+from fathom.data.base import Batch, ShuffledBatches
 
 LENGTH_JITTER = 0.1  # relative; random jitter of the sort key, so that batches differ from epoch to epoch
 
@@ -36,7 +36,7 @@ def _batches_of_similar_length(lengths: Tensor, batch: int, seed: int) -> Iterat
     """Row numbers of endless batches: each epoch is sorted by jittered length, cut into batches, and these shuffled."""
     batches = math.ceil(len(lengths) / batch)
     generator = torch.Generator().manual_seed(seed)
-    for shuffled in Order(len(lengths), batches * batch, seed):
+    for shuffled in ShuffledBatches(len(lengths), batches * batch, seed):
         rows = torch.tensor(shuffled)
         jittered = lengths[rows] * (1 + LENGTH_JITTER * torch.rand(len(rows), generator=generator))
         cut = rows[jittered.argsort()].view(batches, batch)
