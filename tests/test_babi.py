@@ -193,7 +193,7 @@ def test_corrupt_files_are_refused_or_valid(tmp_path: Path) -> None:
 
 
 def replayed(stories: babi.Stories) -> list[str]:
-    """Answers found by reading: the last place of whoever a task 1 question asks for."""
+    """Answers found by reading: the last place of the person that a task 1 question asks for."""
     answers = []
     for item in range(len(stories)):
         sentences, question, _ = as_text(stories, item)

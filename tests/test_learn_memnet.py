@@ -125,7 +125,7 @@ def test_every_network_learns_as_if_it_were_alone() -> None:
 
 
 def test_batches_come_from_each_networks_own_task(tmp_path: Path) -> None:
-    tasks = list(babi.read(write_tasks(tmp_path), task=0).each)
+    tasks = list(babi.read(write_tasks(tmp_path), task=0).per_task)
     facts = Facts(Memnet(batch=1), tasks, torch.device("cpu"))
     rows = facts.drawn(3, 1000).view(20, -1)
     first = 0

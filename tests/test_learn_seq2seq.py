@@ -186,23 +186,23 @@ def test_quality_is_sacrebleus_of_the_raw_text(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("reverse", [False, True])
-def test_where_it_looks_is_told_in_the_order_of_the_sentences(
+def test_attention_is_reported_in_the_order_of_the_sentences(
     reverse: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A network that looks at the letter it is to write, and at the last one for EOS."""
+    """A network that attends to the letter it is to write, and to the last one for EOS."""
     lines = [("a b c d e f g h i j", "a b c d e f g h i j"), ("e d c b a", "e d c b a")]
     options = {"target_language": "de", "reverse_source": reverse, "source_length": 12, "target_length": 14}
     spec = RunSpec(
         workload="seq2seq", preset="tiny", device="cpu", data=str(write(tmp_path, train=lines)), options=options
     )
 
-    def looks(self: Translator, source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    def attention_weights(self: Translator, source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
         last = source.flip(1) if reverse else source
         ends = last.gather(1, (last != PAD).cumsum(1).argmax(1, keepdim=True))
         wanted = torch.where(target == EOS, ends, target)
         return (wanted.unsqueeze(2) == source.unsqueeze(1)).float()
 
-    monkeypatch.setattr(Translator, "looks", looks)
+    monkeypatch.setattr(Translator, "attention_weights", attention_weights)
     with Session(spec).setup() as session:
         workload = session.workload
         assert isinstance(workload, Seq2Seq)

@@ -49,7 +49,7 @@ def test_missing_file_says_what_belongs_there(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("suffix", ["", ".gz"])
 @pytest.mark.parametrize("name", ["train-images-idx3-ubyte", "train-labels-idx1-ubyte"])
-def test_corrupt_files_are_refused_or_sound(tmp_path: Path, name: str, suffix: str) -> None:
+def test_corrupt_files_are_refused_or_valid(tmp_path: Path, name: str, suffix: str) -> None:
     write_set(tmp_path, suffix=suffix)
 
     def read() -> None:

@@ -286,7 +286,7 @@ def test_flop_of_a_real_network_equal_the_hand_count(tmp_path: Path, train: bool
         ("head", "MatMul"): 3 * HEAD,
         ("second", "Conv2DBackFilter"): SECOND,
         ("second", "Conv2DBackInput"): SECOND,
-        ("first", "Conv2DBackFilter"): FIRST,  # nobody asks for the gradient of the images
+        ("first", "Conv2DBackFilter"): FIRST,  # the gradient of the images is not computed
     }
 
 
