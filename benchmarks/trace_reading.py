@@ -22,7 +22,7 @@ from fathom.trace import reader, walk
 from fathom.trace.gputime import gpu_time
 
 
-@reader.collector_off()
+@reader.gc_disabled()
 def ours(path: Path) -> float:
     """Everything `fathom profile --trace` takes from a trace; gives the kernels' total in microseconds."""
     events = reader.read(path)
@@ -31,7 +31,7 @@ def ours(path: Path) -> float:
     for taken in (found.rows, found.kernels, found.per_step_s, found.outside_s):
         taken()
     gpu_time(events, found.steps)
-    return sum(piece.end - piece.begin for piece in found.gpu if piece.kind == "kernel")
+    return sum(activity.end - activity.begin for activity in found.gpu_activities if activity.kind == "kernel")
 
 
 def theirs(path: Path) -> float:

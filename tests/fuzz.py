@@ -1,4 +1,4 @@
-"""Seeded corruption of files: what a reader must survive with one clear error or a sound result."""
+"""Seeded corruption of files, which a reader must answer with one clear error or a valid result."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The emulators and Catch behind one interface: rules, order, repeatability, and what is said when something is off."""
+"""The emulators and Catch behind one interface: rules, order, reproducibility and error messages."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fathom.data._catch import CELLS, Catch
 
 def breakout(envs: int = 2, seed: int = 0, threads: int = 0) -> atari.Environment:
     pytest.importorskip("ale_py", reason="the extra 'atari' is not installed")
-    return atari.play("breakout", envs, seed, threads=threads)
+    return atari.make("breakout", envs, seed, threads=threads)
 
 
 @pytest.fixture(scope="module")
@@ -29,8 +29,8 @@ def pair() -> Iterator[atari.Environment]:
     game.close()
 
 
-def played(environment: atari.Environment, actions: NDArray[np.int64]) -> Iterator[atari.Arrival]:
-    """From the reset on, the given actions, one row a step."""
+def played(environment: atari.Environment, actions: NDArray[np.int64]) -> Iterator[atari.StepResult]:
+    """Results of the given actions after a reset, one row per step."""
     environment.reset()
     for row in actions:
         environment.send(row)
@@ -51,7 +51,7 @@ def test_breakout_looks_like_breakout(pair: atari.Environment) -> None:
     assert (frames[:, 40:60, 5:79] == 0).all(), "and nothing below them"
 
 
-def test_arrivals_are_in_the_order_of_the_games_whatever_the_threads(pair: atari.Environment) -> None:
+def test_results_are_in_the_order_of_the_games_whatever_the_threads(pair: atari.Environment) -> None:
     """Each game gets its own actions; with several threads they finish in any order, and must not be mixed up."""
     actions = random_actions(200, 2)
     one_thread = breakout(threads=1)
@@ -61,7 +61,7 @@ def test_arrivals_are_in_the_order_of_the_games_whatever_the_threads(pair: atari
     one_thread.close()
 
 
-def test_a_game_does_not_depend_on_its_neighbours(pair: atari.Environment) -> None:
+def test_an_environment_does_not_depend_on_the_others(pair: atari.Environment) -> None:
     actions = random_actions(100, 2)
     single = breakout(envs=1)
     for alone, among in zip(played(single, actions[:, :1]), played(pair, actions), strict=True):
@@ -72,7 +72,7 @@ def test_a_game_does_not_depend_on_its_neighbours(pair: atari.Environment) -> No
 def test_reset_starts_over_and_seeds_differ(pair: atari.Environment) -> None:
     other = breakout(seed=1)
     actions = random_actions(60, 2)
-    runs = [[arrival.frames for arrival in played(game, actions)] for game in (pair, pair, other)]
+    runs = [[result.frames for result in played(game, actions)] for game in (pair, pair, other)]
     assert np.array_equal(runs[0], runs[1])
     assert not np.array_equal(runs[0], runs[2])
     other.close()
@@ -82,37 +82,37 @@ def test_a_lost_life_is_not_the_end_of_the_game(pair: atari.Environment) -> None
     """Breakout has five lives: four are lost and reported, with the fifth the game is over."""
     lost = np.zeros(2, np.int64)
     ended = 0
-    for arrival in played(pair, random_actions(1000, 2)):
-        assert not (arrival.life_lost & arrival.game_over).any()
-        assert (lost[arrival.game_over] == 4).all()
-        ended += int(arrival.game_over.sum())
-        lost = np.where(arrival.game_over, 0, lost + arrival.life_lost)
-        bricks = arrival.frames[arrival.game_over][:, 23:37, 5:79]
+    for result in played(pair, random_actions(1000, 2)):
+        assert not (result.life_lost & result.game_over).any()
+        assert (lost[result.game_over] == 4).all()
+        ended += int(result.game_over.sum())
+        lost = np.where(result.game_over, 0, lost + result.life_lost)
+        bricks = result.frames[result.game_over][:, 23:37, 5:79]
         assert (bricks >= 85).all(), "where a game is over the frame is the next one's, its wall whole again"
     assert ended > 4
 
 
 def test_fewer_lives_in_a_new_game_are_no_loss(pair: atari.Environment, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who had won a life and then was over, or was broken off, starts again with fewer."""
+    """A game that ended or was truncated with an extra life restarts with fewer lives."""
 
     class Vector:
         def recv(self) -> tuple[Any, ...]:
-            over, broken_off = np.array([True, False]), np.array([False, True])
-            return np.zeros((2, 1, 84, 84), np.uint8), np.zeros(2), over, broken_off, {"lives": np.array([5, 5])}
+            over, truncated = np.array([True, False]), np.array([False, True])
+            return np.zeros((2, 1, 84, 84), np.uint8), np.zeros(2), over, truncated, {"lives": np.array([5, 5])}
 
     monkeypatch.setattr(pair, "_lives", np.array([6, 6]))
     monkeypatch.setattr(pair, "_vector", Vector())
-    arrival = pair.recv()
-    assert arrival.life_lost.tolist() == [False, False]
-    assert arrival.game_over.tolist() == [True, False]
-    assert arrival.truncated.tolist() == [False, True]
+    result = pair.recv()
+    assert result.life_lost.tolist() == [False, False]
+    assert result.game_over.tolist() == [True, False]
+    assert result.truncated.tolist() == [False, True]
 
 
 def test_rewards_are_true_points() -> None:
     """Every step of Skiing costs some hundredths of a second: clipping is the agent's business."""
     pytest.importorskip("ale_py", reason="the extra 'atari' is not installed")
-    game = atari.play("skiing", 1, seed=0)
-    rewards = np.concatenate([arrival.reward for arrival in played(game, np.zeros((20, 1), np.int64))])
+    game = atari.make("skiing", 1, seed=0)
+    rewards = np.concatenate([result.reward for result in played(game, np.zeros((20, 1), np.int64))])
     assert rewards.dtype == np.float32
     assert set(rewards.tolist()) <= {-6.0, -7.0}, "four frames of a sixtieth of a second"
     game.close()
@@ -129,7 +129,7 @@ def test_close_stops_the_threads() -> None:
     assert process.num_threads() == before
 
 
-def test_an_action_that_is_none_is_refused_rather_than_waited_for(pair: atari.Environment) -> None:
+def test_an_invalid_action_is_refused_instead_of_hanging(pair: atari.Environment) -> None:
     pair.reset()
     for actions in ([0, 4], [-1, 0]):
         with pytest.raises(ValueError, match="actions must be 0 to 3"):
@@ -139,9 +139,9 @@ def test_an_action_that_is_none_is_refused_rather_than_waited_for(pair: atari.En
 def test_unknown_game_names_the_nearest() -> None:
     pytest.importorskip("ale_py", reason="the extra 'atari' is not installed")
     with pytest.raises(UnknownName, match="no game 'brekout'; did you mean breakout"):
-        atari.play("brekout", 4, 0)
+        atari.make("brekout", 4, 0)
     with pytest.raises(UnknownName, match="no game 'warlords'"):
-        atari.play("warlords", 4, 0)
+        atari.make("warlords", 4, 0)
     assert {"breakout", "pong", "catch"} <= set(atari.games())
     assert not {"combat", "joust", "maze_craze", "warlords"} & set(atari.games())
 
@@ -149,12 +149,12 @@ def test_unknown_game_names_the_nearest() -> None:
 def test_without_the_emulator_one_line_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(atari, "find_spec", lambda _: None)
     with pytest.raises(MissingExtra, match=r"^[^\n]*pip install 'fathom\[atari\]'$"):
-        atari.play("breakout", 4, 0)
-    assert atari.play("catch", 4, 0).envs == 4
+        atari.make("breakout", 4, 0)
+    assert atari.make("catch", 4, 0).envs == 4
 
 
 @pytest.mark.parametrize("content", [None, b"not a ROM"])
-def test_roms_of_ones_own_that_are_missing_or_wrong(
+def test_user_roms_that_are_missing_or_invalid(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], content: bytes | None
 ) -> None:
     if content is not None:
@@ -171,14 +171,14 @@ def test_catch_is_won_by_following_the_ball_and_lost_by_keeping_away(follow: boo
     for step in range(1, 5 * (CELLS - 1) + 1):
         aim = game.column if follow else (CELLS - 1) * (game.column <= CELLS // 2)
         game.send(np.select([aim > game.paddle, aim < game.paddle], [1, 2], 0))
-        arrival = game.recv()
+        result = game.recv()
         landed = step % (CELLS - 1) == 0
-        assert (arrival.game_over == landed).all()
-        assert (arrival.reward == (reward if landed else 0)).all()
-        assert not (arrival.life_lost | arrival.truncated).any()
+        assert (result.game_over == landed).all()
+        assert (result.reward == (reward if landed else 0)).all()
+        assert not (result.life_lost | result.truncated).any()
 
 
-def test_catch_draws_what_it_plays() -> None:
+def test_catch_renders_its_state() -> None:
     game = Catch(3, seed=4)
     game.reset()
     game.send(np.array([0, 1, 2]))
@@ -193,7 +193,7 @@ def test_catch_draws_what_it_plays() -> None:
         assert (cells[:, 0, :, 0] == expected).all()
 
 
-def test_catch_repeats_itself_from_its_seed() -> None:
-    runs = [[arrival.frames for arrival in played(Catch(5, seed), random_actions(40, 5, 3))] for seed in (0, 0, 1)]
+def test_catch_is_reproducible_from_its_seed() -> None:
+    runs = [[result.frames for result in played(Catch(5, seed), random_actions(40, 5, 3))] for seed in (0, 0, 1)]
     assert np.array_equal(runs[0], runs[1])
     assert not np.array_equal(runs[0], runs[2])

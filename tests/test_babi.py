@@ -1,4 +1,4 @@
-"""The bAbI reader: word for word on small files, by its counts on the real ones, unshaken by corrupt ones."""
+"""The bAbI reader: exact on small files, checked by counts on the real ones; corrupt files give clear errors."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def write_task(folder: Path, train: str = STORY, test: str = STORY, task: int = 
     return folder
 
 
-def spelled(stories: babi.Stories, item: int) -> tuple[list[str], str, str]:
+def as_text(stories: babi.Stories, item: int) -> tuple[list[str], str, str]:
     """A question back in words: the remembered sentences, the question, the answer."""
 
     def text(numbers: torch.Tensor) -> str:
@@ -45,7 +45,7 @@ def test_reads_what_was_written(tmp_path: Path) -> None:
     stories = babi.read(write_task(tmp_path), "test")
     words = "bedroom carrying football got is john mary milk milk,football moved the there to went what where"
     assert stories.vocabulary == ["", *words.split()]
-    assert [spelled(stories, item) for item in range(3)] == [
+    assert [as_text(stories, item) for item in range(3)] == [
         (["john moved to the bedroom", "mary got the milk there", ""], "what is mary carrying", "milk"),
         (
             ["mary got the football", "john moved to the bedroom", "mary got the milk there"],
@@ -65,7 +65,7 @@ def test_reads_what_was_written(tmp_path: Path) -> None:
 def test_memory_keeps_the_most_recent_sentences(tmp_path: Path) -> None:
     stories = babi.read(write_task(tmp_path), "test", capacity=2)
     assert stories.columns["story"].shape == (3, 2, 5)
-    assert spelled(stories, 1)[0] == ["mary got the football", "john moved to the bedroom"]
+    assert as_text(stories, 1)[0] == ["mary got the football", "john moved to the bedroom"]
 
 
 def test_lines_may_end_as_on_windows(tmp_path: Path) -> None:
@@ -79,7 +79,7 @@ def test_the_last_tenth_of_training_is_for_validation(tmp_path: Path) -> None:
     write_task(tmp_path, train, STORY)
     splits = {split: babi.read(tmp_path, split) for split in ("train", "kept", "valid", "test")}
     assert [len(stories) for stories in splits.values()] == [27, 25, 2, 3]
-    assert [spelled(splits["valid"], item)[2] for item in range(2)] == ["cellar", "moon"]
+    assert [as_text(splits["valid"], item)[2] for item in range(2)] == ["cellar", "moon"]
     assert splits["train"].vocabulary == splits["test"].vocabulary, "a word has one number in every split"
     assert len({stories.columns["story"].shape[1:] for stories in splits.values()}) == 1
 
@@ -94,9 +94,9 @@ def test_folders_are_found_from_above_and_from_within(tmp_path: Path) -> None:
     expected = babi.read(inner).columns["story"]
     for folder in (tmp_path, tmp_path / "tasks_1-20_v1-2"):
         assert babi.read(folder).columns["story"].equal(expected)
-    with pytest.raises(DataError, match="is the subset en, but en-10k was asked for"):
+    with pytest.raises(DataError, match="is the subset en, but en-10k was requested"):
         babi.read(inner, subset="en-10k")
-    with pytest.raises(DataError, match="no folder en-10k and no qa.*put there the unpacked bAbI tasks"):
+    with pytest.raises(DataError, match="no folder en-10k and no qa.*the folder must contain the unpacked bAbI tasks"):
         babi.read(tmp_path, subset="en-10k")
 
 
@@ -108,7 +108,7 @@ def test_all_tasks_share_one_vocabulary_and_need_every_file(tmp_path: Path) -> N
     stories = babi.read(tmp_path, task=0)
     assert len(stories) == 20
     assert len(stories.vocabulary) == 1 + 20 + 6, "nil, the houses, and: ada went to the where is"
-    assert [spelled(stories, item)[2][0] for item in range(20)] == list("abcdefghijklmnopqrst")
+    assert [as_text(stories, item)[2][0] for item in range(20)] == list("abcdefghijklmnopqrst")
     (tmp_path / "qa7_counting_test.txt").unlink()
     with pytest.raises(DataError, match=r"qa7_counting_test\.txt: no such file"):
         babi.read(tmp_path, task=0)
@@ -120,12 +120,12 @@ def test_all_tasks_share_one_vocabulary_and_need_every_file(tmp_path: Path) -> N
         ("", "line 1: truncated: the file must end with a question"),
         ("1 Ada went.\n", "line 2: truncated: the file must end with a question"),
         ("1 A.\n2 W?\ta\t1\n3 B.\n", "line 4: truncated: the file must end with a question"),
-        ("1 Ada went.\n2 Where is Ada?\tattic\t1", "line 2: truncated: the last line has no end"),
+        ("1 Ada went.\n2 Where is Ada?\tattic\t1", "line 2: truncated: the last line has no line end"),
         ("1 Ada went.\n\n2 Where is Ada?\tattic\t1\n", "line 2: '' is not a number"),
         ("Ada went.\n", "line 1: 'Ada went.' is not a number"),
         ("1 Ada went.\n3 Where is Ada?\tattic\t1\n", "line 2: numbered 3, expected 2, or 1 for a new story"),
         ("2 Ada went.\n3 Where is Ada?\tattic\t2\n", "line 1: numbered 2, expected 1"),
-        ("1 Ada went.\n1 Ada went.\n2 Where?\tattic\t1\n", "line 2: a new story begins, but the one before has not"),
+        ("1 Ada went.\n1 Ada went.\n2 Where?\tattic\t1\n", "line 2: a new story begins, but the previous one does not"),
         ("1 Ada went\n2 Where is Ada?\tattic\t1\n", "line 1: 'Ada went' is not words .* '.' at the end"),
         ("1 Ada  went.\n2 Where is Ada?\tattic\t1\n", "line 1: 'Ada  went.' is not words"),
         ("1 Ada w3nt.\n2 Where is Ada?\tattic\t1\n", "line 1: 'Ada w3nt.' is not words"),
@@ -166,37 +166,37 @@ def test_a_missing_task_is_named(tmp_path: Path) -> None:
         babi.read(write_task(tmp_path), task=2)
 
 
-def assert_sound(stories: babi.Stories) -> None:
+def check_stories(stories: babi.Stories) -> None:
     """Numbers within the vocabulary, words before nil, sentences before empty ones, an answer to every question."""
     story, question, answer = (stories.columns[name] for name in ("story", "question", "answer"))
-    assert story.shape[2] == question.shape[1] <= babi.LONGEST_SENTENCE
+    assert story.shape[2] == question.shape[1] <= babi.MAX_SENTENCE_WORDS
     assert story.shape[1] <= 50
     assert len(story) == len(question) == len(answer) > 0
     assert 1 <= int(answer.min()) <= int(answer.max()) < len(stories.vocabulary)
     sentences = torch.cat([story, question.unsqueeze(1)], 1)
     assert 0 <= int(sentences.min()) <= int(sentences.max()) < len(stories.vocabulary)
-    spoken = sentences != babi.NIL
-    assert not (spoken[..., 1:] & ~spoken[..., :-1]).any(), "nil between words"
-    told = spoken[:, :-1].any(2)
-    assert not (told[:, 1:] & ~told[:, :-1]).any(), "an empty memory between sentences"
-    assert told[:, 0].all(), "a question about nothing"
-    assert spoken[:, -1].any(1).all(), "a question without words"
+    is_word = sentences != babi.NIL
+    assert not (is_word[..., 1:] & ~is_word[..., :-1]).any(), "nil between words"
+    is_sentence = is_word[:, :-1].any(2)
+    assert not (is_sentence[:, 1:] & ~is_sentence[:, :-1]).any(), "an empty memory between sentences"
+    assert is_sentence[:, 0].all(), "a question about nothing"
+    assert is_word[:, -1].any(1).all(), "a question without words"
     assert all(word.replace(",", "").isalpha() and word == word.lower() for word in stories.vocabulary[1:])
 
 
-def test_corrupt_files_are_refused_or_sound(tmp_path: Path) -> None:
+def test_corrupt_files_are_refused_or_valid(tmp_path: Path) -> None:
     write_task(tmp_path)
     path = tmp_path / "qa1_single-supporting-fact_test.txt"
-    refused, accepted = survive(path, lambda: assert_sound(babi.read(tmp_path)), count=3000)
+    refused, accepted = survive(path, lambda: check_stories(babi.read(tmp_path)), count=3000)
     assert refused > 2400, "hardly a change leaves the numbering, the marks and the references whole"
     assert accepted > 10, "a letter for another is a word like any other"
 
 
 def replayed(stories: babi.Stories) -> list[str]:
-    """Answers found by reading: the last place of whoever a task 1 question asks for."""
+    """Answers found by reading: the last place of the person that a task 1 question asks for."""
     answers = []
     for item in range(len(stories)):
-        sentences, question, _ = spelled(stories, item)
+        sentences, question, _ = as_text(stories, item)
         person = question.split()[-1]
         answers.append(next(sentence.split()[-1] for sentence in sentences if sentence.startswith(f"{person} ")))
     return answers
@@ -204,14 +204,14 @@ def replayed(stories: babi.Stories) -> list[str]:
 
 def test_synthetic_stories_are_task_1_in_other_words() -> None:
     stories = babi.synthetic(0)
-    assert_sound(stories)
+    check_stories(stories)
     assert {name: tuple(column.shape) for name, column in stories.columns.items()} == {
         "story": (2000, 10, 6),
         "question": (2000, 6),
         "answer": (2000,),
     }
     assert len(stories.vocabulary) == 20
-    assert replayed(stories) == [spelled(stories, item)[2] for item in range(len(stories))]
+    assert replayed(stories) == [as_text(stories, item)[2] for item in range(len(stories))]
     counts = stories.columns["answer"].bincount()
     assert counts[counts > 0].min() > 250, "six places, about equally likely"
     assert (counts > 0).sum() == 6
@@ -222,9 +222,9 @@ def test_synthetic_stories_follow_the_seed_and_the_shape_asked_for() -> None:
     assert not babi.synthetic(1).columns["story"].equal(babi.synthetic(2).columns["story"])
     for memory, words in ((1, 6), (2, 11), (15, 9), (50, 7)):
         stories = babi.synthetic(0, memory=memory, words=words, items=100)
-        assert_sound(stories)
+        check_stories(stories)
         assert stories.columns["story"].shape[1:] == (memory, words)
-        assert replayed(stories) == [spelled(stories, item)[2] for item in range(len(stories))]
+        assert replayed(stories) == [as_text(stories, item)[2] for item in range(len(stories))]
 
 
 # vocabulary with nil, sentences in memory and words in a sentence of each task of the real en
@@ -243,7 +243,7 @@ def test_real_tasks(task: int) -> None:
     assert (len(train), len(kept), len(valid), len(test)) == (1000, 900, 100, 1000)
     assert (len(test.vocabulary), *test.columns["story"].shape[1:]) == REAL_SIZES[task - 1]
     for stories in (train, kept, valid, test):
-        assert_sound(stories)
+        check_stories(stories)
 
 
 def test_real_task_1() -> None:
@@ -251,7 +251,7 @@ def test_real_task_1() -> None:
     people_and_places = "bathroom bedroom daniel garden hallway john kitchen mary office sandra"
     others = "back is journeyed moved the to travelled went where"
     assert train.vocabulary[1:] == sorted(f"{people_and_places} {others}".split())
-    sentences, question, answer = spelled(train, 1)
+    sentences, question, answer = as_text(train, 1)
     assert sentences[:4] == [
         "sandra moved to the garden",
         "daniel went back to the hallway",
@@ -262,7 +262,7 @@ def test_real_task_1() -> None:
     assert (question, answer) == ("where is daniel", "hallway")
     for split in ("train", "valid", "test"):
         stories = babi.read(real_data("babi"), split)
-        assert replayed(stories) == [spelled(stories, item)[2] for item in range(len(stories))]
+        assert replayed(stories) == [as_text(stories, item)[2] for item in range(len(stories))]
 
 
 def test_real_joint() -> None:

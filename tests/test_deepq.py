@@ -52,11 +52,11 @@ class Scripted:
         self.step += 1
         self.log.append("send")
 
-    def recv(self) -> atari.Arrival:
+    def recv(self) -> atari.StepResult:
         self.log.append("recv")
         reward = self.rewards[self.step % len(self.rewards)] if self.rewards else 0.0
         happens = [np.full(4, self.step in at) for at in (self.lives_lost_at, self.over_at, self.truncated_at)]
-        return atari.Arrival(self._frames(), np.full(4, reward, np.float32), *happens)
+        return atari.StepResult(self._frames(), np.full(4, reward, np.float32), *happens)
 
     def close(self) -> None: ...
 
@@ -306,8 +306,8 @@ def test_inference_acts_on_the_stack_that_replay_would_give() -> None:
     frames = [torch.from_numpy(session.state.source.reset())]
     recv = session.state.source.recv
 
-    def recorded() -> atari.Arrival:
-        arrival: atari.Arrival = recv()
+    def recorded() -> atari.StepResult:
+        arrival: atari.StepResult = recv()
         frames.append(torch.from_numpy(arrival.frames))
         return arrival
 

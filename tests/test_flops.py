@@ -1,4 +1,4 @@
-"""FLOP and bytes of single ops in real traces against counts by hand; and the ceilings they are held against."""
+"""FLOP and bytes of single ops in real traces against counts by hand; and the measured peaks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fathom.core.record import OpRow
 from fathom.machine import peaks
 from fathom.measure.convolution import split_convolution_backward
 from fathom.trace import walk
-from fathom.trace.flops import Call, bytes_moved, flop
+from fathom.trace.flops import TracedCall, bytes_moved, flop
 from fathom.trace.reader import read
 
 Rows = Callable[[Callable[[], object]], list[OpRow]]
@@ -25,7 +25,7 @@ Rows = Callable[[Callable[[], object]], list[OpRow]]
 
 @pytest.fixture
 def rows(tmp_path: Path) -> Rows:
-    """Runs a piece of work under the profiler and gives its op rows, convolution's backward in two."""
+    """Runs a function under the profiler and returns its op rows, with convolution backward split in two."""
 
     def run(work: Callable[[], object]) -> list[OpRow]:
         with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as recorder:
@@ -210,7 +210,7 @@ def test_a_sparse_gradient_of_an_embedding_has_a_row_for_each_index(rows: Rows) 
     assert bytes_of(found, "embedding_backward") == 2 * 15 * ROW + 15 * 8
 
 
-def test_an_index_whose_size_the_trace_does_not_tell_counts_the_table(rows: Rows) -> None:
+def test_an_index_whose_size_is_not_in_the_trace_counts_the_table(rows: Rows) -> None:
     table, index = torch.randn(TABLE, WIDE), torch.tensor([1, 2, 3])
     assert bytes_of(rows(lambda: table[index]), "index") == 2 * TABLE * ROW
 
@@ -242,7 +242,7 @@ BYTE, FLOAT, HALF = torch.ones(4, 8, dtype=torch.uint8), torch.ones(4, 8), torch
         ("empty", lambda: torch.empty(100), 0),
     ],
 )
-def test_the_output_is_counted_in_its_own_type(rows: Rows, op: str, work: Callable[[], object], by_hand: int) -> None:
+def test_the_output_is_counted_in_its_own_dtype(rows: Rows, op: str, work: Callable[[], object], by_hand: int) -> None:
     assert bytes_of(rows(work), op) == by_hand
 
 
@@ -250,24 +250,24 @@ def test_the_output_is_counted_in_its_own_type(rows: Rows, op: str, work: Callab
     "op", ["conv2d", "convolution", "embedding", "index_select", "cat", "_fused_adam_", "mm", "div"]
 )
 def test_a_trace_without_shapes_counts_nothing(op: str) -> None:
-    assert flop(Call.traced(f"aten::{op}", {})) == 0
-    assert bytes_moved(Call.traced(f"aten::{op}", {})) == 0
+    assert flop(TracedCall.from_args(f"aten::{op}", {})) == 0
+    assert bytes_moved(TracedCall.from_args(f"aten::{op}", {})) == 0
 
 
 def test_a_look_up_without_its_dimension_counts_the_table() -> None:
     dims, types = [[TABLE, WIDE], [], [5]], ["float", "Scalar", "long int"]
-    call = Call.traced("aten::index_select", {"Input Dims": dims, "Input type": types})
+    call = TracedCall.from_args("aten::index_select", {"Input Dims": dims, "Input type": types})
     assert bytes_moved(call) == 2 * TABLE * ROW + 5 * 8
 
 
-def test_a_product_grows_until_it_takes_long_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_matrix_grows_until_its_product_takes_long_enough(monkeypatch: pytest.MonkeyPatch) -> None:
     taken = iter([0.0001, 0.002, 0.02, 0.016])  # of 128, 256 and 512 rows; then the best of 512
     monkeypatch.setattr(peaks, "fastest", lambda *_: next(taken))
     assert peaks._product(torch.device("cpu"), torch.float32) == 2 * 512**3 / 0.016
 
 
-def test_a_product_grows_no_further_than_its_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(peaks, "LARGEST", 256)
+def test_the_matrix_grows_no_further_than_its_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peaks, "MAX_ROWS", 256)
     monkeypatch.setattr(peaks, "fastest", lambda *_: 0.001)
     assert peaks._product(torch.device("cpu"), torch.float32) == 2 * 256**3 / 0.001
 

@@ -1,4 +1,4 @@
-"""Host and GPU together, on timelines made by hand: every microsecond is accounted for."""
+"""GPU utilisation of timelines made by hand: every microsecond is accounted for."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ STEP = [
 ]
 
 
-def test_time_is_busy_starved_or_waiting_in_a_queue() -> None:
+def test_time_is_busy_starved_or_idle_with_work_queued() -> None:
     found = gpu_time(STEP, [(0, 100)])
     assert found is not None
     assert found.span_s == pytest.approx(100e-6)
@@ -63,7 +63,7 @@ def test_api_calls_are_added_up() -> None:
     assert found.launches == 4
 
 
-def test_several_steps_are_averaged_and_what_lies_between_is_left_out() -> None:
+def test_several_steps_are_averaged_and_time_between_them_is_left_out() -> None:
     later = [event(item.name, item.ts + 200, item.dur, item.cat, 10 + item.args["correlation"]) for item in STEP]
     between = event("stray", 150, 10, "kernel", 99)
     one, two = gpu_time(STEP, [(0, 100)]), gpu_time([*STEP, between, *later], [(0, 100), (200, 300)])
@@ -75,5 +75,5 @@ def test_several_steps_are_averaged_and_what_lies_between_is_left_out() -> None:
     assert two.api_s == pytest.approx(one.api_s)
 
 
-def test_a_trace_without_a_gpu_says_nothing() -> None:
+def test_a_trace_without_gpu_events_gives_none() -> None:
     assert gpu_time([event("aten::mm", 0, 5, "cpu_op", 0)], [(0, 10)]) is None

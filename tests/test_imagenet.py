@@ -1,4 +1,4 @@
-"""The ImageNet readers: exact on folders and on the archive of archives, and unshaken by thousands of corrupt files."""
+"""The ImageNet readers: exact on folders and on the archive of archives; corrupt files give clear errors."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ from PIL import Image
 
 from fathom.core.errors import DataError
 from fathom.data import imagenet
-from fathom.data._jpeg import BadPicture, decode
-from fathom.data.base import Order, feed
+from fathom.data._jpeg import BadImage, decode
+from fathom.data.base import ShuffledBatches, feed
 
 CPU = torch.device("cpu")
 
 
 def scene(width: int, height: int) -> Image.Image:
-    """A picture that is smooth, different everywhere, and bright at its last corner."""
+    """An image that is smooth, different everywhere, and bright at its last corner."""
     across, down = np.meshgrid(np.linspace(0, 1, width), np.linspace(0, 1, height))
     red, green, blue = 40 + 200 * across, 40 + 200 * down, 240 - 100 * across * down
     return Image.fromarray(np.stack([red, green, blue], -1).astype(np.uint8))
 
 
-def jpeg(picture: Image.Image, **options: Any) -> bytes:
+def jpeg(image: Image.Image, **options: Any) -> bytes:
     buffer = io.BytesIO()
-    picture.save(buffer, **{"format": "JPEG", "quality": 95, **options})
+    image.save(buffer, **{"format": "JPEG", "quality": 95, **options})
     return buffer.getvalue()
 
 
@@ -44,9 +44,9 @@ def plain(shade: int, side: int = 24) -> bytes:
 
 
 def write_folders(root: Path, classes: dict[str, list[bytes]]) -> Path:
-    for name, pictures in classes.items():
+    for name, files in classes.items():
         (root / name).mkdir(parents=True)
-        for number, content in enumerate(pictures):
+        for number, content in enumerate(files):
             (root / name / f"{name}_{number}.JPEG").write_bytes(content)
     return root
 
@@ -63,8 +63,8 @@ def tar_of(files: dict[str, bytes], archive_format: int = tarfile.GNU_FORMAT) ->
 
 def write_archive(folder: Path, classes: dict[str, list[bytes]], archive_format: int = tarfile.GNU_FORMAT) -> Path:
     inner = {
-        f"{name}.tar": tar_of({f"{name}_{n}.JPEG": content for n, content in enumerate(pictures)}, archive_format)
-        for name, pictures in classes.items()
+        f"{name}.tar": tar_of({f"{name}_{n}.JPEG": content for n, content in enumerate(files)}, archive_format)
+        for name, files in classes.items()
     }
     path = folder / imagenet.ARCHIVE
     path.write_bytes(tar_of(inner, archive_format))
@@ -82,8 +82,8 @@ def shades(images: imagenet.Images) -> dict[int, list[int]]:
     """What was read, as class number and brightness."""
     batch = images[range(len(images))]
     found: dict[int, list[int]] = {}
-    for label, picture in zip(batch["label"].tolist(), batch["image"], strict=True):
-        found.setdefault(label, []).append(round(picture.float().mean().item()))
+    for label, image in zip(batch["label"].tolist(), batch["image"], strict=True):
+        found.setdefault(label, []).append(round(image.float().mean().item()))
     return found
 
 
@@ -100,17 +100,17 @@ def test_archive_is_read_in_place_with_classes_in_order(tmp_path: Path, archive_
 
 def test_folders_are_read_with_classes_in_order(tmp_path: Path) -> None:
     write_folders(tmp_path / "train", SHADES)
-    (tmp_path / "train" / "n01" / "notes.txt").write_text("no picture")
+    (tmp_path / "train" / "n01" / "notes.txt").write_text("no image")
     (tmp_path / "train" / ".cache").mkdir()
     assert shades(imagenet.read(tmp_path, "train", side=16, classes=1000)) == EXPECTED_SHADES
 
 
-def test_bare_class_folders_are_learnt_from_even_if_a_class_is_called_train(tmp_path: Path) -> None:
+def test_bare_class_folders_are_a_training_set_even_if_a_class_is_called_train(tmp_path: Path) -> None:
     write_folders(tmp_path, {"train": [plain(50)], "aeroplane": [plain(150)]})
     images = imagenet.read(tmp_path, "train", side=16, classes=2)
     assert images.class_names == ("aeroplane", "train")
     assert shades(images) == {0: [150], 1: [50]}
-    with pytest.raises(DataError, match=r"no pictures to test on; put there train/CLASS/\*.JPEG and val/CLASS"):
+    with pytest.raises(DataError, match=r"no images for test; add train/CLASS/\*.JPEG and val/CLASS"):
         imagenet.read(tmp_path, "test", side=16, classes=2)
 
 
@@ -127,41 +127,41 @@ def test_training_set_numbers_the_classes_of_the_test_set(tmp_path: Path, layout
         imagenet.read(tmp_path, "test", side=16, classes=3)
 
 
-def test_what_is_missing_is_said(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="no class folders in it; put there class folders of JPEG"):
+def test_missing_files_are_named(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="no class folders; the folder must contain class folders of JPEG"):
         imagenet.read(tmp_path, "train", 16, 10)
     write_archive(tmp_path, SHADES)
-    with pytest.raises(DataError, match=r"no pictures to test on; put there val/CLASS/\*\.JPEG$"):
+    with pytest.raises(DataError, match=r"no images for test; add val/CLASS/\*\.JPEG$"):
         imagenet.read(tmp_path, "test", 16, 10)
     (tmp_path / "ILSVRC2012_img_val.tar").touch()
-    with pytest.raises(DataError, match="ILSVRC2012_img_val.tar does not say its classes"):
+    with pytest.raises(DataError, match="ILSVRC2012_img_val.tar has no class labels"):
         imagenet.read(tmp_path, "test", 16, 10)
-    with pytest.raises(DataError, match=r"3 classes, but the network tells 2 apart; .* classes=3"):
+    with pytest.raises(DataError, match=r"3 classes, but the network has 2 outputs; .* classes=3"):
         imagenet.read(tmp_path, "train", 16, 2)
     (write_folders(tmp_path / "val", {"n01": [plain(1)]}) / "n02").mkdir()
-    with pytest.raises(DataError, match="val/n02: no JPEG picture"):
+    with pytest.raises(DataError, match="val/n02: no JPEG image"):
         imagenet.read(tmp_path, "test", 16, 10)
 
 
-def slow_middle(picture: Image.Image, side: int) -> NDArray[np.uint8]:
-    """The textbook way: scale the shorter side to 256/224 of the wanted one, then cut out the middle."""
-    scale = side * 256 / 224 / min(picture.size)
-    size = round(picture.width * scale), round(picture.height * scale)
-    large = picture.convert("RGB").resize(size, Image.Resampling.BILINEAR)
+def slow_centre_crop(image: Image.Image, side: int) -> NDArray[np.uint8]:
+    """The textbook way: scale the shorter side to 256/224 of the wanted one, then crop the centre."""
+    scale = side * 256 / 224 / min(image.size)
+    size = round(image.width * scale), round(image.height * scale)
+    large = image.convert("RGB").resize(size, Image.Resampling.BILINEAR)
     left, top = (large.width - side) // 2, (large.height - side) // 2
     return np.asarray(large.crop((left, top, left + side, top + side)))
 
 
 @pytest.mark.parametrize("size", [(500, 375), (333, 500), (2400, 1800), (40, 30)])
-def test_middle_agrees_with_scaling_then_cropping(size: tuple[int, int]) -> None:
+def test_centre_crop_agrees_with_scaling_then_cropping(size: tuple[int, int]) -> None:
     content = jpeg(scene(*size))
-    fast = decode(content, imagenet.middle, 112).astype(int)
-    difference = np.abs(fast - slow_middle(Image.open(io.BytesIO(content)), 112))
+    fast = decode(content, imagenet.centre_crop, 112).astype(int)
+    difference = np.abs(fast - slow_centre_crop(Image.open(io.BytesIO(content)), 112))
     assert difference.mean() < 1.5, "also where libjpeg decoded at a fraction of the size"
     assert difference.max() < 8
 
 
-def test_large_pictures_are_decoded_small(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_images_are_decoded_small(monkeypatch: pytest.MonkeyPatch) -> None:
     decoded: list[tuple[int, int]] = []
     resize = Image.Image.resize
 
@@ -171,15 +171,15 @@ def test_large_pictures_are_decoded_small(monkeypatch: pytest.MonkeyPatch) -> No
 
     monkeypatch.setattr(Image.Image, "resize", spy)
     for side in (112, 224, 1000):
-        decode(jpeg(scene(2400, 1800)), imagenet.middle, side)
+        decode(jpeg(scene(2400, 1800)), imagenet.centre_crop, side)
     assert decoded == [(300, 225), (600, 450), (2400, 1800)], "the least that leaves side of 7/8 of the rows"
 
 
-def test_random_part_lies_inside_and_has_its_shape() -> None:
+def test_random_crop_lies_inside_and_has_its_shape() -> None:
     rng = np.random.default_rng(0)
     for _ in range(2000):
         width, height = rng.integers(1, 700, 2).tolist()
-        left, top, right, bottom = imagenet.random_part(rng, width, height)
+        left, top, right, bottom = imagenet.random_crop(rng, width, height)
         across, down = right - left, bottom - top
         assert 0 <= left < right <= width + 1e-9
         assert 0 <= top < bottom <= height + 1e-9
@@ -195,7 +195,7 @@ def test_augmentation_follows_the_batch_and_mirrors_half(tmp_path: Path) -> None
     batch = [0] * 400
     first, again, other = images[batch]["image"], images[batch]["image"], images[[*batch[1:], 1]]["image"]
     assert torch.equal(first, again)
-    assert not torch.equal(first[0], other[0]), "in other company the same picture is cropped otherwise"
+    assert not torch.equal(first[0], other[0]), "in another batch the same image is cropped differently"
     red = first[:, 0].float()
     mirrored = (red[:, :, 0].mean(1) > red[:, :, -1].mean(1)).float().mean()
     assert 0.4 < mirrored < 0.6
@@ -212,14 +212,14 @@ def test_batches_are_bytes_in_channels_last(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("mode", ["L", "CMYK", "RGB"])
 def test_every_colour_space_becomes_rgb(mode: str) -> None:
-    picture = Image.new("RGB", (32, 32), (60, 60, 60)).convert(mode)
-    pixels = decode(jpeg(picture), imagenet.middle, 16)
+    image = Image.new("RGB", (32, 32), (60, 60, 60)).convert(mode)
+    pixels = decode(jpeg(image), imagenet.centre_crop, 16)
     assert pixels.shape == (16, 16, 3)
     assert np.abs(pixels.astype(int) - 60).max() <= 2
 
 
 def test_the_one_png_among_the_jpegs_is_read() -> None:
-    pixels = decode(jpeg(Image.new("RGB", (32, 32), (10, 20, 30)), format="PNG"), imagenet.middle, 16)
+    pixels = decode(jpeg(Image.new("RGB", (32, 32), (10, 20, 30)), format="PNG"), imagenet.centre_crop, 16)
     assert (pixels == (10, 20, 30)).all()
 
 
@@ -228,47 +228,47 @@ OPTIONS: list[dict[str, Any]] = [{}, {"subsampling": 0}, {"mode": "L"}, {"mode":
 
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 @pytest.mark.parametrize("size", [(160, 120), (97, 81), (1600, 1200)])
-def test_data_that_end_early_are_refused_not_painted_grey(size: tuple[int, int], options: dict[str, Any]) -> None:
+def test_truncated_data_is_refused_not_filled_with_grey(size: tuple[int, int], options: dict[str, Any]) -> None:
     whole = jpeg(scene(*size).convert(options.get("mode", "RGB")), **{"subsampling": options.get("subsampling", 2)})
-    decode(whole, imagenet.middle, 64)
+    decode(whole, imagenet.centre_crop, 64)
     for share in (0.5, 0.9, 0.99):
         at = int(len(whole) * share)
-        with pytest.raises(BadPicture, match="truncated"):
-            decode(whole[:at], imagenet.middle, 64)
-        with pytest.raises(BadPicture, match="its data end before the picture does"):
-            decode(whole[:at] + b"\xff\xd9", imagenet.middle, 64)
+        with pytest.raises(BadImage, match="truncated"):
+            decode(whole[:at], imagenet.centre_crop, 64)
+        with pytest.raises(BadImage, match="the data ends before the image is complete"):
+            decode(whole[:at] + b"\xff\xd9", imagenet.centre_crop, 64)
 
 
 @pytest.mark.parametrize("progressive", [False, True])
 @pytest.mark.parametrize("mode", ["L", "RGB", "CMYK"])
-def test_pictures_that_are_grey_are_not_taken_for_broken(mode: str, progressive: bool) -> None:
+def test_grey_images_are_not_mistaken_for_truncated_ones(mode: str, progressive: bool) -> None:
     for shade in range(120, 137):
         content = jpeg(Image.new("RGB", (72, 40), (shade, shade, shade)).convert(mode), progressive=progressive)
-        assert np.abs(decode(content, imagenet.middle, 16).astype(int) - shade).max() <= 2
+        assert np.abs(decode(content, imagenet.centre_crop, 16).astype(int) - shade).max() <= 2
 
 
 @pytest.mark.parametrize("side", [2_000, 9_000, 12_000, 65_000])
-def test_header_that_promises_too_much_is_refused(side: int) -> None:
+def test_header_with_too_many_pixels_is_refused(side: int) -> None:
     content = bytearray(plain(77))
     frame = content.index(b"\xff\xc0") + 5
     content[frame : frame + 4] = side.to_bytes(2) * 2
-    with pytest.raises(BadPicture, match="promise|bomb"):
-        decode(bytes(content), imagenet.middle, 16)
+    with pytest.raises(BadImage, match="cannot hold|bomb"):
+        decode(bytes(content), imagenet.centre_crop, 16)
 
 
-def test_corrupt_picture_names_its_file_or_its_place_in_the_archive(tmp_path: Path) -> None:
+def test_corrupt_image_names_its_file_or_its_offset_in_the_archive(tmp_path: Path) -> None:
     broken = plain(30)[:200]
     write_folders(tmp_path / "val", {"n01": [plain(30), broken]})
     with pytest.raises(DataError, match=r"val/n01/n01_1\.JPEG: corrupt JPEG: "):
         imagenet.read(tmp_path, "test", 16, 10)[[0, 1]]
-    path = write_archive(tmp_path, {"n01": [plain(30)], "n02": [plain(40), b"no picture"]})
+    path = write_archive(tmp_path, {"n01": [plain(30)], "n02": [plain(40), b"no image"]})
     images = imagenet.read(tmp_path, "train", 16, 10)
-    offset = path.read_bytes().index(b"no picture")
-    with pytest.raises(DataError, match=rf"img_train\.tar: byte {offset}: n02\.tar, n02_1\.JPEG: not a JPEG picture"):
+    offset = path.read_bytes().index(b"no image")
+    with pytest.raises(DataError, match=rf"img_train\.tar: byte {offset}: n02\.tar, n02_1\.JPEG: not a JPEG image"):
         images[[0, 1, 2]]
 
 
-def test_picture_that_vanished_is_named(tmp_path: Path) -> None:
+def test_image_that_vanished_is_named(tmp_path: Path) -> None:
     images = imagenet.read(write_folders(tmp_path / "val", SHADES).parent, "test", 16, 10)
     (tmp_path / "val/n02/n02_1.JPEG").unlink()
     with pytest.raises(DataError, match=r"n02/n02_1\.JPEG: cannot be read: No such file"):
@@ -309,10 +309,10 @@ def test_archive_of_something_else_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"CLASS\.tar archives was expected"):
         imagenet.read(tmp_path, "train", 16, 10)
     path.write_bytes(tar_of({"n01.tar": tar_of({"readme": b"x"})}))
-    with pytest.raises(DataError, match=r"no JPEG picture in n01\.tar"):
+    with pytest.raises(DataError, match=r"no JPEG image in n01\.tar"):
         imagenet.read(tmp_path, "train", 16, 10)
     path.write_bytes(tar_of({"n01.tar": tar_of({}), "./n01.tar": tar_of({})}))
-    with pytest.raises(DataError, match="a second n01"):
+    with pytest.raises(DataError, match="n01.tar appears twice"):
         imagenet.read(tmp_path, "train", 16, 10)
 
 
@@ -326,14 +326,14 @@ def test_background_workers_read_what_is_read_directly(tmp_path: Path, layout: s
     images = imagenet.read(tmp_path, "train", 24, 10)
     pickled: imagenet.Images = pickle.loads(pickle.dumps(images))
     fed = list(islice(feed(images, 5, CPU, seed=3), 5))
-    for batch, indices in zip(fed, Order(len(images), 5, seed=3), strict=False):
+    for batch, indices in zip(fed, ShuffledBatches(len(images), 5, seed=3), strict=False):
         for direct in (images[indices], pickled[indices]):
             assert torch.equal(batch["image"], direct["image"])
             assert torch.equal(batch["label"], direct["label"])
     assert fed[0]["image"].is_contiguous(memory_format=torch.channels_last)
 
 
-def test_corrupt_picture_met_by_a_worker_arrives_as_one_line(tmp_path: Path) -> None:
+def test_corrupt_image_met_by_a_worker_arrives_as_one_line(tmp_path: Path) -> None:
     write_folders(tmp_path / "train", {"n01": [plain(30), plain(30)[:250], plain(40)]})
     images = imagenet.read(tmp_path, "train", 16, 10)
     with pytest.raises(DataError) as caught:
@@ -354,12 +354,12 @@ KINDS: dict[str, bytes] = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_corrupt_pictures_are_refused_or_sound(kind: str) -> None:
+def test_corrupt_images_are_refused_or_valid(kind: str) -> None:
     refusals: list[str] = []
     for content in mutations(KINDS[kind], 1200):
         try:
-            pixels = decode(content, imagenet.middle, 32)
-        except BadPicture as error:
+            pixels = decode(content, imagenet.centre_crop, 32)
+        except BadImage as error:
             refusals.append(str(error))
         else:
             assert pixels.shape == (32, 32, 3)
@@ -373,7 +373,7 @@ def test_corrupt_archives_are_refused_or_whole(tmp_path: Path) -> None:
 
     def read() -> None:
         images = imagenet.read(tmp_path, "train", 16, 10)
-        assert len(images) == 3, "no picture is lost without a word"
+        assert len(images) == 3, "no image is lost silently"
         assert images[[0, 1, 2]]["label"].tolist() == [0, 0, 1]
 
     refused, accepted = survive(path, read, count=2000)
@@ -405,7 +405,7 @@ def test_real_cifar10_as_class_folders() -> None:
     assert 60 < one_each["image"].float().mean() < 180
 
 
-def test_real_imagenet_pictures() -> None:
+def test_real_imagenet_images() -> None:
     folder = real_data("imagenet-samples")
     images = imagenet.read(folder, "train", 224, 1000)
     rows = [line.split("\t") for line in (folder / "labels.tsv").read_text().splitlines()[1:]]
@@ -416,9 +416,9 @@ def test_real_imagenet_pictures() -> None:
     batch = images[range(len(images))]
     assert batch["label"].tolist() == list(range(len(images.class_names)))
     assert isinstance(images.files, imagenet.ClassFolders)
-    for index, picture in enumerate(batch["image"]):
-        exact = slow_middle(Image.open(images.files.path(index)), 224)
-        assert np.abs(coarse(picture.permute(1, 2, 0).numpy()) - coarse(exact)).mean() < 2, images.files.path(index)
+    for index, image in enumerate(batch["image"]):
+        exact = slow_centre_crop(Image.open(images.files.path(index)), 224)
+        assert np.abs(coarse(image.permute(1, 2, 0).numpy()) - coarse(exact)).mean() < 2, images.files.path(index)
 
 
 def coarse(pixels: NDArray[np.uint8]) -> NDArray[np.float64]:

@@ -233,6 +233,30 @@ def test_bytes_are_normalised_into_the_wanted_memory_format(channels_last: bool)
         assert normal[1, 1, 0, 1].item() == pytest.approx((0.2 - 0.456) / 0.224)
 
 
+@pytest.mark.parametrize("channels_last", [True, False])
+def test_normalising_is_one_multiplication_and_addition_for_every_byte(channels_last: bool) -> None:
+    """Bit for bit what a single mixed-type addcmul into a buffer gives, which exporters cannot convert."""
+    image = torch.arange(256, dtype=torch.uint8).expand(2, 3, 256).reshape(2, 3, 16, 16)
+    normalise = Normalise(channels_last)
+    expected = torch.empty(image.shape)
+    torch.addcmul(normalise.offset, image, normalise.scale, out=expected)
+    for given in (torch.channels_last, torch.contiguous_format):
+        assert torch.equal(normalise(image.contiguous(memory_format=given)), expected)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_networks_export_without_writing_into_a_given_tensor(name: str) -> None:
+    workload = configured(name, "tiny")
+    torch.manual_seed(0)
+    model, image = workload.model().eval(), workload.example()["image"]
+    exported = torch.export.export(model, (image,))
+    targets = [str(node.target) for node in exported.graph.nodes if node.op == "call_function"]
+    assert not [target for target in targets if target.endswith(".out")], "converters know no out= variants"
+    (addcmul,) = (node for node in exported.graph.nodes if str(node.target).startswith("aten.addcmul"))
+    assert {node.meta["val"].dtype for node in addcmul.args} == {torch.float32}, "nor products of bytes and floats"
+    torch.testing.assert_close(exported.module()(image), model(image))
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_memory_format_changes_the_layout_and_not_the_answer(name: str) -> None:
     answers = []

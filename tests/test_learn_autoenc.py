@@ -98,6 +98,6 @@ def test_exhibits_are_pictures_of_digits() -> None:
 def test_drawn_digits_stand_in_rows() -> None:
     digits = torch.zeros(4, 784)
     digits[1] = 1  # the second of the first row
-    picture = Image.open(io.BytesIO(base64.b64decode(mnist.drawn(digits, across=2))))
+    picture = Image.open(io.BytesIO(base64.b64decode(mnist.tiled_png(digits, across=2))))
     assert picture.size == (56, 56)
     assert [picture.getpixel(at) for at in ((14, 14), (42, 14), (14, 42))] == [255, 0, 255]

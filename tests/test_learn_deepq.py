@@ -137,11 +137,11 @@ class Staggered:
     def send(self, actions: NDArray[np.int64]) -> None:
         self.step += 1
 
-    def recv(self) -> atari.Arrival:
+    def recv(self) -> atari.StepResult:
         never = np.zeros(3, np.bool_)
         points = np.array([1, 2, 3], np.float32)
         later = np.where(self.step > self.lengths, 100, points)  # a second game would be worth much more
-        return atari.Arrival(self._frames(), later.astype(np.float32), never, self.step % self.lengths == 0, never)
+        return atari.StepResult(self._frames(), later.astype(np.float32), never, self.step % self.lengths == 0, never)
 
     def close(self) -> None: ...
 

@@ -1,4 +1,4 @@
-"""The image networks learn: small pictures varied on the device, top-1 counted right, and exact after a kill."""
+"""Training of the image networks: augmentation of small images on the device, top-1, exact resumption after a kill."""
 
 from __future__ import annotations
 
@@ -18,7 +18,16 @@ from torch.optim import SGD
 from fathom.core.errors import DataError
 from fathom.core.spec import RunSpec
 from fathom.data import imagenet
-from fathom.data._thumbnails import Thumbnails, Variation, coloured, cutout, enlarged, placed, placements, varied
+from fathom.data._thumbnails import (
+    Augmentation,
+    Thumbnails,
+    affine_transformed,
+    augmented,
+    colour_jittered,
+    cut_out,
+    random_affine_maps,
+    resized,
+)
 from fathom.training import run
 from fathom.training.run import FOLDER
 from fathom.workloads._image_classifier import ImageClassifier
@@ -28,17 +37,17 @@ from fathom.workloads.recipe import Lesson
 from fathom.workloads.vgg import VGG
 
 CPU = torch.device("cpu")
-EVERYTHING = Variation(shift=0.125, zoom=0.2, turn=15.0, colour=0.3, hole=0.25)
+EVERYTHING = Augmentation(shift=0.125, zoom=0.2, rotation=15.0, colour=0.3, cutout=0.25)
 SAME = torch.tensor([[1.0, 0, 0], [0, 1, 0]])
 
 
-def pictures(count: int, side: int = 8, seed: int = 0) -> Tensor:
+def random_images(count: int, side: int = 8, seed: int = 0) -> Tensor:
     generator = torch.Generator().manual_seed(seed)
     return torch.randint(0, 256, (count, 3, side, side), dtype=torch.uint8, generator=generator)
 
 
 def write_set(root: Path, classes: int = 3, each: int = 8, side: int = 24) -> Path:
-    """train/ and test/ with smooth pictures, a shade a class."""
+    """train/ and test/ with smooth images, one shade per class."""
     rng = np.random.default_rng(1)
     for split in ("train", "test"):
         for label in range(classes):
@@ -52,7 +61,7 @@ def write_set(root: Path, classes: int = 3, each: int = 8, side: int = 24) -> Pa
 
 
 @pytest.mark.parametrize("name", ["alexnet", "vgg", "residual"])
-def test_it_learns_classes_it_is_judged_on_by_other_pictures(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_learns_classes_and_is_evaluated_on_other_images(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     workload = workload_class(name)
     lesson = workload.lesson
     assert isinstance(lesson, Lesson)
@@ -66,7 +75,7 @@ def test_it_learns_classes_it_is_judged_on_by_other_pictures(name: str, monkeypa
 
 
 @pytest.mark.parametrize("name", ["alexnet", "vgg", "residual"])
-def test_a_killed_run_on_small_pictures_goes_on_to_the_very_same_numbers(
+def test_a_killed_run_on_small_images_resumes_to_the_same_numbers(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     options = {"classes": 3, "resident": 64, "hole": 0.25, "turn": 10.0, "colour": 0.2}
@@ -87,7 +96,7 @@ def test_a_killed_run_on_small_pictures_goes_on_to_the_very_same_numbers(
     assert len({loss for _, loss, _ in numbers(resumed)}) == len(numbers(resumed)), "it learnt all the while"
 
 
-def test_small_pictures_are_kept_as_they_were_decoded(tmp_path: Path) -> None:
+def test_small_images_are_kept_as_they_were_decoded(tmp_path: Path) -> None:
     images = imagenet.read(write_set(tmp_path), "test", side=32, classes=3)
     kept = imagenet.thumbnails(images, largest=24)
     assert kept is not None
@@ -99,18 +108,18 @@ def test_small_pictures_are_kept_as_they_were_decoded(tmp_path: Path) -> None:
         assert np.array_equal(kept.columns["image"][index].permute(1, 2, 0).numpy(), decoded)
 
 
-def test_other_pictures_are_left_to_be_read_one_by_one(tmp_path: Path) -> None:
+def test_large_or_unequal_images_are_not_kept_in_memory(tmp_path: Path) -> None:
     images = imagenet.read(write_set(tmp_path), "train", side=32, classes=3)
     assert imagenet.thumbnails(images, largest=0) is None
     assert imagenet.thumbnails(images, largest=23) is None
     for odd in ((24, 25), (25, 25), (12, 12)):
         Image.new("RGB", odd).save(tmp_path / "train" / "class2" / "7.jpg")
         assert imagenet.thumbnails(images, largest=64) is None
-    (tmp_path / "train" / "class1" / "0.jpg").write_bytes(b"no picture")
-    with pytest.raises(DataError, match=r"class1/0.jpg: not a JPEG picture"):
+    (tmp_path / "train" / "class1" / "0.jpg").write_bytes(b"no image")
+    with pytest.raises(DataError, match=r"class1/0.jpg: not a JPEG image"):
         imagenet.thumbnails(images, largest=64)
-    (tmp_path / "train" / "class0" / "0.jpg").write_bytes(b"no picture")
-    with pytest.raises(DataError, match=r"class0/0.jpg: not a JPEG picture"):
+    (tmp_path / "train" / "class0" / "0.jpg").write_bytes(b"no image")
+    with pytest.raises(DataError, match=r"class0/0.jpg: not a JPEG image"):
         imagenet.thumbnails(images, largest=64)
 
 
@@ -126,45 +135,46 @@ def test_a_timed_run_still_reads_files_and_learning_keeps_them(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("side", [8, 16, 21, 56])
-def test_what_is_left_in_place_is_only_enlarged(side: int) -> None:
-    image = pictures(3)
+def test_without_augmentation_an_image_is_only_resized(side: int) -> None:
+    image = random_images(3)
     textbook = F.interpolate(image.float(), (side, side), mode="bilinear", align_corners=False)
-    assert (enlarged(image, side) - textbook).abs().max() <= 0.5
-    assert (placed(image.float(), SAME.expand(3, 2, 3), side) - textbook).abs().max() <= 0.501
+    assert (resized(image, side) - textbook).abs().max() <= 0.5
+    assert (affine_transformed(image.float(), SAME.expand(3, 2, 3), side) - textbook).abs().max() <= 0.501
 
 
-def test_a_mark_goes_where_the_map_says() -> None:
+def test_affine_maps_flip_shift_and_rotate() -> None:
     marked = torch.full((1, 3, 8, 8), 10.0)
     marked[0, :, 2, 5] = 200.0
     mirrored = torch.tensor([[[-1.0, 0, 0], [0, 1, 0]]])
-    assert torch.equal(placed(marked, mirrored, 8), marked.flip(3).byte())
-    shifted = placed(marked, torch.tensor([[[1.0, 0, 2 * 2 / 8], [0, 1, -2 * 1 / 8]]]), 8)  # looks 2 right and 1 up
+    assert torch.equal(affine_transformed(marked, mirrored, 8), marked.flip(3).byte())
+    right_and_up = torch.tensor([[[1.0, 0, 2 * 2 / 8], [0, 1, -2 * 1 / 8]]])  # samples 2 pixels right and 1 up
+    shifted = affine_transformed(marked, right_and_up, 8)
     assert (shifted[0, 0] == 200).nonzero().tolist() == [[3, 3]]
     quarter = torch.tensor([[[0.0, -1, 0], [1, 0, 0]]])
-    assert torch.equal(placed(marked, quarter, 8)[0, 0], torch.rot90(marked[0, 0].byte()))
-    large = placed(marked, mirrored, 16)
-    assert torch.equal(large, enlarged(marked.flip(3).byte(), 16))
+    assert torch.equal(affine_transformed(marked, quarter, 8)[0, 0], torch.rot90(marked[0, 0].byte()))
+    large = affine_transformed(marked, mirrored, 16)
+    assert torch.equal(large, resized(marked.flip(3).byte(), 16))
 
 
-def test_beyond_its_edge_a_picture_is_reflected() -> None:
-    image = pictures(1, side=4)
-    moved = placed(image.float(), torch.tensor([[[1.0, 0, 2 * 2 / 4], [0, 1, 0]]]), 4)
+def test_beyond_its_edge_an_image_is_reflected() -> None:
+    image = random_images(1, side=4)
+    moved = affine_transformed(image.float(), torch.tensor([[[1.0, 0, 2 * 2 / 4], [0, 1, 0]]]), 4)
     assert torch.equal(moved, image[..., [2, 3, 3, 2]])
 
 
-def test_only_mirrored_where_nothing_else_is_asked_for() -> None:
+def test_the_default_augmentation_is_a_horizontal_flip() -> None:
     torch.manual_seed(0)
-    image = pictures(400)
-    seen = varied(image, 8, Variation())
+    image = random_images(400)
+    seen = augmented(image, 8, Augmentation())
     plain = (seen == image).flatten(1).all(1)
     mirrored = (seen == image.flip(3)).flatten(1).all(1)
     assert (plain ^ mirrored).all()
     assert 150 < plain.sum() < 250
 
 
-def test_maps_keep_within_what_was_said() -> None:
+def test_affine_maps_stay_within_the_configured_ranges() -> None:
     torch.manual_seed(0)
-    maps = placements(torch.empty(2000, 3, 8, 8), EVERYTHING)
+    maps = random_affine_maps(torch.empty(2000, 3, 8, 8), EVERYTHING)
     widths, heights = maps[:, :, 0].norm(dim=1), maps[:, :, 1].norm(dim=1)
     for found in (widths, heights):
         assert 1 / 1.2 - 1e-6 <= found.min() < 0.85
@@ -178,23 +188,23 @@ def test_maps_keep_within_what_was_said() -> None:
     assert -0.25 <= maps[:, :, 2].min() < -0.24
 
 
-def test_colours_by_hand() -> None:
+def test_colour_jitter_by_hand() -> None:
     pixels = torch.tensor([90.0, 60, 30]).view(1, 3, 1, 1).repeat(1, 1, 1, 2)
     pixels[..., 1] = 20.0  # a coloured pixel of grey 60 beside a grey one of 20: their mean is 40
 
     def factors(*values: float) -> Tensor:
         return torch.tensor(values).view(3, 1)
 
-    assert torch.equal(coloured(pixels, factors(1, 1, 1)), pixels)
-    assert coloured(pixels, factors(0.5, 1, 1))[0, :, 0].tolist() == [[75, 20], [60, 20], [45, 20]]
-    assert coloured(pixels, factors(1, 0.5, 1))[0, :, 0].tolist() == [[65, 30], [50, 30], [35, 30]]
-    assert coloured(pixels, factors(1, 1, 2))[0, :, 0].tolist() == [[180, 40], [120, 40], [60, 40]]
+    assert torch.equal(colour_jittered(pixels, factors(1, 1, 1)), pixels)
+    assert colour_jittered(pixels, factors(0.5, 1, 1))[0, :, 0].tolist() == [[75, 20], [60, 20], [45, 20]]
+    assert colour_jittered(pixels, factors(1, 0.5, 1))[0, :, 0].tolist() == [[65, 30], [50, 30], [35, 30]]
+    assert colour_jittered(pixels, factors(1, 1, 2))[0, :, 0].tolist() == [[180, 40], [120, 40], [60, 40]]
 
 
-def test_a_hole_is_painted_in_the_mean_colour() -> None:
+def test_cutout_fills_a_square_with_the_mean_colour() -> None:
     pixels = torch.zeros(2, 3, 8, 8)
     pixels[:, 0] = torch.arange(64.0).view(8, 8)
-    seen = cutout(pixels, torch.tensor([[0.5, 0.0], [0.25, 1.0]]), 0.5)
+    seen = cut_out(pixels, torch.tensor([[0.5, 0.0], [0.25, 1.0]]), 0.5)
     painted = seen[:, 0] == 31.5
     assert painted[0].nonzero().tolist() == [[y, x] for y in (2, 3, 4, 5) for x in (0, 1, 2, 3)]
     assert painted[1].nonzero().tolist() == [[y, x] for y in (0, 1) for x in (6, 7)], "cut off at the edge"
@@ -203,7 +213,7 @@ def test_a_hole_is_painted_in_the_mean_colour() -> None:
 
 def test_the_seed_alone_decides_the_batches() -> None:
     workload = VGG.configured("tiny", zoom=0.2, turn=15.0, colour=0.3, hole=0.25)
-    source = Thumbnails(pictures(40), torch.arange(40) % 10, [str(label) for label in range(10)])
+    source = Thumbnails(random_images(40), torch.arange(40) % 10, [str(label) for label in range(10)])
 
     def batches(seed: int) -> list[Tensor]:
         torch.manual_seed(seed)
@@ -216,7 +226,7 @@ def test_the_seed_alone_decides_the_batches() -> None:
 
 
 class Reads(nn.Module):
-    """Takes a picture for the class that its top left value names."""
+    """Predicts the class that the top left value names."""
 
     def forward(self, image: Tensor) -> Tensor:
         return F.one_hot(image[:, 0, 0, 0].long(), 10).float()

@@ -125,7 +125,7 @@ def test_every_network_learns_as_if_it_were_alone() -> None:
 
 
 def test_batches_come_from_each_networks_own_task(tmp_path: Path) -> None:
-    tasks = list(babi.read(write_tasks(tmp_path), task=0).each)
+    tasks = list(babi.read(write_tasks(tmp_path), task=0).per_task)
     facts = Facts(Memnet(batch=1), tasks, torch.device("cpu"))
     rows = facts.drawn(3, 1000).view(20, -1)
     first = 0
@@ -137,7 +137,7 @@ def test_batches_come_from_each_networks_own_task(tmp_path: Path) -> None:
 def test_the_start_is_chosen_by_training_loss_and_judged_on_the_test(tmp_path: Path) -> None:
     """One start always says attic, which is right in three of four training questions and in few of the test's."""
     alone = trainer(tiny(tmp_path))
-    tasks = alone.session.state.source.each
+    tasks = alone.session.state.source.per_task
     with torch.no_grad():
         alone.model.table.zero_()
         alone.model.table[:, : alone.model.words, 0] = 1  # a question becomes a positive number

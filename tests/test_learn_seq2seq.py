@@ -186,23 +186,23 @@ def test_quality_is_sacrebleus_of_the_raw_text(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("reverse", [False, True])
-def test_where_it_looks_is_told_in_the_order_of_the_sentences(
+def test_attention_is_reported_in_the_order_of_the_sentences(
     reverse: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A network that looks at the letter it is to write, and at the last one for EOS."""
+    """A network that attends to the letter it is to write, and to the last one for EOS."""
     lines = [("a b c d e f g h i j", "a b c d e f g h i j"), ("e d c b a", "e d c b a")]
     options = {"target_language": "de", "reverse_source": reverse, "source_length": 12, "target_length": 14}
     spec = RunSpec(
         workload="seq2seq", preset="tiny", device="cpu", data=str(write(tmp_path, train=lines)), options=options
     )
 
-    def looks(self: Translator, source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    def attention_weights(self: Translator, source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
         last = source.flip(1) if reverse else source
         ends = last.gather(1, (last != PAD).cumsum(1).argmax(1, keepdim=True))
         wanted = torch.where(target == EOS, ends, target)
         return (wanted.unsqueeze(2) == source.unsqueeze(1)).float()
 
-    monkeypatch.setattr(Translator, "looks", looks)
+    monkeypatch.setattr(Translator, "attention_weights", attention_weights)
     with Session(spec).setup() as session:
         workload = session.workload
         assert isinstance(workload, Seq2Seq)
@@ -230,18 +230,18 @@ HARD = [
 
 def test_subwords_give_back_any_text() -> None:
     lines = ["Zwei junge weiße Männer sind im Freien.", "Ein Mann, der etwas anstarrt."] * 5
-    subwords = Subwords.learnt(lines, 320)
+    subwords = Subwords.train(lines, 320)
     assert 290 < len(subwords) <= 320
     for text in [*lines, *HARD]:
         numbers = subwords.encode(text)
-        assert subwords.sentence(numbers) == text
+        assert subwords.decode(numbers) == text
         assert all(EOS < number < len(subwords) for number in numbers), "no special number, so that EOS is the end"
     assert len(subwords.encode(lines[0])) < len(lines[0]), "not letter by letter"
 
 
 def test_a_vocabulary_too_small_for_its_letters_is_told() -> None:
-    with pytest.raises(BadOption, match="no vocabulary of 100 subwords can be made of this text; it takes at least 2"):
-        Subwords.learnt(["a b c"], 100)
+    with pytest.raises(BadOption, match="cannot build a vocabulary of 100 subwords from this text; at least 2"):
+        Subwords.train(["a b c"], 100)
 
 
 def test_subwords_of_no_text_are_told(tmp_path: Path) -> None:
@@ -274,5 +274,5 @@ def test_the_lesson_is_ready_for_multi30k() -> None:
     source, reference = text.texts()[0]
     assert source == "A man in an orange hat starring at something."
     assert reference == "Ein Mann mit einem orangefarbenen Hut, der etwas anstarrt."
-    spelt = text.target_vocabulary.sentence(n for n in text.columns["target"][0].tolist() if n > EOS)
+    spelt = text.target_vocabulary.decode(n for n in text.columns["target"][0].tolist() if n > EOS)
     assert spelt == reference

@@ -17,7 +17,7 @@ from fathom.core.errors import DataError
 from fathom.core.spec import RunSpec
 from fathom.data import timit
 from fathom.data._audio import Sizes, Utterance
-from fathom.data._spoken import by_length, speed_perturbed, time_masked
+from fathom.data._utterance_batches import by_length, speed_perturbed, time_masked
 from fathom.data.base import Batch
 from fathom.engine.session import Session
 from fathom.training.run import FOLDER
@@ -151,20 +151,20 @@ def test_the_learning_rate_rises_and_falls_to_nothing() -> None:
 # --- batches
 
 
-def test_a_round_has_every_utterance_once_and_little_padding() -> None:
+def test_an_epoch_has_every_utterance_once_and_little_padding() -> None:
     source = timit.synthetic(1, Sizes(200, 20), items=64)
     feed = by_length(source, 8, CPU, seed=3)
     batches = [next(feed) for _ in range(16)]
-    for turn in (batches[:8], batches[8:]):
-        heard = torch.cat([batch["features"][:, 0, 0] for batch in turn])
-        assert torch.equal(heard.sort()[0], source.columns["features"][:, 0, 0].sort()[0])
+    for epoch in (batches[:8], batches[8:]):
+        seen = torch.cat([batch["features"][:, 0, 0] for batch in epoch])
+        assert torch.equal(seen.sort()[0], source.columns["features"][:, 0, 0].sort()[0])
     for batch in batches:
         assert batch["features"].shape[1] == batch["frames"].max()
         assert batch["frames"].min() > 0.6 * batch["frames"].max()
     assert not torch.equal(batches[0]["frames"], batches[8]["frames"])
 
 
-def test_a_feed_goes_on_where_it_was() -> None:
+def test_a_feed_can_start_at_any_batch() -> None:
     source = timit.synthetic(1, Sizes(60, 6), items=13)
     whole, later = by_length(source, 4, CPU, seed=3), by_length(source, 4, CPU, seed=3, start=6)
     for _ in range(6):
@@ -175,13 +175,13 @@ def test_a_feed_goes_on_where_it_was() -> None:
 
 
 def ramps(*frames: int) -> Batch:
-    """Utterances whose only feature says which frame it is of."""
+    """Utterances whose only feature is the frame number."""
     time = torch.arange(float(max(frames)))
     rows = [torch.where(time < length, time, 0.0) for length in frames]
     return {"features": torch.stack(rows)[..., None], "frames": torch.tensor(frames)}
 
 
-def test_what_is_hurried_keeps_its_beginning_and_its_end() -> None:
+def test_speed_perturbation_keeps_the_beginning_and_the_end() -> None:
     torch.manual_seed(0)
     found = speed_perturbed(ramps(*[100, 40] * 50), 0.25)
     assert found["features"].shape == (100, 125, 1)
@@ -191,18 +191,18 @@ def test_what_is_hurried_keeps_its_beginning_and_its_end() -> None:
         steps = ramp.diff()
         assert ramp[0] == 0
         assert was - 2.3 <= ramp[-1] <= was - 1
-        assert steps[:-2].max() - steps[:-2].min() < 1e-4, "the pace is even"
+        assert steps[:-2].max() - steps[:-2].min() < 1e-4, "the speed is constant"
     assert len(set(found["frames"].tolist())) > 30
 
 
-def test_gaps_are_silent_and_short() -> None:
+def test_time_masks_are_zero_and_short() -> None:
     torch.manual_seed(0)
     batch = ramps(*[50] * 200)
     batch["features"] += 1
-    silent = time_masked(batch, 10)["features"][..., 0] == 0
-    assert silent.sum(1).max() <= 20
-    assert 5 < silent.sum(1).float().mean() < 12
-    assert silent.any(0)[1:-1].all(), "a gap may be anywhere"
+    masked = time_masked(batch, 10)["features"][..., 0] == 0
+    assert masked.sum(1).max() <= 20
+    assert 5 < masked.sum(1).float().mean() < 12
+    assert masked.any(0)[1:-1].all(), "a mask may be anywhere"
 
 
 @pytest.mark.parametrize("stride", [2, 3])
@@ -217,11 +217,11 @@ def test_a_stride_looks_at_every_so_many_frames(stride: int) -> None:
     torch.testing.assert_close(together[: len(alone), 1], alone[:, 0])
 
 
-def test_an_utterance_must_outlast_stride_and_hurry() -> None:
+def test_an_utterance_must_be_long_enough_for_stride_and_speed() -> None:
     def kept(**options: float) -> bool:
         sizes = Speech.configured("tiny", **options).sizes
         utterance = _utterance(frames=22, phones=10)
-        return sizes.refusal(utterance) is None
+        return sizes.reason_to_skip(utterance) is None
 
     assert kept()
     assert kept(stride=2)

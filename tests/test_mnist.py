@@ -38,18 +38,18 @@ def test_reads_what_was_written(tmp_path: Path, suffix: str) -> None:
 def test_truncation_names_file_and_offset(tmp_path: Path) -> None:
     path = write_set(tmp_path) / "train-images-idx3-ubyte"
     path.write_bytes(path.read_bytes()[:1000])
-    with pytest.raises(DataError, match=r"train-images-idx3-ubyte: byte 1000: the header promises 2352 bytes"):
+    with pytest.raises(DataError, match=r"train-images-idx3-ubyte: byte 1000: the header declares 2352 bytes"):
         mnist.read(tmp_path)
 
 
 def test_missing_file_says_what_belongs_there(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="train-images-idx3-ubyte or .* is missing; put there"):
+    with pytest.raises(DataError, match="train-images-idx3-ubyte or .* is missing; the folder must contain"):
         mnist.read(tmp_path)
 
 
 @pytest.mark.parametrize("suffix", ["", ".gz"])
 @pytest.mark.parametrize("name", ["train-images-idx3-ubyte", "train-labels-idx1-ubyte"])
-def test_corrupt_files_are_refused_or_sound(tmp_path: Path, name: str, suffix: str) -> None:
+def test_corrupt_files_are_refused_or_valid(tmp_path: Path, name: str, suffix: str) -> None:
     write_set(tmp_path, suffix=suffix)
 
     def read() -> None:

@@ -1,4 +1,4 @@
-"""The replay memory against a slow one that keeps every stack of every transition in plain lists."""
+"""The replay buffer against a naive one that keeps every stack of every transition in plain lists."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fathom.workloads._replay import STACK, Replay
+from fathom.workloads._replay import STACK, ReplayBuffer
 
 CPU = torch.device("cpu")
 SIDE = 2  # four pixels are enough to write a frame's row and environment into it
@@ -26,7 +26,7 @@ class Transition:
 
 
 class Naive:
-    """What every environment saw, told in full; a truncated transition is None."""
+    """Every transition of every environment, stored in full; a truncated one is None."""
 
     def __init__(self, frames: NDArray[np.uint8]) -> None:
         self.stacks = [_opening(frame) for frame in torch.from_numpy(frames)]
@@ -47,24 +47,24 @@ def _opening(frame: Tensor) -> Tensor:
     return torch.cat([torch.zeros(STACK - 1, *frame.shape, dtype=torch.uint8), frame[None]])
 
 
-def signed(row: int, envs: int) -> NDArray[np.uint8]:
-    """Frames that say where they belong, and are never zero."""
+def encoded_frames(row: int, envs: int) -> NDArray[np.uint8]:
+    """Frames that encode their row and environment, and are never zero."""
     return np.array([[[row % 256, row // 256], [env, 255]] for env in range(envs)], np.uint8)
 
 
-def filled(rows: int, envs: int, steps: int, seed: int, ends: float = 0.15) -> tuple[Replay, Naive]:
-    """Both memories after the same random episodes, three in ten of whose ends are truncations."""
+def filled(rows: int, envs: int, steps: int, seed: int, ends: float = 0.15) -> tuple[ReplayBuffer, Naive]:
+    """Both buffers after the same random episodes, three in ten of whose ends are truncations."""
     rng = np.random.default_rng(seed)
-    replay = Replay(rows * envs + envs - 1, envs, SIDE, CPU, seed)
-    replay.start(signed(0, envs))
-    naive = Naive(signed(0, envs))
+    replay = ReplayBuffer(rows * envs + envs - 1, envs, SIDE, CPU, seed)
+    replay.start(encoded_frames(0, envs))
+    naive = Naive(encoded_frames(0, envs))
     length = np.zeros(envs, np.int64)
     for step in range(1, steps):
         ended = rng.random(envs) < ends
         truncated = ended & (rng.random(envs) < 0.3) & (length > 0)
         length = np.where(ended, 0, length + 1)
         facts = (rng.integers(18, size=envs), rng.normal(size=envs).astype(np.float32), ended & ~truncated, truncated)
-        frames = signed(step, envs)
+        frames = encoded_frames(step, envs)
         replay.add(frames, *facts)
         naive.add(frames, *facts)
         assert torch.equal(replay.latest(), torch.stack(naive.stacks)), f"step {step}"
@@ -72,7 +72,7 @@ def filled(rows: int, envs: int, steps: int, seed: int, ends: float = 0.15) -> t
 
 
 def origin(next_observation: Tensor) -> tuple[int, int]:
-    """The row and environment that signed the newest frame."""
+    """The row and environment encoded in the newest frame."""
     low, high, env, mark = next_observation[-1].flatten().tolist()
     assert mark == 255
     return low + 256 * high, env
@@ -80,14 +80,14 @@ def origin(next_observation: Tensor) -> tuple[int, int]:
 
 @pytest.mark.parametrize("steps", [2, 3, 5, 30, 40, 41, 42, 43, 45, 79, 80, 81, 400])
 @pytest.mark.parametrize("envs", [1, 3])
-def test_samples_are_what_was_seen(steps: int, envs: int) -> None:
+def test_samples_equal_the_stored_transitions(steps: int, envs: int) -> None:
     """A ring of 40 rows, sampled before it is full, as it fills, and after it has been written over many times."""
     replay, naive = filled(rows=40, envs=envs, steps=steps, seed=steps)
     batch = replay.sample(1000)
     for index in range(1000):
         row, env = origin(batch["next_observation"][index])
         expected = naive.rows[row][env]
-        assert expected is not None, "a truncated transition was given"
+        assert expected is not None, "a truncated transition was sampled"
         assert torch.equal(batch["observation"][index], expected.observation)
         assert torch.equal(batch["next_observation"][index], expected.next_observation)
         assert batch["action"][index] == expected.action
@@ -96,15 +96,15 @@ def test_samples_are_what_was_seen(steps: int, envs: int) -> None:
 
 
 @pytest.mark.parametrize("cut", range(17, 30))
-def test_wherever_in_the_ring_an_episode_was_broken_off(cut: int) -> None:
-    """Thirty rows in a ring of twelve, one truncation: the transition that stands in for it must be whole as well."""
-    replay = Replay(12, envs=1, side=SIDE, device=CPU)
-    replay.start(signed(0, 1))
-    naive = Naive(signed(0, 1))
+def test_a_truncation_anywhere_in_the_ring(cut: int) -> None:
+    """Thirty rows in a ring of twelve, one truncation: the transition returned instead must be complete as well."""
+    replay = ReplayBuffer(12, envs=1, side=SIDE, device=CPU)
+    replay.start(encoded_frames(0, 1))
+    naive = Naive(encoded_frames(0, 1))
     for step in range(1, 30):
         facts = (np.array([step]), np.ones(1, np.float32), np.array([False]), np.array([step == cut]))
-        replay.add(signed(step, 1), *facts)
-        naive.add(signed(step, 1), *facts)
+        replay.add(encoded_frames(step, 1), *facts)
+        naive.add(encoded_frames(step, 1), *facts)
     batch = replay.sample(200)
     for before, after in zip(batch["observation"], batch["next_observation"], strict=True):
         expected = naive.rows[origin(after)[0]][0]
@@ -113,7 +113,7 @@ def test_wherever_in_the_ring_an_episode_was_broken_off(cut: int) -> None:
         assert torch.equal(after, expected.next_observation)
 
 
-def test_every_transition_in_reach_is_drawn_equally_often() -> None:
+def test_every_stored_transition_is_sampled_equally_often() -> None:
     replay, naive = filled(rows=20, envs=2, steps=47, seed=3)
     draws = 40_000
     counts: dict[tuple[int, int], int] = {}
@@ -121,16 +121,16 @@ def test_every_transition_in_reach_is_drawn_equally_often() -> None:
         counts[origin(stack)] = counts.get(origin(stack), 0) + 1
     in_ring = range(47 - 20, 47)
     oldest = min(row for row, _ in counts)
-    assert oldest <= in_ring[0] + STACK + 1, "no more of the ring is given up than a stack needs"
+    assert oldest <= in_ring[0] + STACK + 1, "no more of the ring is unusable than a stack needs"
     reachable = [(row, env) for row in range(oldest + 1, 47) for env in range(2) if naive.rows[row][env] is not None]
     assert set(counts) >= set(reachable)
     mean = draws / len(replay)
     for row, env in reachable:
-        stands_in = row + 1 < 47 and naive.rows[row + 1][env] is None  # for the truncated one after it
-        assert abs(counts[row, env] - mean * (1 + stands_in)) < 6 * (2 * mean) ** 0.5
+        replaces_truncated = row + 1 < 47 and naive.rows[row + 1][env] is None  # the next one is truncated
+        assert abs(counts[row, env] - mean * (1 + replaces_truncated)) < 6 * (2 * mean) ** 0.5
 
 
-def test_transitions_of_any_row_can_be_asked_for() -> None:
+def test_transitions_of_any_row_can_be_read() -> None:
     replay, naive = filled(rows=30, envs=3, steps=70, seed=5)
     for row in range(70 - 30 + STACK, 70):
         for env in range(3):
@@ -142,12 +142,12 @@ def test_transitions_of_any_row_can_be_asked_for() -> None:
 
 
 def test_a_frame_is_kept_once() -> None:
-    replay = Replay(1000, envs=4, side=84, device=CPU)
+    replay = ReplayBuffer(1000, envs=4, side=84, device=CPU)
     assert replay.frames.shape == (250, 4, 84, 84)
     assert replay.frames.nbytes == 1000 * 84 * 84
 
 
-def test_types_are_those_of_a_batch() -> None:
+def test_dtypes_and_shapes_of_a_batch() -> None:
     batch = filled(rows=10, envs=2, steps=9, seed=0)[0].sample(7)
     assert {name: (column.dtype, tuple(column.shape)) for name, column in batch.items()} == {
         "observation": (torch.uint8, (7, STACK, SIDE, SIDE)),
@@ -158,22 +158,22 @@ def test_types_are_those_of_a_batch() -> None:
     }
 
 
-def test_the_seed_decides_what_is_drawn() -> None:
+def test_the_seed_determines_the_samples() -> None:
     first, again = (filled(rows=20, envs=2, steps=50, seed=1)[0].sample(64) for _ in range(2))
     assert all(torch.equal(first[name], again[name]) for name in first)
-    other = Replay(40, envs=2, side=SIDE, device=CPU, seed=2)
+    other = ReplayBuffer(40, envs=2, side=SIDE, device=CPU, seed=2)
     same = filled(rows=20, envs=2, steps=50, seed=1)[0]
     other.frames, other.facts, other.written = same.frames, same.facts, same.written
     assert not torch.equal(other.sample(64)["next_observation"], first["next_observation"])
 
 
-def test_what_cannot_be_is_refused() -> None:
+def test_invalid_uses_are_refused() -> None:
     with pytest.raises(ValueError, match="fewer than 4 for each of 8"):
-        Replay(31, envs=8, side=SIDE, device=CPU)
-    replay = Replay(40, envs=1, side=SIDE, device=CPU)
-    replay.start(signed(0, 1))
+        ReplayBuffer(31, envs=8, side=SIDE, device=CPU)
+    replay = ReplayBuffer(40, envs=1, side=SIDE, device=CPU)
+    replay.start(encoded_frames(0, 1))
     with pytest.raises(ValueError, match="nothing to sample"):
         replay.sample(1)
     truncated = np.array([True])
     with pytest.raises(ValueError, match="after its first step"):
-        replay.add(signed(1, 1), np.array([0]), np.zeros(1, np.float32), ~truncated, truncated)
+        replay.add(encoded_frames(1, 1), np.array([0]), np.zeros(1, np.float32), ~truncated, truncated)

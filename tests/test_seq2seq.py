@@ -321,7 +321,7 @@ def test_it_learns_pairs_by_heart_and_says_them() -> None:
         with torch.inference_mode():
             output = dataclasses.replace(workload, beam=beam).infer(model.eval(), batch)
         assert (output["tokens"] == batch["target"]).all()
-        expected = [text.target_vocabulary.sentence(n for n in row if n > EOS) for row in batch["target"].tolist()]
+        expected = [text.target_vocabulary.decode(n for n in row if n > EOS) for row in batch["target"].tolist()]
         assert workload.answers(output, text) == expected
         assert float(output["score"].mean()) == pytest.approx(-float(loss.detach()), abs=0.05)
 

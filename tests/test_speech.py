@@ -341,7 +341,7 @@ def test_any_size_trains_and_decodes(frames: int) -> None:
 
 
 def test_a_folder_of_something_else_is_told(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="neither TIMIT nor AN4; put there TIMIT's TRAIN and TEST"):
+    with pytest.raises(DataError, match="neither TIMIT nor AN4; the folder must contain TIMIT's TRAIN and TEST"):
         Speech.configured("tiny").real(tmp_path)
 
 

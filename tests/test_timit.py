@@ -64,8 +64,8 @@ def corpus(folder: Path) -> Path:
     return folder
 
 
-def sound(utterances: Utterances, sizes: Sizes = SIZES) -> bool:
-    """What any source must keep, whatever it was read from."""
+def check_utterances(utterances: Utterances, sizes: Sizes = SIZES) -> bool:
+    """What holds for the utterances of any source."""
     columns = utterances.columns
     frames, count, phones = columns["frames"].numpy(), columns["phone_count"].numpy(), columns["phones"].numpy()
     assert columns["features"].shape == (len(frames), sizes.frames, 26)
@@ -85,7 +85,7 @@ def sound(utterances: Utterances, sizes: Sizes = SIZES) -> bool:
 def test_sphere_in_either_byte_order(tmp_path: Path, order: str) -> None:
     path = tmp_path / "x.wav"
     path.write_bytes(sphere(noise(), order))
-    assert (_audio.samples(path) == noise()).all()
+    assert (_audio.read_samples(path) == noise()).all()
 
 
 def test_riff_agrees_with_the_standard_library_and_skips_other_chunks(tmp_path: Path) -> None:
@@ -94,38 +94,38 @@ def test_riff_agrees_with_the_standard_library_and_skips_other_chunks(tmp_path: 
         file.setparams((1, 2, 16_000, 0, "NONE", ""))
         file.writeframes(noise().astype("<i2").tobytes())
     assert path.read_bytes() == riff(noise())
-    assert (_audio.samples(path) == noise()).all()
+    assert (_audio.read_samples(path) == noise()).all()
     path.write_bytes(riff(noise(), extra=b"LIST" + struct.pack("<I", 3) + b"abc\0"))
-    assert (_audio.samples(path) == noise()).all()
+    assert (_audio.read_samples(path) == noise()).all()
 
 
 @pytest.mark.parametrize(
     ("content", "problem"),
     [
         (b"OggS" + bytes(100), "byte 0: neither a NIST SPHERE"),
-        (sphere(noise())[:3000], "byte 1024: the header promises 2000 samples, the file has 1976 bytes"),
+        (sphere(noise())[:3000], "byte 1024: the header declares 2000 samples, the file has 1976 bytes"),
         (sphere(noise(), sample_coding="-s26 pcm,embedded-shorten-v2.00"), "compressed with shorten .* sph2pipe"),
         (sphere(noise(), sample_coding="-s4 ulaw"), "16-bit mono PCM at 16000 Hz was expected.* sample_coding ulaw"),
         (sphere(noise(), sample_rate="-i 8000"), "the header says .* sample_rate 8000"),
         (sphere(noise(), channel_count=None), "channel_count None"),
-        (sphere(noise(), sample_count=None), "the header promises no samples"),
-        (sphere(noise(), sample_checksum="-i 1"), "do not add up to the header's checksum 1"),
+        (sphere(noise(), sample_count=None), "the header declares no samples"),
+        (sphere(noise(), sample_checksum="-i 1"), "do not match the header's checksum 1"),
         (sphere(noise(), database_id="TIMIT"), "line 3: 'name -type value' was expected, not 'database_id TIMIT'"),
         (b"NIST_1A\n   1024\nsample_count", "byte 8: a header length of at most 28 bytes"),
         (sphere(noise()).replace(b"end_head", b"        "), "byte 1024: the header has no end_head"),
         (sphere(noise(100)), "100 samples are less than one window of 400"),
-        (riff(noise())[:-2], "byte 4: the header promises 4044 bytes, the file has 4042"),
+        (riff(noise())[:-2], "byte 4: the header declares 4044 bytes, the file has 4042"),
         (riff(noise(), rate=44_100), "byte 20: 16-bit mono PCM at 16000 Hz was expected, .* 44100 Hz"),
         (riff(noise()).replace(b"data", b"Data"), "byte 4044: no data chunk"),
         (riff(noise()).replace(b"fmt ", b"Fmt "), "byte 36: whole 16-bit samples after a 'fmt ' chunk"),
         (riff(noise()).replace(b"fmt \x10", b"fmt \x08"), "a 'fmt ' chunk of at least 16 bytes was expected, not 8"),
     ],
 )
-def test_a_bad_recording_is_told(tmp_path: Path, content: bytes, problem: str) -> None:
+def test_a_bad_recording_is_an_error(tmp_path: Path, content: bytes, problem: str) -> None:
     path = tmp_path / "x.wav"
     path.write_bytes(content)
     with pytest.raises(DataError, match=problem) as error:
-        _audio.samples(path)
+        _audio.read_samples(path)
     assert str(error.value).startswith(f"{path}: ")
 
 
@@ -164,23 +164,23 @@ def test_cepstra_are_the_cosine_transform_of_log_filters() -> None:
     assert frames.shape == (11, 400)
     assert (frames[3] * 32768 == noise()[480:880]).all()
     loudness = np.log(_audio.power_spectrum(frames) @ _audio.mel_filters())
-    found = _audio.cepstra(noise())
+    found = _audio.mfcc(noise())
     for order in (1, 7, 12):
         wave_ = np.sqrt(2 / 26) * np.cos(np.pi * order * (np.arange(26) + 0.5) / 26)
         assert found[:, order - 1] == pytest.approx(loudness @ wave_, abs=1e-4)
     assert found[:, 12] == pytest.approx(np.log((frames**2).sum(1)), abs=1e-4)
-    assert np.isfinite(_audio.cepstra(np.zeros(800, np.int16))).all(), "silence has no logarithm, but a floor"
+    assert np.isfinite(_audio.mfcc(np.zeros(800, np.int16))).all(), "the logarithm of silence is bounded"
 
 
 def test_a_louder_voice_changes_the_energy_alone() -> None:
-    quiet, loud = _audio.cepstra(noise() // 2 * 2), _audio.cepstra(noise() // 2 * 4)
+    quiet, loud = _audio.mfcc(noise() // 2 * 2), _audio.mfcc(noise() // 2 * 4)
     assert loud[:, :12] == pytest.approx(quiet[:, :12], abs=1e-3)
     assert loud[:, 12] - quiet[:, 12] == pytest.approx(2 * np.log(2), abs=1e-4)
 
 
-def test_the_slope_of_a_ramp() -> None:
+def test_the_delta_of_a_ramp() -> None:
     ramp = np.outer(np.arange(9), np.arange(13)).astype(np.float32)
-    found = _audio.with_slopes(ramp)
+    found = _audio.with_deltas(ramp)
     assert (found[:, :13] == ramp).all()
     assert found[2:-2, 13:] == pytest.approx(np.tile(np.arange(13), (5, 1)), abs=1e-5)
     assert found[0, 14] == pytest.approx((1 + 2 * 2) / 10), "beyond the ends the first and last frame are held"
@@ -193,8 +193,8 @@ def test_the_61_phones_fold_to_48_and_39() -> None:
     assert len(set(timit.PHONES)) == len(timit.PHONES) == 61
     assert len(set(timit.folded(timit.PHONES, 48))) == 48
     assert len(set(timit.folded(timit.PHONES, 39))) == 39
-    said = ["h#", "sh", "iy", "hv", "ae", "dcl", "jh", "axr", "q", "zh", "tcl", "pau", "ix", "ao", "h#"]
-    assert timit.folded(said, 39) == [
+    phones = ["h#", "sh", "iy", "hv", "ae", "dcl", "jh", "axr", "q", "zh", "tcl", "pau", "ix", "ao", "h#"]
+    assert timit.folded(phones, 39) == [
         "sil",
         "sh",
         "iy",
@@ -210,7 +210,7 @@ def test_the_61_phones_fold_to_48_and_39() -> None:
         "aa",
         "sil",
     ]
-    assert timit.folded(said, 48) == [
+    assert timit.folded(phones, 48) == [
         "sil",
         "sh",
         "iy",
@@ -237,8 +237,8 @@ def test_official_layout(tmp_path: Path) -> None:
     assert train.sentences == ["a sailboat", "Critical equipment needs maintenance."]
     assert train.skipped == {"SA sentence": 2}
     assert train.transcript(train.columns["phones"][0, :4].tolist()) == "h# sh iy h#"
-    assert sound(train)
-    assert sound(test)
+    assert check_utterances(train)
+    assert check_utterances(test)
     assert train.columns["frames"].tolist() == [11, 11]
     everything = train.columns["features"][:, :11].reshape(-1, 26)
     assert everything.mean(0).abs().max() < 1e-4
@@ -271,7 +271,7 @@ def test_suffixes_in_any_case_and_a_second_copy_of_a_recording(tmp_path: Path) -
     assert (len(found), found.skipped) == (1, {"without .PHN": 1})
 
 
-def test_what_does_not_fit_is_counted_or_told(tmp_path: Path) -> None:
+def test_utterances_that_do_not_fit_are_counted(tmp_path: Path) -> None:
     write(tmp_path, "a", riff(noise(2000)))
     write(tmp_path, "b", riff(noise(9000)))
     found = timit.read(tmp_path, "train", SIZES)
@@ -281,19 +281,21 @@ def test_what_does_not_fit_is_counted_or_told(tmp_path: Path) -> None:
         timit.read(tmp_path, "train", Sizes(20, 3))
 
 
-def test_an_utterance_that_ctc_cannot_align_is_refused() -> None:
+def test_an_utterance_that_ctc_cannot_align_is_skipped() -> None:
     features = np.zeros((4, 26), np.float32)
-    assert Sizes(9, 9).refusal(Utterance(features, [1, 2, 3, 4], "")) is None
-    assert Sizes(9, 9).refusal(Utterance(features, [1, 2, 2, 3], "")) == "fewer frames than CTC needs for its phones"
+    sizes = Sizes(9, 9)
+    assert sizes.reason_to_skip(Utterance(features, [1, 2, 3, 4], "")) is None
+    reason = sizes.reason_to_skip(Utterance(features, [1, 2, 2, 3], ""))
+    assert reason == "fewer frames than CTC needs for its phones"
 
 
 @pytest.mark.parametrize(
     ("phones", "problem"),
     [
-        ("0 400 h#\n400 900 shh\n", "x.PHN: line 2: 'shh' is none of TIMIT's 61 phones"),
+        ("0 400 h#\n400 900 shh\n", "x.PHN: line 2: 'shh' is not one of TIMIT's 61 phones"),
         ("0 400 h#\n400 sh\n", "x.PHN: line 2: 'start end label' was expected, not '400 sh'"),
-        ("0 400 h#\n400 400 sh\n", "x.PHN: line 2: from 400 to 400 does not lie ahead"),
-        ("500 900 h#\n400 990 sh\n", "x.PHN: line 2: from 400 to 990 does not lie ahead"),
+        ("0 400 h#\n400 400 sh\n", "x.PHN: line 2: 400 to 400: the end must be after the start"),
+        ("500 900 h#\n400 990 sh\n", "x.PHN: line 2: 400 to 990: .* starts must not decrease"),
         ("0 400 h#\n2000 2100 sh\n", "x.PHN: line 2: a phone starts at sample 2000, the recording has 2000"),
         ("", "x.PHN: empty"),
     ],
@@ -304,9 +306,9 @@ def test_a_bad_phone_file_names_its_line(tmp_path: Path, phones: str, problem: s
         timit.read(tmp_path, "train", SIZES)
 
 
-def test_an_empty_split_says_what_belongs_there(tmp_path: Path) -> None:
+def test_an_empty_split_names_the_expected_files(tmp_path: Path) -> None:
     write(tmp_path / "TRAIN", "x", riff(noise()))
-    with pytest.raises(DataError, match="no utterance of the test split; put there TIMIT's TRAIN and TEST"):
+    with pytest.raises(DataError, match="no utterance of the test split; the folder must contain TIMIT's TRAIN"):
         timit.read(tmp_path, "test", SIZES)
 
 
@@ -314,16 +316,16 @@ def test_an_empty_split_says_what_belongs_there(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("sizes", [Sizes(120, 16), Sizes(780, 75), Sizes(1, 1), Sizes(5, 9)])
-def test_synthetic_utterances_are_sound_and_seeded(sizes: Sizes) -> None:
+def test_synthetic_utterances_are_valid_and_seeded(sizes: Sizes) -> None:
     one, same, other = (timit.synthetic(seed, sizes, items=40) for seed in (1, 1, 2))
-    assert sound(one, sizes)
+    assert check_utterances(one, sizes)
     assert (one.columns["features"] == same.columns["features"]).all()
     assert (one.columns["features"] != other.columns["features"]).any()
     phones = one.columns["phones"]
-    assert ((phones[:, 1:] != phones[:, :-1]) | (phones[:, 1:] == 0)).all(), "no phone follows itself"
+    assert ((phones[:, 1:] != phones[:, :-1]) | (phones[:, 1:] == 0)).all(), "no phone is repeated"
 
 
-def test_synthetic_frames_sound_like_their_phones() -> None:
+def test_synthetic_frames_resemble_their_phones() -> None:
     """Frames of one phone resemble each other across utterances: that is what there is to learn."""
     spoken = timit.synthetic(3, Sizes(60, 10), items=200).columns
     first, last = spoken["features"][:, 0], spoken["features"][range(200), spoken["frames"] - 1]
@@ -340,7 +342,7 @@ def test_synthetic_frames_sound_like_their_phones() -> None:
 @pytest.mark.parametrize(
     ("name", "count", "least"), [("sphere", 1500, 1200), ("riff", 1500, 700), ("PHN", 1500, 900), ("TXT", 1000, 300)]
 )
-def test_corrupt_files_are_refused_or_sound(tmp_path: Path, name: str, count: int, least: int) -> None:
+def test_corrupt_files_are_refused_or_valid(tmp_path: Path, name: str, count: int, least: int) -> None:
     write(
         tmp_path, "x", riff(noise(900)) if name == "riff" else sphere(noise(900)), "0 300 h#\n300 600 ix\n600 890 d\n"
     )
@@ -349,7 +351,7 @@ def test_corrupt_files_are_refused_or_sound(tmp_path: Path, name: str, count: in
     def read() -> None:
         with warnings.catch_warnings():
             warnings.simplefilter("error")
-            sound(timit.read(tmp_path, "train", SIZES))
+            check_utterances(timit.read(tmp_path, "train", SIZES))
 
     path = tmp_path / ("x.WAV" if name in ("sphere", "riff") else f"x.{name}")
     refused, accepted = survive(path, read, count)
@@ -364,7 +366,7 @@ def test_real_recordings_in_timit_layout() -> None:
     folder = real_data("timit-style")
     train, test = (timit.read(folder, split, Sizes(320, 40)) for split in ("train", "test"))
     assert (len(train), len(test), train.skipped) == (6, 2, {"without .PHN": 4})
-    assert sound(train, Sizes(320, 40))
+    assert check_utterances(train, Sizes(320, 40))
     assert train.sentences[0] == "THE CHILD ALMOST HURT THE SMALL DOG"
     assert train.transcript(train.columns["phones"][0, :8].tolist()) == "dh ax tcl ch ay l dcl d"
     assert train.columns["frames"].tolist() == [285, 313, 270, 199, 174, 186]
@@ -373,15 +375,15 @@ def test_real_recordings_in_timit_layout() -> None:
 def test_a_real_sphere_recording_with_phones_beside_it(tmp_path: Path) -> None:
     """What NIST's own tools wrote, where TIMIT would have it; the word is Yes, cut into phones by guess."""
     real = real_data("an4-sph-mini") / "wav" / "an4_clstk" / "fash" / "an251-fash-b.sph"
-    samples = _audio.samples(real)
+    samples = _audio.read_samples(real)
     phones = "0 4000 h#\n4000 5600 y\n5600 8800 eh\n8800 12000 s\n12000 16000 h#\n"
     write(tmp_path / "TRAIN" / "DR1" / "X", "SX1", real.read_bytes(), phones)
     found = timit.read(tmp_path, "train", Sizes(120, 8))
-    assert sound(found, Sizes(120, 8))
+    assert check_utterances(found, Sizes(120, 8))
     assert found.columns["frames"].tolist() == [(len(samples) - 400) // 160 + 1] == [98]
     assert found.transcript(found.columns["phones"][0, :5].tolist()) == "h# y eh s h#"
-    spoken = _audio.with_slopes(_audio.cepstra(samples))
+    spoken = _audio.with_deltas(_audio.mfcc(samples))
     features = found.columns["features"][0, :98].numpy()
     assert features == pytest.approx((spoken - spoken.mean(0)) / spoken.std(0), abs=1e-3)
     loudness = features[:, 12]
-    assert loudness[25:75].mean() > loudness[:20].mean(), "somebody speaks in the middle"
+    assert loudness[25:75].mean() > loudness[:20].mean(), "the word is in the middle"

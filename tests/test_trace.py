@@ -1,4 +1,4 @@
-"""From a trace to op rows: sums that add up, backward credited to its layer, kernels under the op they came from."""
+"""From a trace to op rows: sums that add up, backward attributed to its layer, kernels to the op that launched them."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def gpu_step() -> list[Event]:
     ]
 
 
-def test_kernels_hang_under_the_op_that_launched_them() -> None:
+def test_kernels_are_attributed_to_the_op_that_launched_them() -> None:
     found = walk.breakdown(gpu_step(), {"features.conv1": "convolution"})
     rows = {row.op: row for row in found.rows()}
     assert set(rows) == {"aten::conv2d", "aten::relu", "aten::convolution_backward", "Memcpy HtoD"}
@@ -64,7 +64,7 @@ def test_kernels_hang_under_the_op_that_launched_them() -> None:
     assert rows["aten::convolution_backward"].device_s == pytest.approx(27.5e-6), "the copy has half of 5 µs"
 
 
-def test_backward_is_credited_to_the_layer_whose_forward_made_it() -> None:
+def test_backward_is_attributed_to_the_layer_of_its_forward() -> None:
     rows = {row.op: row for row in walk.breakdown(gpu_step(), {"features.conv1": "convolution"}).rows()}
     backward = rows["aten::convolution_backward"]
     assert (backward.layer, backward.role, backward.phase) == ("features.conv1", "convolution", "backward")
@@ -99,14 +99,14 @@ def test_a_kernel_that_names_no_gradient_goes_to_the_larger_one() -> None:
 
 
 def assert_adds_up(found: Breakdown) -> None:
-    """Rows and what is outside them are the typical step."""
-    steps = [found.steps[number] for number in found.typical]
+    """Rows and the time outside ops add up to the typical step."""
+    steps = [found.steps[number] for number in found.typical_steps]
     whole = sum(end - begin for begin, end in steps) / len(steps) * 1e-6
     rows = sum(row.cpu_s if row.device_s is None else row.device_s for row in found.rows())
     assert rows + found.outside_s() == pytest.approx(whole)
 
 
-def test_kernels_of_a_graph_are_rows_and_the_notes_say_so() -> None:
+def test_kernels_of_a_cuda_graph_are_rows_with_a_note() -> None:
     step = [
         *gpu_step(),
         event("fathom.optimizer", 68, 12, "user_annotation"),
@@ -138,7 +138,7 @@ def test_every_kernel_of_a_plain_trace_has_its_op_and_no_note() -> None:
     assert walk.breakdown([each for each in gpu_step() if each.cat != "gpu_memcpy"]).notes == []
 
 
-def test_kernels_that_overlap_share_their_time() -> None:
+def test_the_time_of_concurrent_kernels_is_divided() -> None:
     """20-50 and 30-60: 10 alone, 20 together, 10 alone; a third joins at 40-50."""
     step = [
         event("fathom.step", 0, 100, "user_annotation"),
@@ -160,7 +160,7 @@ def test_kernels_that_overlap_share_their_time() -> None:
 
 
 def test_kernels_that_run_after_the_step_that_launched_them_still_add_up() -> None:
-    """As in a foreign trace, where nobody waits for the GPU: each step launches 50 µs in its first 10 of 20."""
+    """As in a foreign trace without synchronisation: each step of 20 µs launches a kernel of 50 µs."""
     events = []
     for step in range(2):
         begin = 20 * step
@@ -171,7 +171,7 @@ def test_kernels_that_run_after_the_step_that_launched_them_still_add_up() -> No
             event("gemm", 10 + 50 * step, 50, "kernel", correlation=step),
         ]
     found = walk.breakdown(events)
-    assert found.steps == [(0, 20), (20, 110)], "the last is over when its kernel is"
+    assert found.steps == [(0, 20), (20, 110)], "the last step ends with its kernel"
     (row,) = found.rows()
     assert row.device_s == pytest.approx(50e-6)
     assert row.calls == 1
@@ -204,7 +204,7 @@ def test_data_prepared_outside_ops_has_its_wall_time() -> None:
     assert walk.breakdown(gpu_step()).data_s() is None
 
 
-def test_an_interrupted_step_is_no_typical_one() -> None:
+def test_an_interrupted_step_is_not_typical() -> None:
     events = []
     for step, duration in enumerate([10, 11, 12, 500]):
         begin = 1000 * step
@@ -233,7 +233,7 @@ def test_an_optimizers_op_is_claimed_whole_with_what_it_calls() -> None:
     assert rows["aten::_fused_sgd_"].cpu_s == pytest.approx(60e-6)
 
 
-def test_every_kernel_is_counted_once_with_or_without_an_owner() -> None:
+def test_every_kernel_is_counted_once_with_or_without_an_op() -> None:
     kernels = walk.breakdown(gpu_step()).kernels()
     assert sum(kernel.device_s for kernel in kernels) == pytest.approx(50e-6)
     assert [kernel.name for kernel in kernels if kernel.kind == "memcpy"] == ["Memcpy HtoD"]
@@ -286,7 +286,7 @@ def test_flop_of_a_real_network_equal_the_hand_count(tmp_path: Path, train: bool
         ("head", "MatMul"): 3 * HEAD,
         ("second", "Conv2DBackFilter"): SECOND,
         ("second", "Conv2DBackInput"): SECOND,
-        ("first", "Conv2DBackFilter"): FIRST,  # nobody asks for the gradient of the images
+        ("first", "Conv2DBackFilter"): FIRST,  # the gradient of the images is not computed
     }
 
 
@@ -327,7 +327,7 @@ class Attending(nn.Module):
         return nn.functional.cross_entropy(x.flatten(0, 2), torch.zeros(60, dtype=torch.long))
 
 
-def test_what_the_network_itself_calls_is_no_loss(tmp_path: Path) -> None:
+def test_ops_of_the_network_itself_are_not_loss(tmp_path: Path) -> None:
     network = Attending()
     with layers_marked({"": network}), profile(activities=[ProfilerActivity.CPU]) as recorder:
         (2 * network(torch.randn(2, 3, 10, 8))).backward()
@@ -339,13 +339,13 @@ def test_what_the_network_itself_calls_is_no_loss(tmp_path: Path) -> None:
     assert role_of["aten::mul"] == "loss"
 
 
-class Judge(nn.Module):
+class Loss(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return nn.functional.cross_entropy(x, torch.zeros(len(x), dtype=torch.long))
 
 
-def test_every_part_of_a_composite_op_is_credited_in_backward(tmp_path: Path) -> None:
-    network = nn.Sequential(nn.Linear(6, 5), Judge())
+def test_every_part_of_a_composite_op_is_attributed_in_backward(tmp_path: Path) -> None:
+    network = nn.Sequential(nn.Linear(6, 5), Loss())
     with layers_marked({"": network}), profile(activities=[ProfilerActivity.CPU]) as recorder:
         network(torch.randn(4, 6)).backward()
     recorder.export_chrome_trace(str(tmp_path / "t.json"))
@@ -355,7 +355,7 @@ def test_every_part_of_a_composite_op_is_credited_in_backward(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("train", [True, False])
-def test_a_foreign_trace_tells_its_phases_and_leaves_roles_open(tmp_path: Path, train: bool) -> None:
+def test_a_foreign_trace_has_phases_but_no_roles(tmp_path: Path, train: bool) -> None:
     network = Network()
     optimizer = torch.optim.SGD(network.parameters())
     with profile(activities=[ProfilerActivity.CPU]) as recorder, torch.set_grad_enabled(train):
@@ -371,7 +371,7 @@ def test_a_foreign_trace_tells_its_phases_and_leaves_roles_open(tmp_path: Path, 
     assert {row.role for row in rows} == ({"", "optimizer"} if train else {""})
 
 
-def test_what_is_in_no_phase_of_ours_is_neither_forward_nor_loss() -> None:
+def test_ops_outside_all_phases_are_neither_forward_nor_loss() -> None:
     found = walk.breakdown([*gpu_step(), event("aten::stack", 95, 2)])
     (row,) = [row for row in found.rows() if row.op == "aten::stack"]
     assert (row.phase, row.role) == ("other", "other")
@@ -385,7 +385,7 @@ def test_what_is_in_no_phase_of_ours_is_neither_forward_nor_loss() -> None:
         ("memnet", "hops.0", "memory"),
     ],
 )
-def test_the_parts_that_the_paper_names_say_their_roles(workload: str, layer: str, role: str) -> None:
+def test_special_layers_declare_their_roles(workload: str, layer: str, role: str) -> None:
     model = workload_class(workload).configured("tiny").model()
     assert roles({"": model})[layer] == role
 
@@ -410,7 +410,7 @@ def test_short_names_of_kernels(kernel: str, short: str) -> None:
     assert short_name(kernel) == short
 
 
-def test_a_long_name_keeps_what_tells_it_apart() -> None:
+def test_a_shortened_name_stays_distinct() -> None:
     long = "sm80_xmma_gemm_f32f32_f32f32_f32_tn_n_tilesize{}_stage3_warpsize1x2x1_ffma_aligna4_alignc4"
     long += "_execute_kernel__5x_cublas"
     names = {short_name(long.format(tile)) for tile in ("32x32x8", "64x64x8")}
@@ -447,7 +447,7 @@ def test_corrupt_traces_are_refused_or_read(tmp_path: Path, pack: bool) -> None:
     assert refused + accepted == 2000
 
 
-def test_a_json_file_that_is_no_trace_is_told(tmp_path: Path) -> None:
+def test_a_json_file_that_is_not_a_trace_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "x.json"
     path.write_text("{}")
     with pytest.raises(DataError, match=r"not a torch.profiler trace"):

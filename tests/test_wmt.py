@@ -1,4 +1,4 @@
-"""Parallel text and its vocabulary: exact on files written here and on real ones, unshaken by corrupt ones."""
+"""Parallel text and its vocabulary: exact on small files and on real ones; corrupt files give clear errors."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from fuzz import mutations, survive
 from fathom.core.errors import DataError, UnknownName
 from fathom.data import wmt
 from fathom.data._vocabulary import EOS, GLUE, PAD, SPECIALS, UNK, Vocabulary, detokenise, tokenise
-from fathom.data.wmt import Numbering, ParallelText, Side
+from fathom.data.wmt import ParallelText, Side, TokenVocabulary
 
 ENGLISH = "The cat, the dog.\nA cat\n\nThe dog sees the cat and the cat sees the dog .\nthe end\n"
 FRENCH = "Le chat, le chien.\nUn chat\nrien\nLe chien voit le chat et le chat voit le chien .\nl'homme\n"
 
 
-def known(vocabulary: Numbering) -> Vocabulary:
-    """One of words, not of subwords."""
+def known(vocabulary: TokenVocabulary) -> Vocabulary:
+    """Asserts that it is a word vocabulary."""
     assert isinstance(vocabulary, Vocabulary)
     return vocabulary
 
@@ -45,14 +45,16 @@ def read(folder: Path, split: str = "train", words: int = 50, length: int = 8, l
     return wmt.read(folder, split, Side("en", words, length), Side("fr", words, length), lowercase)
 
 
-def test_tokens_remember_where_they_touched() -> None:
+def test_tokens_mark_missing_spaces() -> None:
     g = GLUE
     assert tokenise("l'homme (grand) dit : non?!") == [
         *("l", f"{g}'{g}", "homme", f"({g}", "grand", f"{g})", "dit", ":", "non", f"{g}?", f"{g}!")
     ]
     assert tokenise("d&apos; Obama &amp; Co", lowercase=True) == ["d", f"{g}'", "obama", "&", "co"]
     assert tokenise(" \t\n") == []
-    assert detokenise(["a", f"{g}.", f"{g}'{g}", "b", f"({g}"]) == "a.'b ("  # nonsense of a network stays readable
+    assert (
+        detokenise(["a", f"{g}.", f"{g}'{g}", "b", f"({g}"]) == "a.'b ("
+    )  # any tokens that a network may generate stay readable
 
 
 def test_detokenising_gives_the_text_again() -> None:
@@ -80,7 +82,7 @@ def test_rows_are_exact(tmp_path: Path) -> None:
     rows = text.columns["source"].tolist()
     assert rows[0] == [*source.encode(["The", "cat", "￭,", "the", "dog", "￭."]), PAD, PAD]
     assert text.columns["target"][2].tolist() == [*target.encode(["l", "￭'￭", "homme"]), EOS, PAD, PAD, PAD, PAD]
-    assert target.sentence(target.encode(tokenise("l'homme"))) == "l'homme"
+    assert target.decode(target.encode(tokenise("l'homme"))) == "l'homme"
 
 
 def test_a_held_out_split_is_cut_not_dropped_and_unknown_words_are_unknown(tmp_path: Path) -> None:
@@ -132,7 +134,7 @@ def test_splits(tmp_path: Path, names: list[str], train: list[str], valid: str, 
         list(wmt.pairs(tmp_path, "tset", "en", "fr"))
 
 
-def test_gzipped_files_read_the_same_and_give_way_to_plain_ones(tmp_path: Path) -> None:
+def test_gzipped_files_read_the_same_and_plain_ones_take_precedence(tmp_path: Path) -> None:
     expected = read(write(tmp_path, "train")).columns
     for language in ("en", "fr"):
         path = tmp_path / f"train.{language}"
@@ -146,15 +148,15 @@ def test_gzipped_files_read_the_same_and_give_way_to_plain_ones(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("english", "french", "message"),
     [
-        ("a\nb\nc\n", "x\ny\n", r"train\.en: 3 lines, but train\.fr beside it has 2$"),
-        ("a\nb\n", "x\ny\nz", r"train\.en: 2 lines, but train\.fr beside it has 3$"),
-        ("a\nb\n", "x\n\0\n", r"train\.fr: line 2: a zero byte, expected one sentence a line"),
+        ("a\nb\nc\n", "x\ny\n", r"train\.en: 3 lines, but train\.fr has 2$"),
+        ("a\nb\n", "x\ny\nz", r"train\.en: 2 lines, but train\.fr has 3$"),
+        ("a\nb\n", "x\n\0\n", r"train\.fr: line 2: a zero byte, expected one sentence per line"),
         ("a" * (1 << 20) + "\n", "x\n", r"train\.en: line 1: longer than 1048576 bytes"),
-        ("", "", r"train\.en: no words in it or in train\.fr; put there one sentence a line"),
+        ("", "", r"train\.en: no words in this file or in train\.fr; the folder must contain one sentence per line"),
         ("a b c d e f g h i\n", "x\n", r"no train pair of at most 8 and 7 words .* among 1"),
     ],
 )
-def test_bad_text_is_told_in_one_line(tmp_path: Path, english: str, french: str, message: str) -> None:
+def test_bad_text_is_a_one_line_error(tmp_path: Path, english: str, french: str, message: str) -> None:
     write(tmp_path, "train", english, french)
     with pytest.raises(DataError, match=message) as caught:
         read(tmp_path)
@@ -168,14 +170,14 @@ def test_invalid_utf8_names_file_line_and_byte(tmp_path: Path) -> None:
         read(tmp_path)
 
 
-def test_missing_files_say_what_belongs_there(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="no train text in en and fr; put there one sentence a line"):
+def test_missing_files_are_an_error_that_names_the_expected_ones(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="no train text in en and fr; the folder must contain one sentence per line"):
         read(tmp_path / "absent")
     write(tmp_path, "train")
-    with pytest.raises(DataError, match="no test text in en and fr; put there"):
+    with pytest.raises(DataError, match="no test text in en and fr; the folder must contain"):
         read(tmp_path, "test")
     (tmp_path / "train.fr").unlink()
-    with pytest.raises(DataError, match=r"train\.fr or train\.fr\.gz is missing; put there"):
+    with pytest.raises(DataError, match=r"train\.fr or train\.fr\.gz is missing; the folder must contain"):
         read(tmp_path)
 
 
@@ -184,15 +186,15 @@ def test_vocabulary_comes_from_the_cache_until_the_text_changes(tmp_path: Path, 
     words = known(read(tmp_path).source_vocabulary).words
     stat = path.stat()
     path.write_text(ENGLISH.replace("cat", "cow"), encoding="utf-8")
-    os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))  # as if nothing had happened
+    os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))  # size and time are those of the old file
     assert known(read(tmp_path).source_vocabulary).words == words
     os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns + 1))
     assert "cow" in known(read(tmp_path).source_vocabulary).words
     assert known(read(tmp_path, words=6).source_vocabulary).words == [*SPECIALS, "the", "cow"]
-    assert [entry.suffix for entry in cache.iterdir()] == [".json"] * 3, "whole files and no drafts"
+    assert [entry.suffix for entry in cache.iterdir()] == [".json"] * 3, "no temporary files are left"
 
 
-def test_a_damaged_cache_is_built_anew(tmp_path: Path, cache: Path) -> None:
+def test_a_damaged_cache_is_rebuilt(tmp_path: Path, cache: Path) -> None:
     words = known(read(write(tmp_path, "train")).source_vocabulary).words
     (path,) = cache.iterdir()
     whole = path.read_bytes()
@@ -205,14 +207,14 @@ def test_a_damaged_cache_is_built_anew(tmp_path: Path, cache: Path) -> None:
         assert path.read_bytes() == whole or json.loads(path.read_bytes()) == json.loads(whole)
 
 
-def test_a_cache_that_cannot_be_written_is_done_without(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cache_that_cannot_be_written_is_ignored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("in the way")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     assert len(read(write(tmp_path, "train"))) == 3
 
 
 @pytest.mark.parametrize(("name", "least_refused"), [("train.fr", 400), ("train.en.gz", 1000)])
-def test_corrupt_files_are_refused_or_sound(tmp_path: Path, name: str, least_refused: int) -> None:
+def test_corrupt_files_are_refused_or_valid(tmp_path: Path, name: str, least_refused: int) -> None:
     write(tmp_path, "train")
     if name.endswith(".gz"):
         (tmp_path / name).write_bytes(gzip.compress(ENGLISH.encode()))
@@ -235,7 +237,7 @@ def test_corrupt_files_are_refused_or_sound(tmp_path: Path, name: str, least_ref
     assert refused >= least_refused
 
 
-def test_synthetic_is_a_dictionary_and_one_rule_of_order() -> None:
+def test_synthetic_text_has_a_dictionary_and_one_reordering_rule() -> None:
     text = wmt.synthetic(3, Side("en", 100, 9), Side("fr", 90, 12), items=400)
     again = wmt.synthetic(3, Side("en", 100, 9), Side("fr", 90, 12), items=400)
     assert all((text.columns[name] == again.columns[name]).all() for name in text.columns)
@@ -260,7 +262,7 @@ def test_synthetic_is_a_dictionary_and_one_rule_of_order() -> None:
             assert target[at : at + 2] == literal[at : at + 2][::-1] if swapped else True
             moved += swapped
             at += 2 if swapped else 1
-    assert moved > 100, "order is part of what there is to learn"
+    assert moved > 100, "reordering is part of what has to be learnt"
 
 
 def test_real_multi30k() -> None:
@@ -269,7 +271,7 @@ def test_real_multi30k() -> None:
     train, valid, test = (wmt.read(folder, split, *sides) for split in wmt.SPLITS)
     assert (len(train) + train.too_long, len(valid), len(test)) == (29_000, 1014, 1000)
     assert (train.too_long, train.dropped, test.truncated) == (1, 0, 0)
-    first = test.source_vocabulary.sentence(n for n in test.columns["source"][0].tolist() if n != PAD)
+    first = test.source_vocabulary.decode(n for n in test.columns["source"][0].tolist() if n != PAD)
     assert first == (folder / "test_2016_flickr.en").read_text(encoding="utf-8").splitlines()[0]
     for language in ("en", "de", "fr"):
         for line in (folder / f"val.{language}").read_text(encoding="utf-8").splitlines():

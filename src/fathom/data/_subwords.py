@@ -1,6 +1,6 @@
-"""Subwords and their numbers: byte-pair encoding by SentencePiece, learnt from raw text, which comes back exactly.
+"""A subword vocabulary: lossless byte-pair encoding by SentencePiece, trained on raw text.
 
-Characters that the training text lacks are spelt in bytes; spaces, quotes and hyphens are part of the subwords.
+Characters that the training text lacks are encoded as bytes; spaces, quotes and hyphens are part of the subwords.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from sentencepiece import SentencePieceProcessor, SentencePieceTrainer
 from fathom.core.errors import BadOption
 from fathom.data._vocabulary import EOS, GO, PAD, UNK
 
-LEARNT_FROM = 1_000_000  # sentences, the first of a larger text
+MAX_TRAINING_SENTENCES = 1_000_000  # the first ones of a larger text
 
 
 class Subwords:
-    """A vocabulary of subwords; the special numbers are those of words."""
+    """A vocabulary of subwords; special tokens have the same ids as in a word vocabulary."""
 
     def __init__(self, model: bytes) -> None:
         self._model = SentencePieceProcessor(model_proto=model)
 
     @classmethod
-    def learnt(cls, lines: Iterable[str], size: int) -> Subwords:
-        """At most `size` subwords, special ones, the 256 bytes and every character of the text included."""
+    def train(cls, lines: Iterable[str], size: int) -> Subwords:
+        """At most `size` subwords, including special tokens, the 256 bytes and every character of the text."""
         model = io.BytesIO()
         try:
             SentencePieceTrainer.train(
@@ -38,7 +38,7 @@ class Subwords:
                 byte_fallback=True,
                 normalization_rule_name="identity",
                 remove_extra_whitespaces=False,
-                input_sentence_size=LEARNT_FROM,
+                input_sentence_size=MAX_TRAINING_SENTENCES,
                 shuffle_input_sentence=False,
                 pad_id=PAD,
                 bos_id=GO,
@@ -48,17 +48,17 @@ class Subwords:
             )
         except RuntimeError as error:
             least = re.search(r"\d+ vs (\d+)", str(error))
-            hint = f"; it takes at least {least[1]}: --set source_vocabulary=N, target_vocabulary=N" if least else ""
-            raise BadOption(f"no vocabulary of {size} subwords can be made of this text{hint}") from None
+            hint = f"; at least {least[1]} are needed: --set source_vocabulary=N, target_vocabulary=N" if least else ""
+            raise BadOption(f"cannot build a vocabulary of {size} subwords from this text{hint}") from None
         return cls(model.getvalue())
 
     def __len__(self) -> int:
         return int(self._model.get_piece_size())
 
     def encode(self, text: str) -> list[int]:
-        numbers: list[int] = self._model.encode(text)
-        return numbers
+        ids: list[int] = self._model.encode(text)
+        return ids
 
-    def sentence(self, numbers: Iterable[int]) -> str:
-        text: str = self._model.decode(list(numbers))
+    def decode(self, ids: Iterable[int]) -> str:
+        text: str = self._model.decode(list(ids))
         return text

@@ -1,6 +1,6 @@
-"""Tar archives walked header by header, so that what lies inside can be read in place.
+"""Walks a tar archive header by header, so that its members can be read without unpacking.
 
-The standard library takes a damaged header for the end of the archive and says nothing; here it is an error.
+The standard library silently treats a damaged header as the end of the archive; here it is an error.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 from fathom.core.errors import DataError
 
 _BLOCK = tarfile.BLOCKSIZE
-_PADDING = 1 << 20  # no tar pads an archive with as much
+_MAX_PADDING = 1 << 20  # bytes; no tar program writes more after the end
 _WITHOUT_DATA = (tarfile.LNKTYPE, tarfile.SYMTYPE, tarfile.DIRTYPE, tarfile.CHRTYPE, tarfile.BLKTYPE, tarfile.FIFOTYPE)
 
 
@@ -34,7 +34,7 @@ def members(path: Path, file: FileIO, start: int, end: int) -> Iterator[Member]:
         data = start + _BLOCK
         size = 0 if header.type in _WITHOUT_DATA else header.size
         if not 0 <= size <= end - data:
-            problem = f"member {header.name!r} promises {size} bytes, the archive has {end - data} left"
+            problem = f"member {header.name!r} declares {size} bytes, the archive has {end - data} left"
             raise DataError.at(path, problem, offset=start)
         if header.type in tarfile.REGULAR_TYPES:
             yield Member(header.name, data, size)
@@ -43,7 +43,7 @@ def members(path: Path, file: FileIO, start: int, end: int) -> Iterator[Member]:
 
 
 def _header(path: Path, file: FileIO, start: int, end: int) -> tarfile.TarInfo | None:
-    """The header at this place, or None for the block of zeros that ends an archive."""
+    """The header at this offset, or None for the block of zeros that ends an archive."""
     file.seek(start)
     block = file.read(_BLOCK) if start + _BLOCK <= end else b""
     if len(block) < _BLOCK:
@@ -58,12 +58,12 @@ def _header(path: Path, file: FileIO, start: int, end: int) -> tarfile.TarInfo |
 
 
 def _check_end(path: Path, file: FileIO, start: int, end: int) -> None:
-    """A header lost to zeros looks like the end of an archive: only padding may follow it."""
-    if end - start > _PADDING:
+    """Only padding may follow the end: a header overwritten with zeros looks like the end of the archive."""
+    if end - start > _MAX_PADDING:
         raise DataError.at(path, f"the archive ends here, but {end - start} bytes follow", offset=start)
     file.seek(start)
     rest = file.read(end - start)
-    for at in range(0, len(rest) - _BLOCK + 1, _BLOCK):
+    for offset in range(0, len(rest) - _BLOCK + 1, _BLOCK):
         with suppress(tarfile.HeaderError, ValueError):
-            lost = tarfile.TarInfo.frombuf(rest[at : at + _BLOCK], "utf-8", "replace")
-            raise DataError.at(path, f"the archive ends here, but a member {lost.name!r} follows", offset=start)
+            member = tarfile.TarInfo.frombuf(rest[offset : offset + _BLOCK], "utf-8", "replace")
+            raise DataError.at(path, f"the archive ends here, but a member {member.name!r} follows", offset=start)

@@ -1,4 +1,4 @@
-"""Words and their numbers: a reversible tokeniser, and vocabularies of the most frequent words, kept between runs."""
+"""A reversible word tokeniser, and vocabularies of the most frequent words, cached between runs."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ from typing import Any
 SPECIALS = ("<pad>", "<go>", "<eos>", "<unk>")
 PAD, GO, EOS, UNK = range(4)
 
-GLUE = "￭"  # on a punctuation mark: no space on this side
+GLUE = "￭"  # on a punctuation mark: there is no space on this side
 _TOKEN = re.compile(r"\w+|([^\w\s])")
 
 
 def tokenise(text: str, lowercase: bool = False) -> list[str]:
-    """Words and single punctuation marks; the marks remember where they touched: l'homme. -> l, ￭'￭, homme, ￭.
+    """Words and single punctuation marks; marks carry the missing spaces: l'homme. -> l, ￭'￭, homme, ￭.
 
-    Words stay bare, so that "homme" is one word of the vocabulary wherever it stands. Text from the Moses tools
-    escapes some marks (&apos;); they are read as the marks they stand for.
+    Words are unmarked, so that "homme" is one vocabulary entry in every context. HTML escapes such as &apos;, which the
+    Moses tools write, are decoded first.
     """
     if "&" in text:
         text = html.unescape(text)
     tokens: list[str] = []
-    end = -1  # where the token before ended
+    end = -1  # of the previous token
     for match in _TOKEN.finditer(text.lower() if lowercase else text):
         token, is_mark, touches = match.group(), match.group(1) is not None, match.start() == end
         if touches and is_mark:
             token = GLUE + token
-        elif touches:  # two words never touch, so the token before is a mark
+        elif touches:  # two words never touch, so the previous token is a mark
             tokens[-1] += GLUE
         tokens.append(token)
         end = match.end()
@@ -43,22 +43,22 @@ def tokenise(text: str, lowercase: bool = False) -> list[str]:
 
 
 def detokenise(tokens: Iterable[str]) -> str:
-    """The text again, with single spaces; exact for what tokenise() gave, readable for what a network invents."""
+    """The text with single spaces; exact for the output of tokenise(), readable for any other tokens."""
     return re.sub(f" ?{GLUE} ?", "", " ".join(tokens))
 
 
 class Vocabulary:
-    """Words by number, the four special ones first."""
+    """Words by id, the four special tokens first."""
 
     def __init__(self, words: Sequence[str]) -> None:
         self.words = list(words)
-        self._numbers = {word: number for number, word in enumerate(words)}
-        if tuple(words[: len(SPECIALS)]) != SPECIALS or len(self._numbers) != len(words):
-            raise ValueError("a vocabulary starts with the special words and names each word once")
+        self._ids = {word: id_ for id_, word in enumerate(words)}
+        if tuple(words[: len(SPECIALS)]) != SPECIALS or len(self._ids) != len(words):
+            raise ValueError("a vocabulary must start with the special tokens and have no word twice")
 
     @classmethod
     def most_frequent(cls, counts: Counter[str], size: int) -> Vocabulary:
-        """At most `size` words, special ones included; equally frequent words in the order of the alphabet."""
+        """At most `size` words, special tokens included; equally frequent words are in alphabetical order."""
         ranked = sorted(counts.items(), key=lambda entry: (-entry[1], entry[0]))
         return cls([*SPECIALS, *(word for word, _ in ranked[: size - len(SPECIALS)])])
 
@@ -66,22 +66,22 @@ class Vocabulary:
         return len(self.words)
 
     def encode(self, tokens: Iterable[str]) -> list[int]:
-        return [self._numbers.get(token, UNK) for token in tokens]
+        return [self._ids.get(token, UNK) for token in tokens]
 
-    def sentence(self, numbers: Iterable[int]) -> str:
-        return detokenise(self.words[number] for number in numbers)
+    def decode(self, ids: Iterable[int]) -> str:
+        return detokenise(self.words[id_] for id_ in ids)
 
 
 def cached(identity: Mapping[str, Any], build: Callable[[], list[Vocabulary]]) -> list[Vocabulary]:
-    """What build() gives, from the user's cache folder when the same identity was built before.
+    """The result of build(), or the cached result of an earlier build of the same identity.
 
-    A cache is only a convenience: one that is damaged is built anew, one that cannot be written is done without.
+    A damaged cache file is rebuilt; a cache folder that cannot be written is ignored.
     """
     rules = {"tokeniser": _TOKEN.pattern, "glue": GLUE, "specials": SPECIALS}
     key = hashlib.sha256(json.dumps([identity, rules], sort_keys=True).encode()).hexdigest()
     try:
         path = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / f"fathom/vocabulary-{key[:32]}.json"
-    except RuntimeError:  # a user without a home, as in some containers
+    except RuntimeError:  # no home folder, as in some containers
         return build()
     try:
         return _load(path)
@@ -94,19 +94,19 @@ def cached(identity: Mapping[str, Any], build: Callable[[], list[Vocabulary]]) -
 def _load(path: Path) -> list[Vocabulary]:
     content = json.loads(path.read_text(encoding="utf-8"))
     if content["sha256"] != _digest(content["words"]):
-        raise ValueError("the words are not those that were written")
+        raise ValueError("checksum mismatch")
     return [Vocabulary(words) for words in content["words"]]
 
 
 def _save(path: Path, vocabularies: list[Vocabulary]) -> None:
-    """Written beside its place and moved there: a reader sees all of it or nothing."""
+    """Written to a temporary file and renamed: a reader sees a complete file or none."""
     words = [vocabulary.words for vocabulary in vocabularies]
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=path.parent) as scratch:
-            draft = Path(scratch) / path.name
-            draft.write_text(json.dumps({"sha256": _digest(words), "words": words}), encoding="utf-8")
-            draft.replace(path)
+            temporary = Path(scratch) / path.name
+            temporary.write_text(json.dumps({"sha256": _digest(words), "words": words}), encoding="utf-8")
+            temporary.replace(path)
 
 
 def _digest(words: Any) -> str:

@@ -1,4 +1,4 @@
-"""Atari 2600 games as deepq plays them: many emulators at once in ale-py's own threads, behind a small interface."""
+"""Atari 2600 environments for deepq: many emulators advanced together by ale-py's own threads."""
 
 from __future__ import annotations
 
@@ -16,58 +16,58 @@ from PIL import Image
 
 from fathom.core.errors import DataError, MissingExtra, UnknownName
 
-EXPECTS = "nothing: deepq plays the games that ale-py carries, so leave --data out"
+EXPECTS = "nothing: deepq plays the games included in ale-py, so leave --data out"
 SIDE = 84
-LONGEST_GAME = 108_000  # emulator frames: half an hour of play
+MAX_EPISODE_FRAMES = 108_000  # of the emulator: half an hour of play
 CATCH = "catch"  # the one game that needs no emulator
 
-# ale-py knows these as games for two: playing one of them alone ends the whole process
-_FOR_TWO = frozenset({"combat", "joust", "maze_craze", "warlords"})
+# two-player games: ale-py ends the whole process when one of them is played alone
+_TWO_PLAYER = frozenset({"combat", "joust", "maze_craze", "warlords"})
 
 
 @dataclass(frozen=True)
-class Arrival:
-    """What one step of every environment brought, each array in the order of the environments."""
+class StepResult:
+    """The result of one step of every environment; arrays are in the order of the environments."""
 
-    frames: NDArray[np.uint8]  # [envs, 84, 84]; where a game ended, already the first frame of the next one
-    reward: NDArray[np.float32]  # the game's own points, not clipped
-    life_lost: NDArray[np.bool_]  # a life fewer, and the game goes on
+    frames: NDArray[np.uint8]  # [envs, 84, 84]; after the end of a game, the first frame of the next one
+    reward: NDArray[np.float32]  # in the game's points, not clipped
+    life_lost: NDArray[np.bool_]  # a life was lost and the game continues
     game_over: NDArray[np.bool_]
-    truncated: NDArray[np.bool_]  # broken off by a limit of time, not by the rules of the game
+    truncated: NDArray[np.bool_]  # ended by the time limit, not by the rules of the game
 
 
 class Environment(Protocol):
-    """Many copies of one game, advanced together; send() returns at once, recv() waits for all of them."""
+    """Many copies of one game, advanced together: send() returns immediately, recv() waits for all of them."""
 
     @property
     def actions(self) -> tuple[str, ...]:
-        """What the numbers given to send() mean."""
+        """The names of the actions; send() takes their indices."""
 
     @property
     def envs(self) -> int: ...
 
     def reset(self) -> NDArray[np.uint8]:
-        """Starts every game anew, always from the same seed; gives the first frames."""
+        """Restarts every game from the same seed; returns the first frames."""
 
     def send(self, actions: NDArray[np.int64]) -> None: ...
 
-    def recv(self) -> Arrival: ...
+    def recv(self) -> StepResult: ...
 
     def close(self) -> None: ...
 
 
 @runtime_checkable
-class Keepable(Protocol):
-    """Games that can be kept as they stand, and taken up there again. The emulators cannot."""
+class Checkpointable(Protocol):
+    """An environment whose state can be saved and restored. The emulators' cannot."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Tensors, numbers and words; asked for only when nothing is under way between send() and recv()."""
+        """Tensors, numbers and strings; must not be called between send() and recv()."""
 
-    def load_state_dict(self, kept: dict[str, Any]) -> None: ...
+    def load_state_dict(self, state: dict[str, Any]) -> None: ...
 
 
-def play(game: str, envs: int, seed: int, *, frame_skip: int = 4, threads: int = 0) -> Environment:
-    """The named game, many times over; threads = 0 leaves their number to the emulator (one a core)."""
+def make(game: str, envs: int, seed: int, *, frame_skip: int = 4, threads: int = 0) -> Environment:
+    """`envs` copies of the named game; threads = 0 lets ale-py choose (one per core)."""
     if game == CATCH:
         from fathom.data._catch import Catch
 
@@ -78,16 +78,16 @@ def play(game: str, envs: int, seed: int, *, frame_skip: int = 4, threads: int =
 
 
 def games() -> list[str]:
-    """The names that play() takes."""
+    """The names that make() accepts."""
     if find_spec("ale_py") is None or find_spec("gymnasium") is None:
         raise MissingExtra("deepq plays Atari through ale-py, which is not installed: pip install 'fathom[atari]'")
     from ale_py import roms
 
-    return sorted({CATCH, *roms.get_all_rom_ids()} - _FOR_TWO)
+    return sorted({CATCH, *roms.get_all_rom_ids()} - _TWO_PLAYER)
 
 
-def drawn(frames: NDArray[np.uint8], across: int) -> str:
-    """Frames side by side, and in lines below each other: a PNG in base 64."""
+def tiled_png(frames: NDArray[np.uint8], across: int) -> str:
+    """Frames tiled into one image, `across` per line: a PNG in base64."""
     lines = frames.reshape(-1, across, SIDE, SIDE).swapaxes(1, 2).reshape(-1, across * SIDE)
     file = io.BytesIO()
     Image.fromarray(lines).save(file, "PNG", optimize=True)
@@ -95,39 +95,39 @@ def drawn(frames: NDArray[np.uint8], across: int) -> str:
 
 
 class Emulators:
-    """Atari games, prepared as in the Nature paper but for the stacking of frames, which the replay memory does.
+    """Atari games, preprocessed as in the Nature paper except for frame stacking, which the replay buffer does.
 
-    Up to 30 no-ops open a game, an action is held for frame_skip frames, the last two of these are joined by their
-    maximum, made grey and scaled to 84 x 84. The agent presses FIRE itself, and no action is ever repeated by chance.
+    A game starts with up to 30 no-ops. An action is repeated for frame_skip frames; the pixel-wise maximum of the last
+    two is converted to grey and scaled to 84 x 84. There is no automatic FIRE at reset and there are no sticky actions.
     """
 
     def __init__(self, game: str, envs: int, seed: int, *, frame_skip: int = 4, threads: int = 0) -> None:
         self.envs = envs
-        self._seeds = np.random.SeedSequence(seed).generate_state(envs).astype(np.int64) >> 1  # 31 bits, never below 0
+        self._seeds = np.random.SeedSequence(seed).generate_state(envs).astype(np.int64) >> 1  # 31 bits, not negative
         self._vector: Any = _vector_environment(game, envs, frame_skip, threads)
         self.actions = tuple(action.name for action in self._vector.ale.get_action_set())
         self._lives: NDArray[np.int32] = np.zeros(envs, np.int32)
 
     def reset(self) -> NDArray[np.uint8]:
-        frames, facts = self._vector.reset(seed=self._seeds)
-        self._lives = facts["lives"]
+        frames, info = self._vector.reset(seed=self._seeds)
+        self._lives = info["lives"]
         first: NDArray[np.uint8] = frames[:, 0]
         return first
 
     def send(self, actions: NDArray[np.int64]) -> None:
         if actions.min() < 0 or actions.max() >= len(self.actions):
-            raise ValueError(f"actions must be 0 to {len(self.actions) - 1}: {actions}")  # ale-py would wait for ever
+            raise ValueError(f"actions must be 0 to {len(self.actions) - 1}: {actions}")  # ale-py would hang
         self._vector.send(actions)
 
-    def recv(self) -> Arrival:
-        """Waits for the slowest; ale-py then hands over all of them by their numbers, whichever was done first."""
-        frames, reward, game_over, truncated, facts = self._vector.recv()
-        life_lost = (facts["lives"] < self._lives) & ~(game_over | truncated)
-        self._lives = facts["lives"]
-        return Arrival(frames[:, 0], reward.astype(np.float32), life_lost, game_over, truncated)
+    def recv(self) -> StepResult:
+        """Waits for the slowest environment. ale-py returns results in the order of the environments."""
+        frames, reward, game_over, truncated, info = self._vector.recv()
+        life_lost = (info["lives"] < self._lives) & ~(game_over | truncated)
+        self._lives = info["lives"]
+        return StepResult(frames[:, 0], reward.astype(np.float32), life_lost, game_over, truncated)
 
     def close(self) -> None:
-        """Stops the threads: ale-py joins them when the last reference goes."""
+        """Stops the threads: ale-py joins them when its last reference is dropped."""
         self._vector = None
 
 
@@ -135,7 +135,7 @@ def _vector_environment(game: str, envs: int, frame_skip: int, threads: int) -> 
     from ale_py.vector_env import AtariVectorEnv
 
     try:
-        with contextlib.redirect_stdout(sys.stderr):  # where ALE_ROMS_DIR is set ale-py says so with a plain print
+        with contextlib.redirect_stdout(sys.stderr):  # ale-py prints to stdout when ALE_ROMS_DIR is set
             return AtariVectorEnv(
                 game,
                 envs,
@@ -144,9 +144,9 @@ def _vector_environment(game: str, envs: int, frame_skip: int, threads: int) -> 
                 stack_num=1,
                 noop_max=30,
                 use_fire_reset=False,
-                reward_clipping=False,  # the agent clips: the score is counted in true points
-                max_num_frames_per_episode=LONGEST_GAME,
-                autoreset_mode="SameStep",  # no step is spent on the reset alone
+                reward_clipping=False,  # the agent clips; scores are in unclipped points
+                max_num_frames_per_episode=MAX_EPISODE_FRAMES,
+                autoreset_mode="SameStep",  # a reset takes no extra step
             )
     except OSError as error:
         raise DataError(f"the ROM of {game}: {' '.join(str(error).split())}") from None

@@ -1,4 +1,4 @@
-"""bAbI, twenty tasks of answering questions about little stories: its text files, and a synthetic world like them."""
+"""bAbI, twenty question-answering tasks on short stories: a reader of its text files and a synthetic replacement."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fathom.core.errors import DataError
 from fathom.data.base import InMemory
 
 EXPECTS = "the unpacked bAbI tasks: tasks_1-20_v1-2 with its folders en and en-10k, or what is in one of these"
-SUBSETS = ("en", "en-10k")  # a thousand or ten thousand training questions a task
+SUBSETS = ("en", "en-10k")  # 1,000 or 10,000 training questions per task
 TASKS = (
     "single-supporting-fact",
     "two-supporting-facts",
@@ -39,15 +39,15 @@ TASKS = (
     "path-finding",
     "agents-motivations",
 )
-NIL = 0  # the number of no word, which fills short sentences and short stories
-LONGEST_SENTENCE = 64  # words; bAbI's own has 11, and a corrupt line must not size the batches
+NIL = 0  # padding of sentences and stories
+MAX_SENTENCE_WORDS = 64  # bAbI has at most 11; limits the batch size that a corrupt line could cause
 
 Words = tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class Question:
-    """One question, the last sentences told before it (oldest first), and the answer as one vocabulary entry."""
+    """A question, the sentences before it (oldest first), and the answer as one vocabulary entry."""
 
     story: tuple[Words, ...]
     words: Words
@@ -55,65 +55,67 @@ class Question:
 
 
 class Stories(InMemory):
-    """Questions as word numbers.
+    """Questions as word ids.
 
-    story [items, memory, words] holds the most recent sentence first, as the paper indexes them; question
-    [items, words]; answer [items]. Sentences begin at the left, and 0 is no word.
+    story [items, memory, words] has the most recent sentence first, as in the paper; question [items, words];
+    answer [items]. Sentences are padded on the right with NIL.
     """
 
-    def __init__(self, vocabulary: list[str], each: Sequence[Stories] = (), **columns: Tensor) -> None:
+    def __init__(self, vocabulary: list[str], per_task: Sequence[Stories] = (), **columns: Tensor) -> None:
         super().__init__(**columns)
-        self.vocabulary = vocabulary  # the word of each number
-        self.each = each  # of all tasks together: the same stories task by task, each with words and shapes of its own
+        self.vocabulary = vocabulary  # word id -> word
+        self.per_task = per_task  # of a joint dataset: its tasks one by one, with vocabularies and shapes of their own
 
 
 def read(folder: Path, split: str = "train", *, task: int = 1, subset: str = "en", capacity: int = 50) -> Stories:
-    """The train or test questions of a task, or of all (0); kept is the first nine tenths of train, valid the rest.
+    """The questions of one task, or of all tasks (0).
 
-    Vocabulary and shapes come from all of them, so that splits agree; a question sees the last `capacity` sentences.
+    The splits are train and test; kept is the first nine tenths of train, and valid is the rest. Vocabulary and shapes
+    are those of train and test together, so that splits agree. A question has the last `capacity` sentences.
     """
-    place = _subset_folder(folder, subset)
-    tasks = [_splits(place, number, capacity) for number in (range(1, len(TASKS) + 1) if task == 0 else [task])]
+    source = _subset_folder(folder, subset)
+    tasks = [_splits(source, number, capacity) for number in (range(1, len(TASKS) + 1) if task == 0 else [task])]
     for number, splits in enumerate(tasks, task or 1):
         if not splits[split]:
-            raise DataError.at(place, f"too few training questions of task {number} to hold out a tenth for validation")
+            problem = f"too few training questions of task {number} to hold out a tenth for validation"
+            raise DataError.at(source, problem)
 
-    def numbered(some: Sequence[dict[str, list[Question]]], each: Sequence[Stories] = ()) -> Stories:
-        everything = [question for splits in some for part in ("train", "test") for question in splits[part]]
-        return _numbered([question for splits in some for question in splits[split]], everything, each=each)
+    def encode(chosen: Sequence[dict[str, list[Question]]], per_task: Sequence[Stories] = ()) -> Stories:
+        everything = [question for splits in chosen for part in ("train", "test") for question in splits[part]]
+        return _encode([question for splits in chosen for question in splits[split]], everything, per_task=per_task)
 
-    return numbered(tasks, [numbered([splits]) for splits in tasks] if task == 0 else ())
+    return encode(tasks, [encode([splits]) for splits in tasks] if task == 0 else ())
 
 
-def _splits(place: Path, number: int, capacity: int) -> dict[str, list[Question]]:
+def _splits(folder: Path, number: int, capacity: int) -> dict[str, list[Question]]:
     training, testing = (
-        read_file(place / f"qa{number}_{TASKS[number - 1]}_{part}.txt", capacity) for part in ("train", "test")
+        read_file(folder / f"qa{number}_{TASKS[number - 1]}_{part}.txt", capacity) for part in ("train", "test")
     )
     kept = len(training) - len(training) // 10
     return {"train": training, "kept": training[:kept], "valid": training[kept:], "test": testing}
 
 
 def synthetic(seed: int, *, memory: int = 10, words: int = 6, items: int = 2000) -> Stories:
-    """People who move between places, and where they are: by default the shapes of task 1, and as hard."""
+    """People move between places; questions ask where they are. By default as large and as hard as task 1."""
     rng = np.random.default_rng(seed)
-    asked = (memory + 1) // 2
-    told = "".join(_invented_story(rng, memory, words) for _ in range(-(-items // asked)))
-    questions = parse(told.encode(), Path("synthetic"), memory)
-    return _numbered(questions, questions, words)
+    per_story = (memory + 1) // 2
+    text = "".join(_synthetic_story(rng, memory, words) for _ in range(-(-items // per_story)))
+    questions = parse(text.encode(), Path("synthetic"), memory)
+    return _encode(questions, questions, words)
 
 
-def _invented_story(rng: np.random.Generator, sentences: int, words: int) -> str:
-    """A sentence is a move; after every second and the last comes a question about somebody seen so far."""
+def _synthetic_story(rng: np.random.Generator, sentences: int, words: int) -> str:
+    """Every sentence is a move; a question about a person follows every second sentence and the last."""
     people = ("Ada", "Bruno", "Clara", "Dmitri")
     places = ("attic", "cellar", "harbour", "library", "market", "orchard")
     moves = ("moved", "went", *(["went back"] if words > 5 else []), "travelled", "journeyed")
     lines: list[str] = []
     seen: dict[str, tuple[str, int]] = {}
-    for told in range(1, sentences + 1):
+    for sentence in range(1, sentences + 1):
         person, place = people[rng.integers(4)], places[rng.integers(6)]
         lines.append(f"{person} {moves[rng.integers(len(moves))]} to the {place}.")
         seen[person] = (place, len(lines))
-        if told % 2 == 0 or told == sentences:
+        if sentence % 2 == 0 or sentence == sentences:
             person = sorted(seen)[rng.integers(len(seen))]
             lines.append(f"Where is {person}? \t{seen[person][0]}\t{seen[person][1]}")
     return "".join(f"{number} {line}\n" for number, line in enumerate(lines, 1))
@@ -123,17 +125,17 @@ def read_file(path: Path, capacity: int) -> list[Question]:
     try:
         content = path.read_bytes()
     except FileNotFoundError:
-        raise DataError.at(path, f"no such file, though it belongs to {EXPECTS}") from None
+        raise DataError.at(path, f"no such file; expected {EXPECTS}") from None
     except OSError as error:
         raise DataError.at(path, f"cannot be read: {error.strerror or error}") from None
     return parse(content, path, capacity)
 
 
 def parse(content: bytes, path: Path, capacity: int) -> list[Question]:
-    """The questions of a file, every line of it checked; the path is for the error."""
+    """The questions of a file; every line is checked. The path is used in error messages."""
     questions: list[Question] = []
     story: deque[Words] = deque(maxlen=capacity)
-    facts: set[int] = set()  # the numbers of the story's sentences
+    facts: set[int] = set()  # line numbers of the story's sentences
     number, asked = 0, True
     for line, text in _lines(content, path):
         try:
@@ -142,7 +144,7 @@ def parse(content: bytes, path: Path, capacity: int) -> list[Question]:
                 story.clear()
                 facts.clear()
             elif number == 1:
-                raise _Malformed("a new story begins, but the one before has not ended with a question")
+                raise _Malformed("a new story begins, but the previous one does not end with a question")
             elif number != previous + 1:
                 raise _Malformed(f"numbered {number}, expected {previous + 1}, or 1 for a new story")
             asked = len(fields) == 3
@@ -159,7 +161,7 @@ def parse(content: bytes, path: Path, capacity: int) -> list[Question]:
 
 
 class _Malformed(ValueError):
-    """What is wrong with a line, before it is known which."""
+    """What is wrong with a line; the caller adds the line number."""
 
 
 def _lines(content: bytes, path: Path) -> Iterator[tuple[int, str]]:
@@ -169,25 +171,25 @@ def _lines(content: bytes, path: Path) -> Iterator[tuple[int, str]]:
         line = content.count(b"\n", 0, error.start) + 1
         raise DataError.at(path, f"not UTF-8 text (byte {content[error.start]:#04x})", line=line) from None
     if rest:
-        raise DataError.at(path, "truncated: the last line has no end", line=len(lines) + 1)
+        raise DataError.at(path, "truncated: the last line has no line end", line=len(lines) + 1)
     return ((number, line.removesuffix("\r")) for number, line in enumerate(lines, 1))
 
 
 def _fields(text: str) -> tuple[int, list[str]]:
-    """The number that opens a line, and its one field (a sentence) or three (question, answer, supporting facts)."""
+    """The line number, and one field (a sentence) or three (question, answer, supporting facts)."""
     match = re.fullmatch(r"([1-9][0-9]{0,8}) ([^\t]*)(?:\t([^\t]*)\t([^\t]*))?", text)
     if match is None:
         wanted = "a number, a space, and a sentence or a question<tab>answer<tab>supporting facts"
-        raise _Malformed(f"{_shown(text)} is not {wanted}")
+        raise _Malformed(f"{_quoted(text)} is not {wanted}")
     number, *fields = (group for group in match.groups() if group is not None)
     return int(number), fields
 
 
 def _question(text: str, answer: str, support: str, *, story: deque[Words], facts: set[int]) -> Question:
     if not re.fullmatch(r"[A-Za-z]+(,[A-Za-z]+)*", answer):
-        raise _Malformed(f"the answer {_shown(answer)} is not a word or a list of words joined by commas")
+        raise _Malformed(f"the answer {_quoted(answer)} is not a word or a list of words joined by commas")
     if not re.fullmatch(r"[0-9]{1,9}( [0-9]{1,9})*", support):
-        raise _Malformed(f"the supporting facts {_shown(support)} are not line numbers with spaces between them")
+        raise _Malformed(f"the supporting facts {_quoted(support)} are not line numbers with spaces between them")
     for fact in map(int, support.split()):
         if fact not in facts:
             raise _Malformed(f"the supporting fact {fact} is not the number of an earlier sentence of this story")
@@ -198,27 +200,27 @@ def _words(text: str, end: str) -> Words:
     """A sentence in lower case, without its full stop or question mark."""
     sentence = text.removesuffix(" ")
     if not re.fullmatch(rf"[A-Za-z]+( [A-Za-z]+)*\{end}", sentence):
-        raise _Malformed(f"{_shown(text)} is not words with single spaces between them and {end!r} at the end")
+        raise _Malformed(f"{_quoted(text)} is not words with single spaces between them and {end!r} at the end")
     words = tuple(sentence[:-1].lower().split())
-    if len(words) > LONGEST_SENTENCE:
-        raise _Malformed(f"{len(words)} words, expected at most {LONGEST_SENTENCE}")
+    if len(words) > MAX_SENTENCE_WORDS:
+        raise _Malformed(f"{len(words)} words, expected at most {MAX_SENTENCE_WORDS}")
     return words
 
 
-def _shown(text: str) -> str:
+def _quoted(text: str) -> str:
     return ascii(text if len(text) <= 60 else text[:57] + "...")
 
 
-def _numbered(
-    chosen: Sequence[Question], everything: Sequence[Question], least_words: int = 0, each: Sequence[Stories] = ()
+def _encode(
+    chosen: Sequence[Question], everything: Sequence[Question], least_words: int = 0, per_task: Sequence[Stories] = ()
 ) -> Stories:
-    """The chosen questions as word numbers, with the vocabulary and the shapes of everything."""
+    """The chosen questions as word ids, with the vocabulary and the shapes of all questions."""
     sentences = {sentence for question in everything for sentence in (*question.story, question.words)}
-    spoken = {word for sentence in sentences for word in sentence} | {question.answer for question in everything}
-    vocabulary = ["", *sorted(spoken)]
+    words = {word for sentence in sentences for word in sentence} | {question.answer for question in everything}
+    vocabulary = ["", *sorted(words)]
     number = {word: index for index, word in enumerate(vocabulary)}
 
-    # each distinct sentence is numbered once; a story is a row of pointers to them, the empty sentence being the first
+    # each distinct sentence is encoded once; a story is a row of indices of sentences, 0 being the empty one
     row = {sentence: index for index, sentence in enumerate(sorted(sentences), 1)}
     table = np.full((len(row) + 1, max(least_words, *map(len, sentences))), NIL)
     for sentence, index in row.items():
@@ -228,7 +230,7 @@ def _numbered(
         pointers[item, : len(question.story)] = [row[sentence] for sentence in reversed(question.story)]
     return Stories(
         vocabulary,
-        each,
+        per_task,
         story=torch.from_numpy(table[pointers]),
         question=torch.from_numpy(table[[row[question.words] for question in chosen]]),
         answer=torch.tensor([number[question.answer] for question in chosen]),
@@ -240,7 +242,7 @@ def _subset_folder(folder: Path, subset: str) -> Path:
         if candidate.is_dir():
             return candidate
     if folder.name in SUBSETS and folder.name != subset:
-        raise DataError.at(folder, f"is the subset {folder.name}, but {subset} was asked for")
+        raise DataError.at(folder, f"is the subset {folder.name}, but {subset} was requested")
     if not any(folder.glob("qa*.txt")):
-        raise DataError.at(folder, f"no folder {subset} and no qa*.txt in it; put there {EXPECTS}")
+        raise DataError.at(folder, f"no folder {subset} and no qa*.txt; the folder must contain {EXPECTS}")
     return folder

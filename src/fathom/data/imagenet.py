@@ -1,4 +1,4 @@
-"""ImageNet: class folders of JPEG or the original archive of archives, and synthetic patterns in their place."""
+"""ImageNet: readers of class folders and of the original archive of archives, and a synthetic replacement."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch.nn import functional as F
 
 from fathom.core.errors import DataError
-from fathom.data._jpeg import BadPicture, Box, decode, size
+from fathom.data._jpeg import BadImage, Box, decode, image_size
 from fathom.data._tar import Member, members
 from fathom.data._thumbnails import Thumbnails
 from fathom.data.base import Batch, Dataset, InMemory
@@ -27,18 +27,19 @@ _SUFFIXES = (".jpeg", ".jpg")
 
 
 class Files(Protocol):
-    """Where the pictures are: plain data, so that a worker process can be handed a copy."""
+    """Where the images are stored. Instances are plain data, so that worker processes can receive a copy."""
 
     class_names: tuple[str, ...]
     labels: NDArray[np.int64]
 
     def content(self, index: int) -> bytes: ...
 
-    def fault(self, index: int, problem: str) -> DataError: ...
+    def error(self, index: int, problem: str) -> DataError:
+        """The error to raise for an image, with its file and offset."""
 
 
 class Images(Dataset):
-    """Pictures decoded when they are asked for: a random part, mirrored or not, to train on; the middle to test on."""
+    """Images decoded on access: a random crop with random horizontal flip for training, a centre crop for testing."""
 
     def __init__(self, files: Files, side: int, augment: bool) -> None:
         self.files, self.side, self.augment = files, side, augment
@@ -48,52 +49,52 @@ class Images(Dataset):
         return len(self.files.labels)
 
     def __getitem__(self, indices: Sequence[int]) -> Batch:
-        # The company an item keeps changes with every shuffle, so it can seed the augmentation: the same in
-        # whichever process reads the batch, another the next time round, and no counter to carry.
+        # The batch's own indices seed the augmentation: the result does not depend on which worker reads the
+        # batch, and shuffling gives other crops in every epoch, without a counter to pass around.
         rng = np.random.default_rng(indices)
         pixels = np.empty((len(indices), self.side, self.side, 3), np.uint8)
         for row, index in enumerate(indices):
             if self.augment:
-                picture = self._decoded(index, partial(random_part, rng))
-                pixels[row] = picture[:, ::-1] if rng.random() < 0.5 else picture
+                image = self._decoded(index, partial(random_crop, rng))
+                pixels[row] = image[:, ::-1] if rng.random() < 0.5 else image
             else:
-                pixels[row] = self._decoded(index, middle)
+                pixels[row] = self._decoded(index, centre_crop)
         labels = self.files.labels[np.asarray(indices)]
         return {"image": torch.from_numpy(pixels).permute(0, 3, 1, 2), "label": torch.from_numpy(labels)}
 
-    def _decoded(self, index: int, part: Callable[[int, int], Box]) -> NDArray[np.uint8]:
+    def _decoded(self, index: int, crop: Callable[[int, int], Box]) -> NDArray[np.uint8]:
         try:
-            return decode(self.files.content(index), part, self.side)
-        except BadPicture as error:
-            raise self.files.fault(index, str(error)) from None
+            return decode(self.files.content(index), crop, self.side)
+        except BadImage as error:
+            raise self.files.error(index, str(error)) from None
 
 
-def middle(width: int, height: int) -> Box:
-    """The square that is left when the shorter side is scaled to 256 and 224 x 224 are kept."""
-    kept = min(width, height) * 224 / 256
-    left, top = (width - kept) / 2, (height - kept) / 2
-    return left, top, left + kept, top + kept
+def centre_crop(width: int, height: int) -> Box:
+    """The box of scaling the shorter side to 256 and cropping the central 224 x 224."""
+    side = min(width, height) * 224 / 256
+    left, top = (width - side) / 2, (height - side) / 2
+    return left, top, left + side, top + side
 
 
-def random_part(rng: np.random.Generator, width: int, height: int) -> Box:
-    """Sides in a ratio of 3:4 to 4:3, and 8 to 100 % of the largest area of that shape."""
+def random_crop(rng: np.random.Generator, width: int, height: int) -> Box:
+    """A random box: aspect ratio 3:4 to 4:3, area 8 to 100 % of the largest box of that aspect ratio."""
     ratio = math.exp(rng.uniform(math.log(3 / 4), math.log(4 / 3)))
-    across = min(width, height * ratio) * math.sqrt(rng.uniform(0.08, 1))
-    down = across / ratio
-    left, top = (width - across) * rng.random(), (height - down) * rng.random()
-    return left, top, left + across, top + down
+    crop_width = min(width, height * ratio) * math.sqrt(rng.uniform(0.08, 1))
+    crop_height = crop_width / ratio
+    left, top = (width - crop_width) * rng.random(), (height - crop_height) * rng.random()
+    return left, top, left + crop_width, top + crop_height
 
 
 class Patterns(InMemory):
-    """Synthetic pictures and the class of each."""
+    """Synthetic images and their labels."""
 
     class_names: tuple[str, ...] = tuple(f"pattern {number}" for number in range(10))
 
 
 def synthetic(seed: int, side: int, classes: int, items: int = 512) -> Patterns:
-    """Ten blurred patterns of colour (or as many as there are classes), one a class, shifted about under noise.
+    """Ten smooth colour patterns (or fewer, if there are fewer classes), one per class, randomly shifted, with noise.
 
-    The patterns are the same for every seed: another seed gives other pictures of the same classes.
+    The patterns are the same for every seed: another seed gives other images of the same classes.
     """
     used = min(classes, len(Patterns.class_names))
     coarse = torch.rand(used, 3, 5, 5, generator=torch.Generator().manual_seed(2012))
@@ -103,8 +104,8 @@ def synthetic(seed: int, side: int, classes: int, items: int = 512) -> Patterns:
     labels = rng.permutation(np.arange(items) % used)
     shifts = rng.integers(-(side // 8), side // 8 + 1, (items, 2))
     pixels = rng.integers(0, 64, (items, side, side, 3), np.uint8)
-    for picture, label, shift in zip(pixels, labels, shifts, strict=True):
-        picture += np.roll(shapes[label], shift, (0, 1))
+    for image, label, shift in zip(pixels, labels, shifts, strict=True):
+        image += np.roll(shapes[label], shift, (0, 1))
     return Patterns(image=torch.from_numpy(pixels).permute(0, 3, 1, 2), label=torch.from_numpy(labels))
 
 
@@ -112,20 +113,20 @@ def read(folder: Path, split: str, side: int, classes: int) -> Images:
     files = _find(folder, split)
     found = len(files.class_names)
     if found > classes:
-        problem = f"{found} classes, but the network tells {classes} apart; run it with the option classes={found}"
+        problem = f"{found} classes, but the network has {classes} outputs; run it with the option classes={found}"
         raise DataError.at(folder, problem)
     return Images(files, side, augment=split == "train")
 
 
 def thumbnails(images: Images, largest: int) -> Thumbnails | None:
-    """All of a set's pictures, decoded now; None where they are not squares of one size, and no larger than that."""
+    """All images decoded at once; None unless they are squares of one size, at most `largest` pixels a side."""
     files = images.files
     if not largest:
         return None
     try:
-        side, _ = size(files.content(0))
-    except BadPicture as error:
-        raise files.fault(0, str(error)) from None
+        side, _ = image_size(files.content(0))
+    except BadImage as error:
+        raise files.error(0, str(error)) from None
 
     def whole(width: int, height: int) -> Box:
         if not width == height == side:
@@ -136,21 +137,21 @@ def thumbnails(images: Images, largest: int) -> Thumbnails | None:
         return None
     reader = Images(files, side, augment=False)
     try:
-        pictures = [reader._decoded(index, whole) for index in range(len(images))]
+        decoded = [reader._decoded(index, whole) for index in range(len(images))]
     except _OtherSize:
         return None
-    pixels = torch.from_numpy(np.stack(pictures)).permute(0, 3, 1, 2)
+    pixels = torch.from_numpy(np.stack(decoded)).permute(0, 3, 1, 2)
     return Thumbnails(pixels, torch.from_numpy(files.labels), images.class_names)
 
 
 class _OtherSize(Exception):
-    """A picture that is not as large as the first of its set."""
+    """An image differs in size from the first of its set."""
 
 
 def _find(folder: Path, split: str) -> Files:
-    """The pictures of a split; the classes are numbered by the training set where there is one."""
+    """The images of a split; the training set, where present, defines the class numbers."""
     train, archive = folder / "train", folder / ARCHIVE
-    held_out = next((place for place in (folder / "val", folder / "test") if _class_folders(place)), None)
+    held_out = next((path for path in (folder / "val", folder / "test") if _class_folders(path)), None)
     numbered = _class_folders(train) or (sorted(_class_archives(archive)) if archive.exists() else [])
     if split == "train" and numbered:
         return ClassFolders(train, numbered) if _class_folders(train) else TarOfTars(archive)
@@ -159,17 +160,17 @@ def _find(folder: Path, split: str) -> Files:
     if numbered or held_out:
         wanted = "train" if split == "train" else "val"
         unlabelled = (folder / "ILSVRC2012_img_val.tar").exists() and not held_out
-        hint = "; ILSVRC2012_img_val.tar does not say its classes" if unlabelled else ""
-        raise DataError.at(folder, f"no pictures to {split} on; put there {wanted}/CLASS/*.JPEG{hint}")
+        hint = "; ILSVRC2012_img_val.tar has no class labels" if unlabelled else ""
+        raise DataError.at(folder, f"no images for {split}; add {wanted}/CLASS/*.JPEG{hint}")
     if not (bare := _class_folders(folder)):
-        raise DataError.at(folder, f"no class folders in it; put there {EXPECTS}")
-    if split == "test":  # the same pictures would be learnt and judged by
-        raise DataError.at(folder, "no pictures to test on; put there train/CLASS/*.JPEG and val/CLASS/*.JPEG")
+        raise DataError.at(folder, f"no class folders; the folder must contain {EXPECTS}")
+    if split == "test":  # testing on the training images would be misleading
+        raise DataError.at(folder, "no images for test; add train/CLASS/*.JPEG and val/CLASS/*.JPEG")
     return ClassFolders(folder, bare)
 
 
 class ClassFolders:
-    """CLASS/*.JPEG, the classes numbered in the order of their names."""
+    """CLASS/*.JPEG, classes numbered in the given order."""
 
     def __init__(self, root: Path, class_names: Sequence[str]) -> None:
         self.root, self.class_names = root, tuple(class_names)
@@ -179,10 +180,11 @@ class ClassFolders:
         for name in _class_folders(root):
             if name not in number_of:
                 raise DataError.at(root / name, "the training set has no such class")
-            found = _pictures(root / name)
+            found = _image_names(root / name)
             names += found
             labels.extend([number_of[name]] * len(found))
-        self.names = np.array(names)  # one block of memory: touching a list's strings would copy them in every worker
+        # one array: the reference counts of a list's items would make every worker copy its memory
+        self.names = np.array(names)
         self.labels = np.array(labels, np.int64)
 
     def path(self, index: int) -> Path:
@@ -192,14 +194,14 @@ class ClassFolders:
         try:
             return self.path(index).read_bytes()
         except OSError as error:
-            raise self.fault(index, f"cannot be read: {error.strerror or error}") from None
+            raise self.error(index, f"cannot be read: {error.strerror or error}") from None
 
-    def fault(self, index: int, problem: str) -> DataError:
+    def error(self, index: int, problem: str) -> DataError:
         return DataError.at(self.path(index), problem)
 
 
 class TarOfTars:
-    """The archive as it was shipped, one CLASS.tar for each class: indexed when opened, never unpacked."""
+    """The archive as distributed, with one CLASS.tar per class: indexed when opened, never unpacked."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -213,7 +215,7 @@ class TarOfTars:
                 inside = members(path, file, whole.offset, whole.offset + whole.size)
                 found = [member for member in inside if member.name.lower().endswith(_SUFFIXES)]
                 if not found:
-                    raise DataError.at(path, f"no JPEG picture in {whole.name}", offset=whole.offset)
+                    raise DataError.at(path, f"no JPEG image in {whole.name}", offset=whole.offset)
                 names += [member.name.encode() for member in found]
                 offsets.extend(member.offset for member in found)
                 sizes.extend(member.size for member in found)
@@ -222,21 +224,21 @@ class TarOfTars:
         self.sizes, self.labels = np.array(sizes), np.array(labels, np.int64)
 
     def content(self, index: int) -> bytes:
-        # opened anew for each: microseconds beside a decode, and no place in the file for processes to quarrel over
+        # opened for every read: that costs microseconds, and worker processes must not share a file position
         try:
             with self.path.open("rb", buffering=0) as file:
                 file.seek(self.offsets[index])
                 return file.read(int(self.sizes[index]))
         except OSError as error:
-            raise self.fault(index, f"cannot be read: {error.strerror or error}") from None
+            raise self.error(index, f"cannot be read: {error.strerror or error}") from None
 
-    def fault(self, index: int, problem: str) -> DataError:
+    def error(self, index: int, problem: str) -> DataError:
         member = f"{self.class_names[int(self.labels[index])]}.tar, {self.names[index].decode()}"
         return DataError.at(self.path, f"{member}: {problem}", offset=int(self.offsets[index]))
 
 
 def _class_archives(path: Path) -> dict[str, Member]:
-    """The archives inside the archive, by the class they are named after."""
+    """The archives inside the archive, by class name."""
     found: dict[str, Member] = {}
     try:
         with path.open("rb", buffering=0) as file:
@@ -245,17 +247,17 @@ def _class_archives(path: Path) -> dict[str, Member]:
                 if name.suffix != ".tar":
                     continue
                 if name.stem in found:
-                    raise DataError.at(path, f"a second {name}", offset=member.offset)
+                    raise DataError.at(path, f"{name} appears twice", offset=member.offset)
                 found[name.stem] = member
     except OSError as error:
         raise DataError.at(path, f"cannot be read: {error.strerror or error}") from None
     if not found:
-        raise DataError.at(path, "a tar archive of CLASS.tar archives was expected; there is none in it")
+        raise DataError.at(path, "a tar archive of CLASS.tar archives was expected; it contains none")
     return found
 
 
 def _class_folders(root: Path) -> list[str]:
-    """The folders in a folder, by name; none where there is no folder."""
+    """The names of the subfolders, sorted; empty if the folder does not exist."""
     try:
         with os.scandir(root) as entries:
             return sorted(entry.name for entry in entries if entry.is_dir() and not entry.name.startswith("."))
@@ -265,13 +267,13 @@ def _class_folders(root: Path) -> list[str]:
         raise DataError.at(root, f"cannot be read: {error.strerror or error}") from None
 
 
-def _pictures(folder: Path) -> list[bytes]:
-    """The names of the pictures in a folder, in order."""
+def _image_names(folder: Path) -> list[bytes]:
+    """The names of the JPEG files in a folder, sorted."""
     try:
         with os.scandir(folder) as entries:
             names = [entry.name for entry in entries if entry.name.lower().endswith(_SUFFIXES) and entry.is_file()]
     except OSError as error:
         raise DataError.at(folder, f"cannot be read: {error.strerror or error}") from None
     if not names:
-        raise DataError.at(folder, "no JPEG picture (*.JPEG, *.jpg) in this class folder")
+        raise DataError.at(folder, "no JPEG image (*.JPEG, *.jpg) in this class folder")
     return [os.fsencode(name) for name in sorted(names)]

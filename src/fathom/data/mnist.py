@@ -1,4 +1,4 @@
-"""MNIST handwritten digits: the four idx files, gzipped or not, and synthetic strokes in their place."""
+"""MNIST handwritten digits: a reader of the four idx files (gzipped or not) and a synthetic replacement."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _PREFIX = {"train": "train", "test": "t10k"}
 
 
 class Digits(InMemory):
-    """Images as bytes (row of 784) and their digit."""
+    """Images as rows of 784 bytes, and their labels 0 to 9."""
 
 
 def read(folder: Path, split: str = "train") -> Digits:
@@ -41,7 +41,7 @@ def read(folder: Path, split: str = "train") -> Digits:
 
 
 def synthetic(seed: int, items: int = 4096) -> Digits:
-    """Ten smooth shapes, one a class, the same for every seed, shifted and dimmed: as compressible as handwriting."""
+    """Ten smooth shapes, one per class and equal for every seed, shifted and dimmed: as compressible as handwriting."""
     rng = np.random.default_rng(seed)
     grid = np.mgrid[0:SIDE, 0:SIDE].astype(np.float32)
     centres = np.random.default_rng(0).uniform(7, 21, (10, 6, 2, 1, 1)).astype(np.float32)
@@ -55,7 +55,7 @@ def synthetic(seed: int, items: int = 4096) -> Digits:
 
 
 def read_idx(path: Path, dimensions: int) -> NDArray[np.uint8]:
-    """One idx file of unsigned bytes, checked against its own header to the last byte."""
+    """An idx file of unsigned bytes; its length must match its header exactly."""
     content = _content(path)
     header = 4 + 4 * dimensions
     if len(content) < header:
@@ -66,7 +66,7 @@ def read_idx(path: Path, dimensions: int) -> NDArray[np.uint8]:
     shape = struct.unpack(f">{dimensions}I", content[4:header])
     size = int(np.prod(shape, dtype=object))
     if len(content) - header != size:
-        problem = f"the header promises {size} bytes of data, the file has {len(content) - header}"
+        problem = f"the header declares {size} bytes of data, the file has {len(content) - header}"
         raise DataError.at(path, problem, offset=min(len(content), header + size))
     return np.frombuffer(content, np.uint8, offset=header).reshape(shape).copy()
 
@@ -85,11 +85,11 @@ def _find(folder: Path, name: str) -> Path:
     for candidate in (folder / name, folder / f"{name}.gz"):
         if candidate.exists():
             return candidate
-    raise DataError.at(folder, f"{name} or {name}.gz is missing; put there {EXPECTS}")
+    raise DataError.at(folder, f"{name} or {name}.gz is missing; the folder must contain {EXPECTS}")
 
 
-def drawn(digits: Tensor, across: int) -> str:
-    """Digits (rows of 784 values from 0 to 1) as one picture, dark on light: a PNG in base 64."""
+def tiled_png(digits: Tensor, across: int) -> str:
+    """Digits (rows of 784 values, 0 to 1) tiled into one image, `across` per line, dark on light: a PNG in base64."""
     rows = digits.float().cpu().view(-1, across, SIDE, SIDE).transpose(1, 2).reshape(-1, across * SIDE)
     file = io.BytesIO()
     Image.fromarray((255 - 255 * rows.clamp(0, 1)).byte().numpy()).save(file, "PNG", optimize=True)

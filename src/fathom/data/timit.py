@@ -1,9 +1,9 @@
-"""TIMIT: recordings of read speech with their phones, the 61 phones and their foldings, and a synthetic stand-in.
+"""TIMIT: recordings of read speech with their phones, the 61 phones and their folding, and a synthetic replacement.
 
-The corpus as the LDC ships it: TRAIN/DR1/FCJF0/SX37.WAV (SPHERE inside) with SX37.PHN, .WRD and .TXT beside it.
-The two SA sentences, which every speaker reads, are left out as is usual. The split "core" is the part of TEST by
-which results are compared. A folder without TRAIN and TEST is read too: every fourth utterance, by name, is then its
-test split.
+The layout is that of the LDC: TRAIN/DR1/FCJF0/SX37.WAV (in SPHERE format) beside SX37.PHN, .WRD and .TXT.
+The two SA sentences, which every speaker reads, are left out, as is usual. The split "core" is the core test set, on
+which results are usually compared. In a folder without TRAIN and TEST every fourth utterance, by name, is the test
+split.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ m n ng nx ow oy p pau pcl q r s sh t tcl th uh uw ux v w y z zh
 """.split()  # noqa: SIM905 - as the corpus's own documentation lists them
 
 # Lee and Hon, Speaker-independent phone recognition using hidden Markov models, 1989: 48 classes are trained,
-# 39 are told apart in scoring, and the glottal stop q is taken out. Phones not named here stand for themselves.
+# 39 are distinguished in scoring, and the glottal stop q is removed. Phones not listed here are their own class.
 TO_48 = {
     "ux": "uw",
     "axr": "er",
@@ -54,26 +54,26 @@ mbpm0 mklt0 fnlp0 mcmj0 mjdh0 fmgd0 mgrt0 mnjm0 fdhc0 mjln0 mpam0 fmld0
 
 SA, UNLABELLED = LEFT_OUT = ("SA sentence", "without .PHN")  # recordings that are never read
 
-# Some corpora ship phones already folded to the 48. Their three classes outside the 61 are read as a frequent member,
-# which folds to the same class again.
+# Some corpora come with phones already folded to 48 classes. The three classes that are not among the 61 phones are
+# read as a frequent member, which folds to the same class again.
 UNFOLDED = {"cl": "tcl", "vcl": "dcl", "sil": "h#"}
 _NUMBERS = {phone: number for number, phone in enumerate(PHONES, start=1)}
 _NUMBERS |= {folded: _NUMBERS[phone] for folded, phone in UNFOLDED.items()}
 
 
 def folded(phones: Iterable[str], classes: int) -> list[str]:
-    """The same phones told apart in 48 or 39 classes only, as a phone error rate is counted."""
+    """Phones mapped to Lee and Hon's 48 or 39 classes, as used for the phone error rate."""
     assert classes in (48, 39), "Lee and Hon define 48 and 39 classes"
     in_48 = [TO_48.get(phone, phone) for phone in phones if phone != DELETED]
     return in_48 if classes == 48 else [TO_39.get(phone, phone) for phone in in_48]
 
 
-FOLDING = {phone: "".join(folded([phone], 39)) for phone in PHONES}  # how each phone is scored
+FOLDING = {phone: "".join(folded([phone], 39)) for phone in PHONES}  # phone -> scoring class
 
 
 @dataclass(frozen=True)
 class _Recording:
-    """The files of one utterance, and the split its folder puts it in, where there is one."""
+    """The files of one utterance, and the split of its folder, if any."""
 
     audio: Path
     phones: Path
@@ -85,38 +85,38 @@ class _Recording:
         return self.audio.parent.name.lower()
 
 
-def is_here(folder: Path) -> bool:
+def is_present(folder: Path) -> bool:
     return any(name.lower().endswith(".phn") for _, _, names in os.walk(folder) for name in names)
 
 
 def read(folder: Path, split: str, sizes: Sizes, by_speaker: bool = False) -> Utterances:
-    """One split (train, test or core), scaled by the training split's statistics or by each speaker's own."""
+    """One split (train, test or core), normalised by the training split's statistics or by each speaker's own."""
     skipped: Counter[str] = Counter()
     recordings = list(_recordings(folder, skipped))
-    chosen = _chosen(recordings, split)
+    chosen = _in_split(recordings, split)
     if not chosen:
-        raise DataError.at(folder, f"no utterance of the {split} split; put there {EXPECTS}")
+        raise DataError.at(folder, f"no utterance of the {split} split; the folder must contain {EXPECTS}")
     utterances = [_utterance(recording) for recording in chosen]
     scale = None
     if not by_speaker:
-        other = () if split == "train" else _chosen(recordings, "train")
+        other = () if split == "train" else _in_split(recordings, "train")
         scale = Scale.of((_utterance(one) for one in other) if other else utterances)
     return _audio.padded(folder, utterances, scale, PHONES, sizes, skipped, FOLDING)
 
 
 def synthetic(seed: int, sizes: Sizes, items: int = 512) -> Utterances:
-    """Random phones, each held for 4 to 12 frames, in noise; a phone has a spectrum of its own, whatever the seed."""
+    """Random phones of 4 to 12 frames each, with noise; the spectrum of a phone is the same for every seed."""
     rng = np.random.default_rng(seed)
     spectra = np.random.default_rng(0).standard_normal((len(PHONES), FEATURES), np.float32)
-    steps = rng.integers(1, len(PHONES), (items, sizes.phones))  # never 0, so no phone follows itself
+    steps = rng.integers(1, len(PHONES), (items, sizes.phones))  # never 0: no phone is repeated
     phones = steps.cumsum(1) % len(PHONES)
     ends = rng.integers(4, 13, (items, sizes.phones)).clip(max=sizes.frames).cumsum(1)
     most = (ends <= sizes.frames).sum(1)
     count = rng.integers((most + 1) // 2, most + 1)
     frames = ends[np.arange(items), count - 1]
     time = np.arange(sizes.frames)
-    spoken = np.stack([row.searchsorted(time, "right") for row in ends]).clip(max=sizes.phones - 1)
-    features = spectra[np.take_along_axis(phones, spoken, 1)]
+    position = np.stack([row.searchsorted(time, "right") for row in ends]).clip(max=sizes.phones - 1)
+    features = spectra[np.take_along_axis(phones, position, 1)]
     features += 0.5 * rng.standard_normal(features.shape, np.float32)
     features[time >= frames[:, None]] = 0
     numbers = np.where(np.arange(sizes.phones) < count[:, None], phones + 1, 0)
@@ -125,7 +125,7 @@ def synthetic(seed: int, sizes: Sizes, items: int = 512) -> Utterances:
 
 
 def _recordings(folder: Path, skipped: Counter[str]) -> Iterator[_Recording]:
-    """Every .WAV with a .PHN beside it, in order of their paths; suffixes in any case."""
+    """Every .WAV with a .PHN beside it, sorted by path; suffixes in upper or lower case."""
     for parent, below, names in os.walk(folder):
         below.sort()
         here = {name.lower(): Path(parent, name) for name in names}
@@ -144,7 +144,7 @@ def _recordings(folder: Path, skipped: Counter[str]) -> Iterator[_Recording]:
                 yield _Recording(here[name], here[f"{stem}.phn"], words, split)
 
 
-def _chosen(recordings: list[_Recording], split: str) -> list[_Recording]:
+def _in_split(recordings: list[_Recording], split: str) -> list[_Recording]:
     if not any(recording.split for recording in recordings):
         return [one for index, one in enumerate(recordings) if (index % 4 == 3) == (split != "train")]
     if split == "core":
@@ -153,32 +153,33 @@ def _chosen(recordings: list[_Recording], split: str) -> list[_Recording]:
 
 
 def _utterance(recording: _Recording) -> Utterance:
-    samples = _audio.samples(recording.audio)
+    samples = _audio.read_samples(recording.audio)
     phones = _phones(recording.phones, len(samples))
     sentence = " ".join(label for _, label in _segments(recording.words)) if recording.words else ""
-    return Utterance(_audio.with_slopes(_audio.cepstra(samples)), phones, sentence, recording.speaker)
+    return Utterance(_audio.with_deltas(_audio.mfcc(samples)), phones, sentence, recording.speaker)
 
 
 def _phones(path: Path, samples: int) -> list[int]:
     segments = _segments(path)
     for line, (start, phone) in enumerate(segments, start=1):
         if phone not in _NUMBERS:
-            raise DataError.at(path, f"{phone[:20]!r} is none of TIMIT's 61 phones", line=line)
+            raise DataError.at(path, f"{phone[:20]!r} is not one of TIMIT's 61 phones", line=line)
         if start >= samples:
             raise DataError.at(path, f"a phone starts at sample {start}, the recording has {samples}", line=line)
     return [_NUMBERS[phone] for _, phone in segments]
 
 
 def _segments(path: Path) -> list[tuple[int, str]]:
-    """Where each phone, word or sentence starts, and what it is: lines of 'start end label', in samples."""
+    """The start and the label of each phone, word or sentence: lines of 'start end label', in samples."""
     segments: list[tuple[int, str]] = []
-    for number, line in enumerate(_audio.lines(path), start=1):
+    for number, line in enumerate(_audio.read_lines(path), start=1):
         found = re.fullmatch(r"\s*(\d{1,9})\s+(\d{1,9})\s+(\S.*?)\s*", line)
         if found is None:
             raise DataError.at(path, f"'start end label' was expected, not {line[:60]!r}", line=number)
         start, end = int(found[1]), int(found[2])
         if start >= end or (segments and start < segments[-1][0]):
-            raise DataError.at(path, f"from {start} to {end} does not lie ahead", line=number)
+            problem = f"{start} to {end}: the end must be after the start, and starts must not decrease"
+            raise DataError.at(path, problem, line=number)
         segments.append((start, found[3]))
     if not segments:
         raise DataError.at(path, "empty: lines of 'start end label' were expected")

@@ -1,8 +1,8 @@
-"""Parallel text, one sentence a line: WMT and Multi30k files as they are shipped, and an invented language pair.
+"""Parallel text, one sentence per line: a reader of WMT and Multi30k files, and a synthetic language pair.
 
-Which files are which split, by the name before the language (NAME.en and NAME.fr, or NAME.en.gz and NAME.fr.gz):
-  train  train; else every corpus that is not held out (europarl-v7.fr-en, giga-fren.release2.fixed, ...), together
-  valid  val, valid or dev; else the newstest before the last, or the only one
+The split of a file follows from its name without the language (NAME.en and NAME.fr, or NAME.en.gz and NAME.fr.gz):
+  train  train; else all corpora that are not held out (europarl-v7.fr-en, giga-fren.release2.fixed, ...)
+  valid  val, valid or dev; else the last newstest but one, or the only one
   test   test; else the first test_* by name (Multi30k's test_2016_flickr); else the last newstest
 """
 
@@ -29,80 +29,80 @@ from fathom.data._vocabulary import EOS, SPECIALS, Vocabulary, cached, tokenise
 from fathom.data.base import InMemory
 
 EXPECTS = (
-    "one sentence a line in files named by language: europarl-v7.fr-en.en and .fr with newstest2013.en and .fr, "
+    "one sentence per line in files named by language: europarl-v7.fr-en.en and .fr with newstest2013.en and .fr, "
     "or train.en and .de with val and test (the options source_language and target_language choose the pair)"
 )
 SPLITS = ("train", "valid", "test")
-_LONGEST_LINE = 1 << 20  # bytes; a longer one is no sentence but a file of another kind
-_IN_USE = 60  # words of the invented languages
-_LANGUAGE = 2014  # the seed they are made from
+_MAX_LINE_BYTES = 1 << 20  # a longer line means that the file is not text
+_USED_WORDS = 60  # words in use in the synthetic languages
+_LANGUAGE_SEED = 2014  # of the synthetic dictionary
 _HELD_OUT = re.compile(r"val|dev|test|news-?(test|dev|discuss|syscomb)")
 
 
 @dataclass(frozen=True)
 class Side:
-    """One language of the pair: how many words are known, special ones included, and how many tokens a row holds."""
+    """One language of the pair: its code, vocabulary size with special tokens, and tokens per row."""
 
     language: str
     words: int
     length: int
 
 
-class Numbering(Protocol):
-    """What a vocabulary of words and one of subwords have in common: a size, and the way from numbers to text."""
+class TokenVocabulary(Protocol):
+    """The common interface of word and subword vocabularies."""
 
     def __len__(self) -> int: ...
 
-    def sentence(self, numbers: Iterable[int]) -> str: ...
+    def decode(self, ids: Iterable[int]) -> str: ...
 
 
 class ParallelText(InMemory):
-    """Sentence pairs as rows of word numbers, padded on the right; each target ends with EOS."""
+    """Sentence pairs as rows of token ids, padded on the right; each target ends with EOS."""
 
-    def __init__(self, source: Tensor, target: Tensor, vocabularies: Sequence[Numbering]) -> None:
+    def __init__(self, source: Tensor, target: Tensor, vocabularies: Sequence[TokenVocabulary]) -> None:
         super().__init__(source=source, target=target)
         self.source_vocabulary, self.target_vocabulary = vocabularies
         self.dropped = 0  # pairs left out because one side is empty
-        self.too_long = 0  # pairs left out of training because one side does not fit
-        self.truncated = 0  # pairs of a held-out split that were cut to fit
-        self.lines: list[tuple[str, str]] = []  # of a held-out split, the text itself
+        self.too_long = 0  # training pairs left out because one side is too long
+        self.truncated = 0  # pairs of a held-out split that were truncated
+        self.lines: list[tuple[str, str]] = []  # the original text of a held-out split
 
     def texts(self) -> list[tuple[str, str]]:
-        """Each pair in words: as it was written where that is known, else as the numbers spell it."""
+        """Each pair as text: the original where it was kept, else decoded from the ids."""
         vocabularies = self.source_vocabulary, self.target_vocabulary
         columns = self.columns["source"].tolist(), self.columns["target"].tolist()
         return self.lines or [
-            (_spelt(vocabularies[0], source), _spelt(vocabularies[1], target))
+            (_decoded(vocabularies[0], source), _decoded(vocabularies[1], target))
             for source, target in zip(*columns, strict=True)
         ]
 
 
-def _spelt(vocabulary: Numbering, row: list[int]) -> str:
-    return vocabulary.sentence(number for number in row if number > EOS)
+def _decoded(vocabulary: TokenVocabulary, row: list[int]) -> str:
+    return vocabulary.decode(id_ for id_ in row if id_ > EOS)
 
 
 def read(folder: Path, split: str, source: Side, target: Side, lowercase: bool = False) -> ParallelText:
-    """A split, in the words of the training text."""
+    """A split, encoded with the word vocabulary of the training text."""
     vocabularies = _vocabularies(folder, source, target, lowercase)
-    encoders = [partial(_numbers_of_words, vocabulary, lowercase) for vocabulary in vocabularies]
+    encoders = [partial(_word_ids, vocabulary, lowercase) for vocabulary in vocabularies]
     return _encoded(folder, split, (source, target), vocabularies, encoders)
 
 
 def read_subwords(folder: Path, split: str, source: Side, target: Side) -> ParallelText:
-    """A split, in subwords of the training text; letters keep their case, and text comes back as it was."""
-    from fathom.data._subwords import Subwords  # here, as few runs need the library
+    """A split, encoded with subwords learnt from the training text; case is kept and decoding is lossless."""
+    from fathom.data._subwords import Subwords  # imported here because few runs need it
 
     sides = source, target
     text = list(pairs(folder, "train", source.language, target.language))
     vocabularies: list[Subwords] = []
-    for side, lines in zip(sides, ([line[at] for line in text] for at in range(2)), strict=True):
+    for side, lines in zip(sides, ([line[index] for line in text] for index in range(2)), strict=True):
         if not any(lines):
-            raise DataError.at(folder, f"no words in the {side.language} text; put there {EXPECTS}")
-        vocabularies.append(Subwords.learnt(lines, side.words))
+            raise DataError.at(folder, f"no words in the {side.language} text; the folder must contain {EXPECTS}")
+        vocabularies.append(Subwords.train(lines, side.words))
     return _encoded(folder, split, sides, vocabularies, [vocabulary.encode for vocabulary in vocabularies])
 
 
-def _numbers_of_words(vocabulary: Vocabulary, lowercase: bool, text: str) -> list[int]:
+def _word_ids(vocabulary: Vocabulary, lowercase: bool, text: str) -> list[int]:
     return vocabulary.encode(tokenise(text, lowercase))
 
 
@@ -110,21 +110,21 @@ def _encoded(
     folder: Path,
     split: str,
     sides: tuple[Side, Side],
-    vocabularies: Sequence[Numbering],
+    vocabularies: Sequence[TokenVocabulary],
     encoders: Sequence[Callable[[str], list[int]]],
 ) -> ParallelText:
     source, target = sides
     rows = _Rows(source.length), _Rows(target.length)
     lines: list[tuple[str, str]] = []
-    dropped = misfits = 0
+    dropped = too_long_count = 0
     for line in pairs(folder, split, source.language, target.language):
         words, translation = (encode(text) for encode, text in zip(encoders, line, strict=True))
         if not words or not translation:
             dropped += 1
             continue
-        misfit = len(words) > source.length or len(translation) >= target.length  # the target needs room for EOS
-        misfits += misfit
-        if misfit and split == "train":
+        too_long = len(words) > source.length or len(translation) >= target.length  # the target needs room for EOS
+        too_long_count += too_long
+        if too_long and split == "train":
             continue
         rows[0].append(words[: source.length])
         rows[1].append([*translation[: target.length - 1], EOS])
@@ -132,15 +132,16 @@ def _encoded(
             lines.append(line)
     if not rows[0].lengths:
         limit = f"at most {source.length} and {target.length - 1} words and punctuation marks"
-        raise DataError.at(folder, f"no {split} pair of {limit} among {dropped + misfits}; put there {EXPECTS}")
+        problem = f"no {split} pair of {limit} among {dropped + too_long_count}"
+        raise DataError.at(folder, f"{problem}; the folder must contain {EXPECTS}")
     text = ParallelText(rows[0].padded(), rows[1].padded(), vocabularies)
     text.dropped, text.lines = dropped, lines
-    text.too_long, text.truncated = (misfits, 0) if split == "train" else (0, misfits)
+    text.too_long, text.truncated = (too_long_count, 0) if split == "train" else (0, too_long_count)
     return text
 
 
 def pairs(folder: Path, split: str, source_language: str, target_language: str) -> Iterator[tuple[str, str]]:
-    """The text itself, line beside line; a side may be empty."""
+    """The sentence pairs of a split as text; either side may be empty."""
     for source, target in _files(folder, split, source_language, target_language):
         counts = [0, 0]
         for left, right in zip_longest(_lines(source), _lines(target)):
@@ -149,35 +150,35 @@ def pairs(folder: Path, split: str, source_language: str, target_language: str) 
             if left is not None and right is not None:
                 yield left, right
         if counts[0] != counts[1]:
-            raise DataError.at(source, f"{counts[0]} lines, but {target.name} beside it has {counts[1]}")
+            raise DataError.at(source, f"{counts[0]} lines, but {target.name} has {counts[1]}")
 
 
 def synthetic(seed: int, source: Side, target: Side, items: int = 2048) -> ParallelText:
-    """An invented language pair: each word has one translation, and an adjective goes behind the word it precedes.
+    """A synthetic language pair: each word has one translation, and adjectives move behind the following word.
 
-    Few words of the vocabulary are in use, some often and most rarely, as in a real language. The seed chooses what is
-    said; the languages stay the same, so that what was learnt from one seed can be tried on another.
+    Few words of the vocabulary are in use, with frequencies that follow Zipf's law. The seed selects the sentences; the
+    dictionary is the same for every seed, so that a model trained on one seed can be tested on another.
     """
-    rng, language = np.random.default_rng(seed), np.random.default_rng(_LANGUAGE)
-    in_use = min(_IN_USE, source.words - len(SPECIALS), target.words - len(SPECIALS))
-    translation = language.permutation(in_use) + len(SPECIALS)
-    adjective = language.random(in_use) < 0.3
-    often = 1 / np.arange(1, in_use + 1)
-    often /= often.sum()
+    rng, language = np.random.default_rng(seed), np.random.default_rng(_LANGUAGE_SEED)
+    used = min(_USED_WORDS, source.words - len(SPECIALS), target.words - len(SPECIALS))
+    translation = language.permutation(used) + len(SPECIALS)
+    adjective = language.random(used) < 0.3
+    frequency = 1 / np.arange(1, used + 1)
+    frequency /= frequency.sum()
     longest = min(source.length, target.length - 1)
     rows = _Rows(source.length), _Rows(target.length)
     for length in rng.integers(min(4, longest), longest + 1, items):
-        words = rng.choice(in_use, length, p=often)
+        words = rng.choice(used, length, p=frequency)
         rows[0].append((words + len(SPECIALS)).tolist())
         moved = np.flatnonzero(adjective[words[:-1]] & ~adjective[words[1:]])
         words[moved], words[moved + 1] = words[moved + 1], words[moved]
         rows[1].append([*translation[words].tolist(), EOS])
-    vocabularies = [_invented(source.words, "bdglmnr"), _invented(target.words, "fkpstvz")]
+    vocabularies = [_synthetic_vocabulary(source.words, "bdglmnr"), _synthetic_vocabulary(target.words, "fkpstvz")]
     return ParallelText(rows[0].padded(), rows[1].padded(), vocabularies)
 
 
-def _invented(size: int, consonants: str) -> Vocabulary:
-    """Every word of two syllables, then of three, until there are enough."""
+def _synthetic_vocabulary(size: int, consonants: str) -> Vocabulary:
+    """All words of two syllables, then of three, until there are `size`."""
     syllables = [consonant + vowel for consonant in consonants for vowel in "aeiou"]
     words: list[str] = []
     longest = syllables
@@ -188,7 +189,7 @@ def _invented(size: int, consonants: str) -> Vocabulary:
 
 
 class _Rows:
-    """Rows of different lengths, kept end to end until all are known."""
+    """Rows of different lengths, concatenated until all are known."""
 
     def __init__(self, width: int) -> None:
         self.width = width
@@ -199,7 +200,7 @@ class _Rows:
         self.lengths.append(len(row))
 
     def padded(self) -> Tensor:
-        """One row an item, PAD (0) on the right."""
+        """A matrix with one row per item, padded with PAD (0) on the right."""
         filled = np.arange(self.width) < np.asarray(self.lengths)[:, None]
         table = np.zeros(filled.shape, np.int64)
         table[filled] = np.asarray(self.numbers)
@@ -207,7 +208,7 @@ class _Rows:
 
 
 def _vocabularies(folder: Path, source: Side, target: Side, lowercase: bool) -> list[Vocabulary]:
-    """The most frequent words of the training text on either side."""
+    """Vocabularies of the most frequent words of the training text, one per language."""
     files = [path for pair in _files(folder, "train", source.language, target.language) for path in pair]
     stats = [(path.resolve(), path.stat()) for path in files]
     identity = {
@@ -226,34 +227,35 @@ def _vocabularies(folder: Path, source: Side, target: Side, lowercase: bool) -> 
 
     vocabularies = cached(identity, build)
     if any(len(vocabulary) == len(SPECIALS) for vocabulary in vocabularies):
-        raise DataError.at(files[0], f"no words in it or in {files[1].name}; put there {EXPECTS}")
+        raise DataError.at(files[0], f"no words in this file or in {files[1].name}; the folder must contain {EXPECTS}")
     return vocabularies
 
 
 def _files(folder: Path, split: str, *languages: str) -> list[tuple[Path, Path]]:
-    """The corpora of a split, each as its two files."""
-    # in falling order, so that of a file and its .gz the plain one stays
+    """The corpora of a split, each as a pair of files."""
+    # in descending order, so that a plain file replaces its .gz in the dict
     listing = sorted(folder.iterdir(), reverse=True) if folder.is_dir() else []
     found = [{_corpus(path, language): path for path in listing} for language in languages]
     names = sorted({name for paths in found for name in paths if name})
-    chosen = _chosen(names, split)
+    chosen = _corpora_of(names, split)
     if not chosen:
-        problem = f"no {split} text in {languages[0]} and {languages[1]}; put there {EXPECTS}"
+        problem = f"no {split} text in {languages[0]} and {languages[1]}; the folder must contain {EXPECTS}"
         raise DataError.at(folder, problem)
     for name in chosen:
         for paths, language in zip(found, languages, strict=True):
             if name not in paths:
-                raise DataError.at(folder, f"{name}.{language} or {name}.{language}.gz is missing; put there {EXPECTS}")
+                problem = f"{name}.{language} or {name}.{language}.gz is missing"
+                raise DataError.at(folder, f"{problem}; the folder must contain {EXPECTS}")
     return [(found[0][name], found[1][name]) for name in chosen]
 
 
 def _corpus(path: Path, language: str) -> str:
-    """The name before the language, or nothing for a file of another kind."""
+    """The name without the language; "" for a file in no or another language."""
     name = path.name.removesuffix(".gz")
     return name.removesuffix(f".{language}") if name.endswith(f".{language}") else ""
 
 
-def _chosen(names: list[str], split: str) -> list[str]:
+def _corpora_of(names: list[str], split: str) -> list[str]:
     if split not in SPLITS:
         raise UnknownName.among("split", split, SPLITS)
     if split == "train":
@@ -265,14 +267,14 @@ def _chosen(names: list[str], split: str) -> list[str]:
 
 
 def _lines(path: Path) -> Iterator[str]:
-    """The lines of a text file, told apart by line feeds alone: Europarl has other separators within sentences."""
+    """The lines of a text file, separated by line feeds only: Europarl has other separators within sentences."""
     number = 0
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-            for number, line in enumerate(iter(partial(file.readline, _LONGEST_LINE), b""), 1):
-                if b"\0" in line or len(line) == _LONGEST_LINE:
-                    what = "a zero byte" if b"\0" in line else f"longer than {_LONGEST_LINE} bytes"
-                    raise DataError.at(path, f"{what}, expected one sentence a line", line=number)
+            for number, line in enumerate(iter(partial(file.readline, _MAX_LINE_BYTES), b""), 1):
+                if b"\0" in line or len(line) == _MAX_LINE_BYTES:
+                    what = "a zero byte" if b"\0" in line else f"longer than {_MAX_LINE_BYTES} bytes"
+                    raise DataError.at(path, f"{what}, expected one sentence per line", line=number)
                 yield line.decode("utf-8").strip()
     except UnicodeDecodeError as error:
         raise DataError.at(path, f"not UTF-8: {error.reason} at byte {error.start} of the line", line=number) from None

@@ -1,4 +1,4 @@
-"""What this device can do at best, measured: a large matrix product and a large copy, not a datasheet."""
+"""Measured peaks of a device: FLOP/s of a large matrix product and bytes/s of a large copy."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ import torch
 from fathom.machine.clock import fastest
 from fathom.machine.host import affinity
 
-REPEATS, BUDGET_S = 2, 0.2  # for each of the two: a ceiling is what the machine can do undisturbed
-LONG_ENOUGH_S = 0.01  # for a product: a shorter one is in good part the start of its threads
-TRIAL_S = 0.03  # of a size, so that one disturbed product does not pass for a long one
-SMALLEST, LARGEST = 128, 8192  # rows of it; a CPU without bf16 instructions is busy with 128 for long enough
-UNKNOWN_CACHE = 64 << 20  # bytes, where the system does not tell
-LEAST_COPIED, MOST_COPIED = 64 << 20, 1 << 30  # bytes: fetching more memory would take longer than all the copying
+REPEATS, BUDGET_S = 2, 0.2  # of each measurement; the fastest repeat counts, as a peak is undisturbed
+MIN_PRODUCT_S = 0.01  # a shorter product is dominated by starting its threads
+TRIAL_S = 0.03  # time to try a size: one disturbed product must not look long enough
+MIN_ROWS, MAX_ROWS = 128, 8192  # of the square matrices; a CPU without bf16 instructions is slow even with 128
+DEFAULT_CACHE_BYTES = 64 << 20  # assumed where the system reports none
+MIN_COPY_BYTES, MAX_COPY_BYTES = 64 << 20, 1 << 30  # allocating more would take longer than copying
 CPUS = Path("/sys/devices/system/cpu")
 
 
@@ -28,20 +28,20 @@ def ceilings(device: torch.device, precision: str) -> tuple[float, float]:
     return _product(device, torch.bfloat16 if precision == "bf16" else torch.float32), _copy(device)
 
 
-def _product(device: torch.device, kind: torch.dtype) -> float:
-    """Many cores are through with a small product before they have all begun: larger until it takes a while."""
-    size = SMALLEST if device.type == "cpu" else LARGEST
-    work = _multiplication(size, device, kind)
-    while size < LARGEST and fastest(work, device, REPEATS, TRIAL_S) < LONG_ENOUGH_S:
+def _product(device: torch.device, dtype: torch.dtype) -> float:
+    """FLOP/s of a square product; on a CPU it grows until it takes MIN_PRODUCT_S."""
+    size = MIN_ROWS if device.type == "cpu" else MAX_ROWS
+    work = _multiplication(size, device, dtype)
+    while size < MAX_ROWS and fastest(work, device, REPEATS, TRIAL_S) < MIN_PRODUCT_S:
         size *= 2
-        work = _multiplication(size, device, kind)
+        work = _multiplication(size, device, dtype)
     return 2 * size**3 / fastest(work, device, REPEATS, BUDGET_S)
 
 
-def _multiplication(size: int, device: torch.device, kind: torch.dtype) -> Callable[[], object]:
-    tile = torch.randn(SMALLEST, SMALLEST, device=device, dtype=kind)
-    # a CPU draws random numbers on one core only, which takes longer than the product
-    a, b = (tile.repeat(size // SMALLEST, size // SMALLEST) for _ in range(2))
+def _multiplication(size: int, device: torch.device, dtype: torch.dtype) -> Callable[[], object]:
+    tile = torch.randn(MIN_ROWS, MIN_ROWS, device=device, dtype=dtype)
+    # a CPU draws random numbers on one core, which would take longer than the product
+    a, b = (tile.repeat(size // MIN_ROWS, size // MIN_ROWS) for _ in range(2))
     out = torch.empty_like(a)
     return lambda: torch.mm(a, b, out=out)
 
@@ -53,13 +53,13 @@ def _copy(device: torch.device) -> float:
 
 
 def _bytes_past_cache() -> int:
-    """Twice the last-level cache, so that source and target are four times as large; within what memory there is."""
-    wanted = max(2 * (last_level_cache_bytes() or UNKNOWN_CACHE), LEAST_COPIED)
-    return min(wanted, MOST_COPIED, psutil.virtual_memory().available // 8)
+    """Twice the last-level cache, so that source and target together are four times its size; within free memory."""
+    wanted = max(2 * (last_level_cache_bytes() or DEFAULT_CACHE_BYTES), MIN_COPY_BYTES)
+    return min(wanted, MAX_COPY_BYTES, psutil.virtual_memory().available // 8)
 
 
 def last_level_cache_bytes(cpus: Path = CPUS) -> int | None:
-    """All last-level caches of the cores this process may use, together; None where the system does not tell."""
+    """Total size of the last-level caches of the usable cores; None if the system does not report it."""
     sizes: dict[tuple[int, str], int] = {}
     for number in affinity() or range(os.cpu_count() or 1):
         for folder in (cpus / f"cpu{number}" / "cache").glob("index*"):

@@ -1,7 +1,7 @@
-"""Convolution's backward split into filter gradient and input gradient, as in Fig. 3 of the paper.
+"""Splits convolution backward into filter gradient and input gradient, as in Fig. 3 of the paper.
 
-Torch computes both in one op. On a GPU the kernels' names mostly tell which gradient they are for. Else the split is
-measured: each distinct call is run again on random data, once for either gradient alone, and the op's time is shared in
+Torch computes both in one op. On a GPU most kernel names say which gradient they compute. Otherwise the split is
+measured: each distinct call is run again on random data, once for each gradient alone, and the op's time is divided in
 the ratio of the two.
 """
 
@@ -14,56 +14,56 @@ from typing import Any
 import torch
 
 from fathom.machine.clock import fastest
-from fathom.trace.flops import Call
-from fathom.trace.reader import collector_off
-from fathom.trace.rows import Breakdown, Occurrence
+from fathom.trace.flops import TracedCall
+from fathom.trace.reader import gc_disabled
+from fathom.trace.rows import Breakdown, OpCall
 
 BACKWARD = "Conv2DBackward"
-FILTER, INPUT = "wgrad", "dgrad"  # as cuDNN's kernels say
+FILTER, INPUT = "wgrad", "dgrad"  # as in the names of cuDNN's kernels
 REPEATS = 3
-NAMED = 0.8  # of an op's time in kernels that say which gradient they compute, to go by their names
+MIN_NAMED_SHARE = 0.8  # of an op's time in kernels named after a gradient, for the names to decide
 
 
-@collector_off()
+@gc_disabled()
 def split_convolution_backward(found: Breakdown, device: torch.device | None) -> list[str]:
-    """Replaces every convolution backward by its two halves, in place; gives notes on how it was done."""
-    alike: dict[str, list[Occurrence]] = defaultdict(list)
-    for call in found.occurrences:
+    """Replaces every convolution backward by its two halves, in place; returns notes on how they were split."""
+    distinct: dict[str, list[OpCall]] = defaultdict(list)
+    for call in found.op_calls:
         if call.type == BACKWARD:
-            alike[_key(call)].append(call)
-    parts: dict[int, list[Occurrence]] = {}
-    guessed = 0
-    for calls in alike.values():
-        share = _share_of_filter(calls, device)
-        guessed += share is None
-        parts |= {id(call): _two(call, 0.5 if share is None else share) for call in calls}
-    for piece in found.gpu:
-        if id(piece.owner) in parts:
-            piece.owner = _half_of(piece.name, parts[id(piece.owner)])
-    found.occurrences[:] = [part for call in found.occurrences for part in parts.get(id(call), [call])]
-    measured = len(alike) - guessed
+            distinct[_key(call)].append(call)
+    parts: dict[int, list[OpCall]] = {}
+    unknown = 0
+    for calls in distinct.values():
+        share = _filter_share(calls, device)
+        unknown += share is None
+        parts |= {id(call): _halves(call, 0.5 if share is None else share) for call in calls}
+    for activity in found.gpu_activities:
+        if id(activity.op_call) in parts:
+            activity.op_call = _half_of_kernel(activity.name, parts[id(activity.op_call)])
+    found.op_calls[:] = [part for call in found.op_calls for part in parts.get(id(call), [call])]
+    measured = len(distinct) - unknown
     notes = []
     if measured:
-        notes.append(f"convolution backward: filter and input gradient of {measured} distinct calls told apart")
-    if guessed:
-        notes.append(f"convolution backward: {guessed} distinct calls shared half and half between the gradients")
+        notes.append(f"convolution backward: filter and input gradient of {measured} distinct calls separated")
+    if unknown:
+        notes.append(f"convolution backward: {unknown} distinct calls divided equally between the gradients")
     return notes
 
 
-def _key(call: Occurrence) -> str:
+def _key(call: OpCall) -> str:
     return repr((call.args.get("Input Dims"), call.args.get("Input Strides"), call.args.get("Concrete Inputs")))
 
 
-def _half_of(kernel: str, halves: list[Occurrence]) -> Occurrence:
-    """The gradient that a kernel computes by its name, or else the one that takes longer."""
+def _half_of_kernel(kernel: str, halves: list[OpCall]) -> OpCall:
+    """The gradient that a kernel's name indicates, else the one that takes longer."""
     for word, kind in ((FILTER, "Conv2DBackFilter"), (INPUT, "Conv2DBackInput")):
         if word in kernel:
             halves = [half for half in halves if half.type == kind] or halves
     return max(halves, key=lambda half: half.device_us)
 
 
-def _two(call: Occurrence, filter_share: float) -> list[Occurrence]:
-    """The op as two ops, each with the output mask that its FLOP are counted by."""
+def _halves(call: OpCall, filter_share: float) -> list[OpCall]:
+    """The op call as two, each with the output mask from which its FLOP are counted."""
     parts = []
     for kind, share, mask in (
         ("Conv2DBackFilter", filter_share, "[False, True, False]"),
@@ -87,16 +87,16 @@ def _two(call: Occurrence, filter_share: float) -> list[Occurrence]:
     return parts
 
 
-def _share_of_filter(calls: list[Occurrence], device: torch.device | None) -> float | None:
-    """The filter gradient's part of the two, or None where it can neither be read off nor timed."""
+def _filter_share(calls: list[OpCall], device: torch.device | None) -> float | None:
+    """The filter gradient's share of the time; None if neither kernel names nor a measurement give it."""
     call = calls[0]
-    inputs = Call.traced(call.op, call.args)
+    inputs = TracedCall.from_args(call.op, call.args)
     mask = inputs.value(10)
     if isinstance(mask, list) and not mask[0]:
         return 1.0
     if isinstance(mask, list) and not mask[1]:
         return 0.0
-    named = _share_by_kernel_names(calls)
+    named = _filter_share_by_kernel_names(calls)
     if device is None or named is not None:
         return named
     arguments = _arguments(call, inputs, device)
@@ -108,26 +108,27 @@ def _share_of_filter(calls: list[Occurrence], device: torch.device | None) -> fl
     return for_filter / (for_filter + for_input)
 
 
-def _share_by_kernel_names(calls: list[Occurrence]) -> float | None:
-    """cuDNN says wgrad and dgrad in most of its kernels' names; None where it does not for a good part of the time."""
+def _filter_share_by_kernel_names(calls: list[OpCall]) -> float | None:
+    """The share by wgrad and dgrad in kernel names; None if too little of the time is in kernels with such names."""
     kernels = [kernel for call in calls for kernel in call.kernels]
     filters = sum(time for name, time in kernels if FILTER in name)
     inputs = sum(time for name, time in kernels if INPUT in name)
-    known = filters + inputs
-    return filters / known if filters and inputs and known >= NAMED * sum(time for _, time in kernels) else None
+    named = filters + inputs
+    enough = named >= MIN_NAMED_SHARE * sum(time for _, time in kernels)
+    return filters / named if filters and inputs and enough else None
 
 
-def _arguments(call: Occurrence, inputs: Call, device: torch.device) -> list[Any] | None:
-    """The call's arguments again, with random numbers in tensors of the same shape and layout."""
+def _arguments(call: OpCall, inputs: TracedCall, device: torch.device) -> list[Any] | None:
+    """The call's arguments, with random tensors of the same shapes and strides."""
     strides = call.args.get("Input Strides", [])
     types = call.args.get("Input type", [])
-    kinds = {"float": torch.float32, "c10::BFloat16": torch.bfloat16, "c10::Half": torch.float16}
+    dtypes = {"float": torch.float32, "c10::BFloat16": torch.bfloat16, "c10::Half": torch.float16}
     tensors = []
     for index in range(3):
         shape = inputs.shape(index)
-        if not shape or index >= len(strides) or types[index] not in kinds:
+        if not shape or index >= len(strides) or types[index] not in dtypes:
             return None
-        tensor = torch.empty_strided(shape, strides[index], dtype=kinds[types[index]], device=device)
+        tensor = torch.empty_strided(shape, strides[index], dtype=dtypes[types[index]], device=device)
         tensors.append(tensor.normal_())
     # arguments 3 to 9: bias sizes, stride, padding, dilation, transposed, output padding, groups
     rest = [inputs.value(index) for index in range(4, 10)]

@@ -179,7 +179,7 @@ def from_target(target: str) -> tuple[Any, ...]:
     raise BadOption(f"{target} must return a Workload, or a module and a batch, not {type(made).__name__}")
 
 
-@reader.collector_off()
+@reader.gc_disabled()
 def from_trace(path: Path) -> Record:
     """A record from a torch.profiler trace that the user already has."""
     events = reader.read(path)

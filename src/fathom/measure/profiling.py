@@ -88,13 +88,13 @@ def lived(session: Session) -> tuple[GpuTime | None, list[float] | list[Output]]
     recorder = torch.profiler.profile(activities=_activities(session))
     with _stderr_silenced():
         recorder.start()
-    with record_function(walk.LIFE), marks_on():
+    with record_function(walk.WHOLE_PROGRAM), marks_on():
         results = session.setup().run(session.spec.warmup + session.spec.steps)
         wait(session.device)
     with _stderr_silenced():
         recorder.stop()
     events = _events(recorder, None)
-    return gpu_time(events, [(e.ts, e.ts + e.dur) for e in events if e.name == walk.LIFE][:1]), results
+    return gpu_time(events, [(e.ts, e.ts + e.dur) for e in events if e.name == walk.WHOLE_PROGRAM][:1]), results
 
 
 def roles(networks: Mapping[str, nn.Module]) -> dict[str, str]:

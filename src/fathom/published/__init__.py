@@ -1,7 +1,7 @@
-"""The numbers printed in the papers, each with its source, to stand beside ours.
+"""Numbers published in the papers, with their sources, for comparison with ours.
 
-The tables are the CSV files of the folder beside this file; single numbers that a paper gives in its text are constants
-here. Names of workloads are spelt as ours are.
+Tables are the CSV files in this folder; single numbers from the text of a paper are constants here. Workloads have
+Fathom's names.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ MINSKY = (
 GUIDE = "Wünsche, A Beginners Guide to Performance Factors of Machine Learning Applications, University of Magdeburg"
 COOKBOOK = "Vassilieva, Characterization and Benchmarking of Deep Learning, Hewlett Packard Labs (slides)"
 
-SOURCES = {  # file -> where its numbers are printed
+SOURCES = {  # table -> its source
     "fathom_fig3_op_percent": f"{FATHOM}, Fig. 3",
     "fathom_table2_workloads": f"{FATHOM}, Table II",
     "minsky_table1_gpu_efficiency": f"{MINSKY}, Table 1",
@@ -33,11 +33,11 @@ SOURCES = {  # file -> where its numbers are printed
     ),
 }
 
-MACHINE = "a 4 GHz Core i7-6700K under TensorFlow 0.8"  # where the Fathom paper measured, unless it says otherwise
+MACHINE = "a 4 GHz Core i7-6700K under TensorFlow 0.8"  # of the Fathom paper, unless it says otherwise
 MINSKY_MACHINE = "two POWER8 and a Tesla P100 under TensorFlow 1.0"
-MINSKY_LAUNCHES = 200  # measured, of each workload, after 10 to warm up
+MINSKY_LAUNCHES = 200  # measured per workload, after 10 for warm-up
 OUTSIDE_OPS_PERCENT = (1.0, 2.0)  # "typically less than 1-2 %" of the time, Fathom V-A
-HEAVY_TYPES = (5, 15)  # op types that usually take upwards of 90 % of the time, Fathom V-B
+HEAVY_TYPES = (5, 15)  # number of op types that usually take more than 90 % of the time, Fathom V-B
 FULLY_CONNECTED_PERCENT = {"alexnet": "11", "vgg": "7", "residual": "< 1"}  # of the time, Fathom V-B
 DEEPQ_OPTIMIZER_PERCENT = 7.0  # of the time at 8 threads, Fathom V-E
 SIMILARITY_IN_TEXT = 0.4  # "about 0.4" between {seq2seq, memnet} and {speech, autoenc}, Fathom V-C
@@ -76,7 +76,7 @@ class Sections:
 
 @dataclass(frozen=True)
 class ReferenceModel:
-    """The size of a network; None where its source does not say. The slides call giga-MACs "GFLOPs"."""
+    """The size of a network; None where the source gives no number. The slides call giga-MACs "GFLOPs"."""
 
     name: str
     parameters: int | None
@@ -87,7 +87,7 @@ class ReferenceModel:
 
 @cache
 def op_percent() -> dict[str, dict[str, float]]:
-    """Workload -> op type -> percent of the execution time, in the order of Fathom's Fig. 3; 0 is "below 1"."""
+    """Workload -> op type -> percent of the execution time, in the order of Fathom's Fig. 3; 0 means below 1."""
     return {
         row["workload"]: {kind: float(value) for kind, value in row.items() if kind != "workload"}
         for row in _rows("fathom_fig3_op_percent")
@@ -146,7 +146,7 @@ def thread_seconds() -> dict[str, dict[int, float]]:
 
 @cache
 def babi_error_percent() -> dict[str, dict[str, float]]:
-    """bAbI task, or mean_1k or mean_10k -> variant of the network -> test error."""
+    """bAbI task (or mean_1k, mean_10k) -> variant of the network -> test error in percent."""
     return {
         row["task"]: {name: float(value) for name, value in row.items() if name != "task"}
         for row in _rows("memn2n_babi_error_percent")

@@ -1,1 +1,1 @@
-"""Profiler traces, ours or anybody's: reading, walking, op rows, GPU time, op types, FLOP and bytes. No torch."""
+"""Profiler traces, Fathom's or any other: reader, walk, op rows, GPU time, op types, FLOP and bytes. No torch."""

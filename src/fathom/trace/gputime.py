@@ -1,4 +1,4 @@
-"""What a trace says of host and GPU together: time in kernels, in copies, in API calls, and in waiting."""
+"""GPU utilisation from a trace: time in kernels, copies and API calls, and idle time."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from dataclasses import dataclass
 from statistics import median
 
 from fathom.core.record import ApiCall, GpuTime
-from fathom.trace.reader import Event, collector_off
+from fathom.trace.reader import Event, gc_disabled
 from fathom.trace.walk import GPU_KINDS, LAUNCH_KINDS
 
 Window = tuple[float, float]  # begin and end, in the trace's microseconds
 
 
 @dataclass
-class _Busy:
-    """The GPU's timeline inside one window, added up."""
+class _Timeline:
+    """Busy and idle time of the GPU inside one window, in microseconds."""
 
     busy: float = 0.0
     starved: float = 0.0
@@ -32,30 +32,30 @@ class _Busy:
         self.starved += end - begin if starved else 0.0
 
 
-@collector_off()
+@gc_disabled()
 def gpu_time(events: Sequence[Event], windows: Sequence[Window]) -> GpuTime | None:
-    """The mean over the windows (steps, or one for a whole life); None for a trace without a GPU."""
-    pieces = sorted((event for event in events if event.cat in GPU_KINDS), key=lambda event: event.ts)
-    if not pieces:
+    """The mean over the windows (steps, or one window for a whole program); None for a trace without GPU events."""
+    activities = sorted((event for event in events if event.cat in GPU_KINDS), key=lambda event: event.ts)
+    if not activities:
         return None
     calls = [event for event in events if event.cat in LAUNCH_KINDS]
     launched = {event.args["correlation"]: event.ts for event in calls if "correlation" in event.args}
-    parts = _parted(pieces, windows)
-    inside = [event for part in parts for event in part]
-    api = _api([event for part in _parted(calls, windows) for event in part], len(windows))
-    timelines = [_timeline(part, window, launched) for part, window in zip(parts, windows, strict=True)]
-    share = 1e-6 / len(windows)
+    per_window = _by_window(activities, windows)
+    inside = [event for window_events in per_window for event in window_events]
+    api = _api([event for window_events in _by_window(calls, windows) for event in window_events], len(windows))
+    timelines = [_timeline(part, window, launched) for part, window in zip(per_window, windows, strict=True)]
+    per_window_s = 1e-6 / len(windows)  # from total microseconds to mean seconds
 
     def total(kind: str) -> float:
-        return share * sum(event.dur for event in inside if GPU_KINDS[event.cat] == kind)
+        return per_window_s * sum(event.dur for event in inside if GPU_KINDS[event.cat] == kind)
 
     return GpuTime(
-        span_s=sum(end - begin for begin, end in windows) * share,
+        span_s=sum(end - begin for begin, end in windows) * per_window_s,
         kernel_s=total("kernel"),
         memcpy_s=total("memcpy"),
         memset_s=total("memset"),
-        busy_s=sum(line.busy for line in timelines) * share,
-        starved_s=sum(line.starved for line in timelines) * share,
+        busy_s=sum(line.busy for line in timelines) * per_window_s,
+        starved_s=sum(line.starved for line in timelines) * per_window_s,
         gaps=sum(line.gaps for line in timelines) / len(windows),
         longest_gap_s=median(line.longest for line in timelines) * 1e-6,
         launches=len(inside) / len(windows),
@@ -63,30 +63,30 @@ def gpu_time(events: Sequence[Event], windows: Sequence[Window]) -> GpuTime | No
     )
 
 
-def _parted(events: Iterable[Event], windows: Sequence[Window]) -> list[list[Event]]:
+def _by_window(events: Iterable[Event], windows: Sequence[Window]) -> list[list[Event]]:
     """The events that begin in each window; windows are in order and do not overlap."""
     begins = [begin for begin, _ in windows]
-    parts: list[list[Event]] = [[] for _ in windows]
+    per_window: list[list[Event]] = [[] for _ in windows]
     for event in events:
         index = bisect_right(begins, event.ts) - 1
         if index >= 0 and event.ts <= windows[index][1]:
-            parts[index].append(event)
-    return parts
+            per_window[index].append(event)
+    return per_window
 
 
-def _timeline(pieces: Iterable[Event], window: Window, launched: dict[int, float]) -> _Busy:
-    """Walks the pieces in order. The GPU starves where it ran dry before the host had issued the next piece."""
-    found, (reached, end) = _Busy(), window
-    for event in pieces:
+def _timeline(activities: Iterable[Event], window: Window, launched: dict[int, float]) -> _Timeline:
+    """An idle gap is starved if the next activity was launched only after the gap had begun."""
+    timeline, (reached, end) = _Timeline(), window
+    for event in activities:
         begin, stop = event.ts, min(event.ts + event.dur, end)
         if stop <= reached:
             continue
-        issued = launched.get(event.args.get("correlation", -1), float("-inf"))
-        found.idle(reached, begin, starved=issued > reached)
-        found.busy += stop - max(begin, reached)
+        launched_at = launched.get(event.args.get("correlation", -1), float("-inf"))
+        timeline.idle(reached, begin, starved=launched_at > reached)
+        timeline.busy += stop - max(begin, reached)
         reached = stop
-    found.idle(reached, end, starved=False)  # after the last piece the host was told, and closed the step
-    return found
+    timeline.idle(reached, end, starved=False)  # after the last activity the host synchronises and ends the step
+    return timeline
 
 
 def _api(calls: Iterable[Event], windows: int) -> list[ApiCall]:

@@ -1,4 +1,4 @@
-"""A Chrome trace file, as torch.profiler writes it: its events, read fast and checked."""
+"""Reads and validates the events of a Chrome trace file as written by torch.profiler."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ import msgspec
 
 from fathom.core.errors import DataError
 
-FAR = 1e18  # microseconds: no clock goes so far
+MAX_US = 1e18  # beyond any clock
 
 
 class Event(msgspec.Struct, gc=False):
-    """One event of a trace, with what is read of it."""
+    """The fields of a trace event that are used."""
 
-    ph: str = ""  # "X" for a timed one
+    ph: str = ""  # "X" for an event with a duration
     cat: str = ""
     name: str = ""
     pid: int | str = 0
     tid: int | str = 0
-    ts: Annotated[float, msgspec.Meta(gt=-FAR, lt=FAR)] = 0.0
-    dur: Annotated[float, msgspec.Meta(ge=0, lt=FAR)] = -1.0  # where the file does not tell
+    ts: Annotated[float, msgspec.Meta(gt=-MAX_US, lt=MAX_US)] = 0.0
+    dur: Annotated[float, msgspec.Meta(ge=0, lt=MAX_US)] = -1.0  # negative: missing in the file
     args: dict[str, Any] = {}
 
 
@@ -38,8 +38,8 @@ _DECODER = msgspec.json.Decoder(_Document | list[Event])
 
 
 @contextmanager
-def collector_off() -> Iterator[None]:
-    """Python's collector would walk all of a trace's small objects again and again, for nothing: it has no cycles."""
+def gc_disabled() -> Iterator[None]:
+    """Disables Python's garbage collector, which would repeatedly scan all events; they form no cycles."""
     was_on = gc.isenabled()
     gc.disable()
     try:
@@ -49,7 +49,7 @@ def collector_off() -> Iterator[None]:
             gc.enable()
 
 
-@collector_off()
+@gc_disabled()
 def read(path: Path) -> list[Event]:
     """The timed events of a Chrome trace file, plain or gzipped."""
     try:
@@ -73,15 +73,15 @@ def read(path: Path) -> list[Event]:
 
 
 def _problem(events: list[Event]) -> str | None:
-    """What the format promises and the events do not keep; one pass, as there may be millions."""
+    """What violates the format, or None; a single pass, as there may be millions of events."""
     ops = False
     for event in events:
         get = event.args.get
         if type(get("correlation", 0)) is not int:
-            return "a correlation that is no whole number"
+            return "a correlation that is not an integer"
         if type(get("Sequence number", 0)) is not int:
-            return "a Sequence number that is no whole number"
+            return "a Sequence number that is not an integer"
         if event.dur < 0:
-            return "a timed event without its duration"
+            return "a timed event without duration"
         ops = ops or event.cat == "cpu_op"
-    return None if ops else "no cpu_op among its events"
+    return None if ops else "no cpu_op event"

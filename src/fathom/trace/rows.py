@@ -1,4 +1,4 @@
-"""What a trace came to: op calls and pieces of GPU work, and the rows and kernels of a step that they add up to."""
+"""The contents of a trace: op calls and GPU activities, and their totals per step as op rows and kernels."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fathom.core.record import Kernel, OpRow
-from fathom.trace.flops import Call, bytes_moved, flop
+from fathom.trace.flops import TracedCall, bytes_moved, flop
 from fathom.trace.taxonomy import group_of
 
 
 @dataclass(slots=True)
-class Occurrence:
-    """One op call, the outermost one that has a type; or a kernel that no op launched."""
+class OpCall:
+    """One op call, the outermost one that has an op type; or a kernel that no op launched."""
 
     op: str
     type: str
@@ -25,75 +25,75 @@ class Occurrence:
     cpu_us: float
     args: Mapping[str, Any]
     device_us: float = 0.0
-    kernels: list[tuple[str, float]] = field(default_factory=list)  # with their part of the time, in microseconds
-    calls: int = 1  # 0 for what an op's kernels did in a later step than the one that called it
-    by_kernel: bool = False  # no op launched it
+    kernels: list[tuple[str, float]] = field(default_factory=list)  # name and attributed time in microseconds
+    calls: int = 1  # 0 for the part of an op's kernels that ran in a later step than the call
+    kernel_only: bool = False  # stands for a kernel that no op launched
 
 
 @dataclass(slots=True)
-class Piece:
-    """One kernel or copy on the GPU."""
+class GpuActivity:
+    """One kernel, copy or memset on the GPU."""
 
     kind: str
     name: str
     begin: float
     end: float
     correlation: int
-    owner: Occurrence | None  # the op that launched it; where none did and it ran in a step, what stands for it
-    step: int | None = None  # in which it began
+    op_call: OpCall | None  # the op that launched it; if none did and it ran in a step, its kernel_only stand-in
+    step: int | None = None  # the step in which it began
 
 
 @dataclass
 class Breakdown:
-    """What a trace says. Times are in microseconds as in the file; rows() gives seconds per step."""
+    """A trace broken down into op calls. Times are in microseconds as in the file; rows() gives seconds per step."""
 
-    occurrences: list[Occurrence]
+    op_calls: list[OpCall]
     steps: list[tuple[float, float]]  # begin and end
-    gpu: list[Piece]
-    data_us: list[float] | None = None  # of each step, under the data marker; None in a trace without it
+    gpu_activities: list[GpuActivity]
+    data_us: list[float] | None = None  # per step, in the data marker; None in a trace without the marker
 
     @property
     def on_gpu(self) -> bool:
-        return bool(self.gpu)
+        return bool(self.gpu_activities)
 
     @property
-    def typical(self) -> set[int]:
-        """The middle half of the steps by duration: one in which the system did something else is not typical."""
+    def typical_steps(self) -> set[int]:
+        """The middle half of the steps by duration, which excludes steps that the system interrupted."""
         order = sorted(range(len(self.steps)), key=lambda step: self.steps[step][1] - self.steps[step][0])
         quarter = len(order) // 4
         return set(order[quarter : len(order) - quarter])
 
     @property
     def phase(self) -> str:
-        """What the trace is of: training, if anything was learnt in it."""
-        return "train" if any(call.phase in {"backward", "optimizer"} for call in self.occurrences) else "infer"
+        """train if the trace has a backward pass or an optimizer step, else infer."""
+        return "train" if any(call.phase in {"backward", "optimizer"} for call in self.op_calls) else "infer"
 
     @property
     def notes(self) -> list[str]:
-        """What a reader of the rows must know."""
-        hidden = sum(call.device_us for call in self.occurrences if call.by_kernel)
-        if not hidden:
+        """Remarks on the rows, for people."""
+        without_op = sum(call.device_us for call in self.op_calls if call.kernel_only)
+        if not without_op:
             return []
-        percent = 100 * hidden / sum(call.device_us for call in self.occurrences)
+        percent = 100 * without_op / sum(call.device_us for call in self.op_calls)
         return [
             f"{percent:.3g} % of the kernel time was launched by no op in the trace (CUDA graphs, compiled code): "
-            "these rows are kernels, with neither a layer nor FLOP"
+            "these rows are kernels, without layer and FLOP"
         ]
 
     def rows(self) -> list[OpRow]:
-        """Occurrences gathered by op, place and shapes; the mean of the typical steps, so that rows add up."""
-        typical = self.typical
-        gathered: dict[tuple[str, ...], list[Occurrence]] = defaultdict(list)
-        for call in self.occurrences:
-            if call.step in typical:
+        """Op calls grouped by op, layer, phase and shapes: the mean of the typical steps, so that rows add up."""
+        typical_steps = self.typical_steps
+        grouped: dict[tuple[str, ...], list[OpCall]] = defaultdict(list)
+        for call in self.op_calls:
+            if call.step in typical_steps:
                 shapes = _shapes(call.args)
-                gathered[call.op, call.type, call.layer, call.role, call.phase, shapes].append(call)
-        return [self._row(key, calls, len(typical)) for key, calls in gathered.items()]
+                grouped[call.op, call.type, call.layer, call.role, call.phase, shapes].append(call)
+        return [self._row(key, calls, len(typical_steps)) for key, calls in grouped.items()]
 
-    def _row(self, key: tuple[str, ...], calls: list[Occurrence], steps: int) -> OpRow:
+    def _row(self, key: tuple[str, ...], calls: list[OpCall], steps: int) -> OpRow:
         op, kind, layer, role, phase, shapes = key
         args = calls[0].args
-        inputs = Call.traced(op.partition(" ")[0], args)
+        inputs = TracedCall.from_args(op.partition(" ")[0], args)
         count = sum(call.calls for call in calls) / steps
         return OpRow(
             op=op,
@@ -111,19 +111,19 @@ class Breakdown:
         )
 
     def kernels(self) -> list[Kernel]:
-        """Every kernel and copy under its op, longest first; per step, the mean of the typical steps as in rows.
+        """Every kernel and copy with its op, longest first; per step, the mean of the typical steps as in rows().
 
-        A kernel's time is its own duration: two at once count twice here, and share their time in rows.
+        A kernel's time is its duration: concurrent kernels count in full here, whereas rows() divides their time.
         """
-        typical = self.typical
+        typical_steps = self.typical_steps
         totals: dict[tuple[str, str, str, str], list[float]] = defaultdict(lambda: [0.0, 0.0])
-        for piece in self.gpu:
-            if piece.step in typical and piece.owner is not None:
-                op = "" if piece.owner.by_kernel else piece.owner.op
-                total = totals[piece.kind, piece.name, op, piece.owner.type]
+        for activity in self.gpu_activities:
+            if activity.step in typical_steps and activity.op_call is not None:
+                op = "" if activity.op_call.kernel_only else activity.op_call.op
+                total = totals[activity.kind, activity.name, op, activity.op_call.type]
                 total[0] += 1
-                total[1] += piece.end - piece.begin
-        count = len(typical)
+                total[1] += activity.end - activity.begin
+        count = len(typical_steps)
         found = [
             Kernel(name=name, kind=kind, op=op, type=type_, calls=calls / count, device_s=time / count * 1e-6)
             for (kind, name, op, type_), (calls, time) in totals.items()
@@ -133,24 +133,25 @@ class Breakdown:
     def per_step_s(self) -> dict[str, list[float]]:
         """Op type -> its time in each step."""
         series: dict[str, list[float]] = defaultdict(lambda: [0.0] * len(self.steps))
-        for call in self.occurrences:
+        for call in self.op_calls:
             series[call.type][call.step] += (call.device_us if self.on_gpu else call.cpu_us) * 1e-6
         return dict(series)
 
     def outside_s(self) -> float:
-        """Per typical step, the time in no op; on a GPU, the time in which no kernel ran."""
+        """Time in no op, per typical step; on a GPU, the time in which no kernel ran."""
         busy = [0.0] * len(self.steps)
-        for call in self.occurrences:
+        for call in self.op_calls:
             busy[call.step] += call.device_us if self.on_gpu else call.cpu_us
-        return self._typical_s([max(0.0, end - begin - busy[step]) for step, (begin, end) in enumerate(self.steps)])
+        outside = [max(0.0, end - begin - busy[step]) for step, (begin, end) in enumerate(self.steps)]
+        return self._mean_of_typical_s(outside)
 
     def data_s(self) -> float | None:
-        """Per typical step, the wall time of preparing data, in ops or not; None where no marker tells."""
-        return None if self.data_us is None else self._typical_s(self.data_us)
+        """Wall time of preparing data, per typical step, in ops or not; None in a trace without data markers."""
+        return None if self.data_us is None else self._mean_of_typical_s(self.data_us)
 
-    def _typical_s(self, each_us: list[float]) -> float:
-        typical = self.typical
-        return sum(each_us[step] for step in typical) / len(typical) * 1e-6
+    def _mean_of_typical_s(self, each_us: list[float]) -> float:
+        typical_steps = self.typical_steps
+        return sum(each_us[step] for step in typical_steps) / len(typical_steps) * 1e-6
 
 
 def _shapes(args: Mapping[str, Any]) -> str:

@@ -1,8 +1,8 @@
-"""From torch's ops to the op types and classes A-G of the 2016 paper, in one table.
+"""Maps torch's ops to the op types and classes A-G of the 2016 paper, in one table.
 
-A name in the table claims everything that runs inside it: the time of aten::conv2d is convolution, whatever library
-does it. Names not in the table are looked into; what is a leaf and still unknown is typed "Other", in a class of its
-own. A kernel that no op launched is typed by what its name says.
+An op in the table claims everything that runs inside it: the time of aten::conv2d is convolution, whatever library
+implements it. For an op that is not in the table, the ops inside it are counted instead; an unknown leaf op has the
+type "Other", in a class of its own. A kernel that no op launched is typed by its name.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ GROUPS = {
     "F": "Optimization",
     "G": "Data movement",
 }
-UNKNOWN = "other"  # the class of what the table does not know; the paper has none
+UNKNOWN = "other"  # the class of ops that are not in the table; the paper has none
 
 # class -> op type -> torch ops, without "aten::" and without the trailing "_" of in-place variants
 _TABLE: dict[str, dict[str, str]] = {
@@ -99,7 +99,7 @@ _GROUP_OF = {kind: group for group, kinds in _TABLE.items() for kind in kinds}
 _GROUP_OF |= {"Conv2DBackFilter": "D", "Conv2DBackInput": "D"}
 _TYPE_OF = {op: kind for kinds in _TABLE.values() for kind, ops in kinds.items() for op in ops.split()}
 
-# op type -> words in a kernel's name, in small letters; the first that fits
+# op type -> substrings of a kernel's name in lower case; the first match counts
 _KERNELS: dict[str, str] = {
     "Fill": "memset fillfunctor",
     "Copy": "memcpy direct_copy",
@@ -146,7 +146,7 @@ _SPELLING = {"RMSprop": "RMSProp"}  # as the paper's Fig. 3 has it
 
 @cache
 def type_of(op: str) -> str | None:
-    """The op type of a torch op, or None for what must be looked into."""
+    """The op type of a torch op; None if the ops inside it are to be counted instead."""
     if not op.startswith("aten::"):
         return None
     name = op.removeprefix("aten::")
@@ -155,23 +155,23 @@ def type_of(op: str) -> str | None:
 
 @cache
 def group_of(kind: str) -> str:
-    """The class letter of an op type; "other" for what is in no class."""
+    """The class letter of an op type; "other" if it is in no class."""
     return "F" if kind.startswith("Apply") else _GROUP_OF.get(kind, UNKNOWN)
 
 
 def leaf_type(op: str) -> str | None:
-    """The op type of a leaf that is not in the table, or None for autograd's own bookkeeping."""
+    """The op type of a leaf op that is not in the table; None for autograd's own bookkeeping."""
     if op.startswith(("autograd::", "torch::autograd::")) or op.rstrip("0123456789").endswith("Backward"):
         return None
     if op.startswith("triton_"):
         return kernel_type(op)
-    # a wrapper that had nothing to wrap only looked at a tensor
+    # a wrapper without inner ops only inspected a tensor
     return "Shape" if op.removeprefix("aten::") in _WRAPPERS else "Other"
 
 
 @cache
 def kernel_type(kernel: str) -> str:
-    """The op type that a kernel's name tells; a compiled one is known if it is of one op alone."""
+    """The op type of a kernel by its name; a Triton kernel has one if it implements a single op."""
     if kernel.startswith("triton_"):
         return type_of("aten::" + re.sub(r"^triton_\w+?_fused_|_\d+$", "", kernel)) or "Other"
     name = kernel.lower()
@@ -179,11 +179,11 @@ def kernel_type(kernel: str) -> str:
 
 
 def update_type(optimizer: str) -> str:
-    """The op type of an optimizer's work, from torch's name for the optimizer: Adam -> ApplyAdam; Clip before it."""
+    """The op type of an optimizer's update: Adam -> ApplyAdam. Gradient clipping is ApplyClip."""
     return f"Apply{_SPELLING.get(optimizer, optimizer)}"
 
 
-# in the template arguments of very many kernels, so that they tell none from another
+# template arguments of very many kernels, which do not distinguish them
 _COMMON = (
     "void bool char short int long float double unsigned const true false half std array at native c10 anonymous "
     "namespace lambda operator auto type enable_if ul detail internal binary_internal BinaryFunctor UnaryFunctor "
@@ -192,48 +192,48 @@ _COMMON = (
     "LoadWithoutCast StoreWithoutCast LoadWithCast StoreWithCast BFloat16 Half uint32_t int64_t Params "
     "Scalar templates cuda cub at_cuda_detail"
 )
-LONGEST_NAME, HINTS = 90, 2
+MAX_NAME_LENGTH, MAX_HINTS = 90, 2
 
 
 @cache
 def short_name(kernel: str) -> str:
-    """A kernel's name without its return type and call arguments, which may run to thousands of letters.
+    """A kernel's name without return type and call arguments, which can be thousands of characters long.
 
-    Of the template arguments, those stay that tell kernels apart: what is computed, or else the numbers.
+    Only distinguishing template arguments are kept: names of what is computed, or else the values.
     """
     if kernel.startswith(("Memcpy", "Memset")):
         return kernel.partition(" (")[0]
     signature = kernel.replace("(anonymous namespace)::", "")
-    bare, arguments = _parted(signature)
+    bare, arguments = _split_signature(signature)
     common = _COMMON.split()
     words = dict.fromkeys(word for word in re.findall(r"\b[A-Za-z_]\w*", arguments) if word not in common)
-    hint = ", ".join(list(words)[:HINTS]) or arguments.replace(", ", ",")
-    return _cut(f"{bare}<{hint}>" if hint else bare)
+    hint = ", ".join(list(words)[:MAX_HINTS]) or arguments.replace(", ", ",")
+    return _shortened(f"{bare}<{hint}>" if hint else bare)
 
 
-def _parted(signature: str) -> tuple[str, str]:
-    """The name of a C++ function, and its template arguments: what is in brackets is no return type's end."""
+def _split_signature(signature: str) -> tuple[str, str]:
+    """The name of a C++ function and its template arguments; spaces inside brackets do not end the return type."""
     begin, depth, arguments, opened = 0, 0, "", 0
-    for place, letter in enumerate(signature):
-        if letter == "<":
-            opened = place if depth == 0 else opened
+    for index, character in enumerate(signature):
+        if character == "<":
+            opened = index if depth == 0 else opened
             depth += 1
-        elif letter == ">" and depth:
+        elif character == ">" and depth:
             depth -= 1
-            arguments = signature[opened + 1 : place] if depth == 0 else arguments
-        elif letter == " " and depth == 0:  # what came before was the return type
-            begin, arguments = place + 1, ""
-        elif letter == "(" and depth == 0:
-            signature = signature[:place]
+            arguments = signature[opened + 1 : index] if depth == 0 else arguments
+        elif character == " " and depth == 0:  # the text so far was the return type
+            begin, arguments = index + 1, ""
+        elif character == "(" and depth == 0:
+            signature = signature[:index]
             break
     return re.sub(r"<.*", "", signature[begin:]), arguments.strip()
 
 
-def _cut(name: str) -> str:
-    """Without what cuBLAS and cuDNN say in every name; what is still too long is cut within, as ends differ most."""
+def _shortened(name: str) -> str:
+    """Removes what all cuBLAS and cuDNN names contain; a name that is still too long is cut in the middle."""
     name = re.sub(r"_execute(?=\w*_kernel)|_kernel__5x_(cublas|cudnn)$", "", name)
-    name = re.sub(r"(_c?[bt]?f\d+)(_?c?[bt]?f\d+)+(?=_)", r"\1", name)  # the types of inputs, sums and outputs
-    if len(name) <= LONGEST_NAME:
+    name = re.sub(r"(_c?[bt]?f\d+)(_?c?[bt]?f\d+)+(?=_)", r"\1", name)  # the dtypes of inputs, accumulators and outputs
+    if len(name) <= MAX_NAME_LENGTH:
         return name
-    kept = LONGEST_NAME // 3
-    return f"{name[:kept]}…{name[kept + 1 - LONGEST_NAME :]}"
+    kept = MAX_NAME_LENGTH // 3
+    return f"{name[:kept]}…{name[kept + 1 - MAX_NAME_LENGTH :]}"

@@ -1,9 +1,9 @@
-"""A profiler trace (Chrome format, ours or anybody's) broken down into op rows and kernels.
+"""Breaks a profiler trace (Chrome format, Fathom's or any other) down into op calls and GPU activities.
 
-Every CPU thread is walked once, with a stack of the markers and ops that are open. The outermost op that the taxonomy
-knows claims what runs inside it; a kernel belongs to the op that launched it; a backward op belongs to the layer whose
-forward made it (autograd's sequence numbers tell). A kernel that no op launched, as those of a CUDA graph, is a row of
-its own. Where several kernels run at once, each has its equal part of the time, so that rows add up on a GPU, too.
+Every CPU thread is walked once with a stack of the open markers and ops. The outermost op that the taxonomy knows
+claims everything inside it. A kernel belongs to the op that launched it. A backward op belongs to the layer of its
+forward op, found by autograd's sequence number. A kernel that no op launched, such as those of a CUDA graph, becomes a
+row of its own. The time of concurrent kernels is divided equally, so that rows add up to the step on a GPU, too.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from fathom.trace.reader import Event, collector_off
-from fathom.trace.rows import Breakdown, Occurrence, Piece
+from fathom.trace.reader import Event, gc_disabled
+from fathom.trace.rows import Breakdown, GpuActivity, OpCall
 from fathom.trace.taxonomy import kernel_type, leaf_type, short_name, type_of, update_type
 
 STEP = "fathom.step"
-LIFE = "fathom.life"  # around setup and all steps, where the whole program is looked at
+WHOLE_PROGRAM = "fathom.life"  # around setup and all steps of a whole-program trace
 LAYER = "fathom.layer "  # followed by the module path
-MODULE = "nn.Module: "  # so a foreign trace taken with_stack names its modules
+MODULE = "nn.Module: "  # how torch.profiler marks modules with with_stack=True
 DATA = "fathom.data"
 PHASES = {f"fathom.{phase}": phase for phase in ("data", "forward", "backward", "optimizer")}
 GPU_KINDS = {"kernel": "kernel", "gpu_memcpy": "memcpy", "gpu_memset": "memset"}
@@ -31,7 +31,7 @@ LAUNCH_KINDS = {"cuda_runtime", "cuda_driver"}
 
 @dataclass(slots=True)
 class Frame:
-    """An open marker or op, with the context that what is inside it inherits."""
+    """An open marker or op, and the context that its children inherit."""
 
     end: float
     event: Event | None
@@ -39,15 +39,15 @@ class Frame:
     layer: str = ""
     role: str = ""
     optimizer: str = ""
-    claimed: Occurrence | None = None  # the typed op that everything inside belongs to
+    claimed_by: OpCall | None = None  # the op call that everything inside belongs to
     is_op: bool = False
     has_ops: bool = False
-    launches: list[int] = field(default_factory=list)  # correlation numbers of launches in no typed op
+    launches: list[int] = field(default_factory=list)  # correlation ids of launches outside any claimed op
 
 
-@collector_off()
+@gc_disabled()
 def breakdown(events: Iterable[Event], roles: Mapping[str, str] | None = None) -> Breakdown:
-    """Walks the threads and links the kernels; roles tells what a layer is for, where that is known."""
+    """Walks all threads and attributes GPU time to op calls; roles maps layers to their roles, where known."""
     threads: dict[Any, list[Event]] = defaultdict(list)
     gpu_events: list[Event] = []
     for event in events:
@@ -59,36 +59,36 @@ def breakdown(events: Iterable[Event], roles: Mapping[str, str] | None = None) -
     steps = _steps(threads.values(), gpu_events)
     names = {event.name for thread in threads.values() for event in thread}
     walk = _Walk(steps, roles or {}, names)
-    # the thread that holds the forward pass goes first, so that sequence numbers are known when backward asks
-    for thread in sorted(threads.values(), key=_first_forward):
+    # the thread with the forward pass first: backward ops look up its sequence numbers
+    for thread in sorted(threads.values(), key=_first_op_us):
         walk.thread(thread)
-    pieces = walk.linked(gpu_events)
-    steps = _stretched(steps, pieces)
-    walk.share(pieces, steps)
-    return Breakdown(walk.occurrences, steps, pieces, walk.data_us if DATA in names else None)
+    activities = walk.gpu_activities(gpu_events)
+    steps = _extended_to_last_kernel(steps, activities)
+    walk.attribute_gpu_time(activities, steps)
+    return Breakdown(walk.op_calls, steps, activities, walk.data_us if DATA in names else None)
 
 
 class _Walk:
-    """The state of walking all threads: what was found, and what links them."""
+    """The state of walking all threads."""
 
     def __init__(self, steps: list[tuple[float, float]], roles: Mapping[str, str], names: set[str]) -> None:
         self.begins = [begin for begin, _ in steps]
         self.ends = [end for _, end in steps]
         self.roles = roles
-        self.phased = "fathom.forward" in names
-        self.named = any(name.startswith((LAYER, MODULE)) for name in names)
-        self.learns = any(name.startswith("autograd::engine::evaluate_function") for name in names)
-        self.occurrences: list[Occurrence] = []
+        self.has_phases = "fathom.forward" in names
+        self.has_modules = any(name.startswith((LAYER, MODULE)) for name in names)
+        self.has_backward = any(name.startswith("autograd::engine::evaluate_function") for name in names)
+        self.op_calls: list[OpCall] = []
         self.data_us = [0.0] * len(steps)
         self.layer_of: dict[int, tuple[str, str]] = {}  # autograd sequence number -> layer and role
-        self.launched_by: dict[int, Occurrence] = {}
-        self.launched_in: dict[int, Frame] = {}  # where no typed op was open
+        self.launched_by: dict[int, OpCall] = {}
+        self.launched_in: dict[int, Frame] = {}  # launches outside any claimed op
         self.last_backward = ("", "")
 
     def thread(self, events: list[Event]) -> None:
         events.sort(key=lambda event: (event.ts, -event.dur))
-        # a foreign trace marks backward, optimizer and data at most: what is in none of them is forward
-        stack = [Frame(end=float("inf"), event=None, phase="" if self.phased else "forward")]
+        # a foreign trace marks at most backward, optimizer and data: everything else is forward
+        stack = [Frame(end=float("inf"), event=None, phase="" if self.has_phases else "forward")]
         for event in events:
             while stack[-1].end <= event.ts:
                 self._close(stack)
@@ -102,7 +102,7 @@ class _Walk:
             self._launch(event, parent)
             return
         frame = Frame(
-            event.ts + event.dur, event, parent.phase, parent.layer, parent.role, parent.optimizer, parent.claimed
+            event.ts + event.dur, event, parent.phase, parent.layer, parent.role, parent.optimizer, parent.claimed_by
         )
         stack.append(frame)
         if event.cat != "cpu_op":
@@ -114,11 +114,11 @@ class _Walk:
             return
         frame.is_op = True
         parent.has_ops = True
-        if frame.claimed is None:
+        if frame.claimed_by is None:
             self._op(event, frame)
         elif frame.phase != "backward" and "Sequence number" in event.args:
-            # a composite op makes several nodes of backward, one for each op inside it
-            self.layer_of[event.args["Sequence number"]] = (frame.claimed.layer, frame.claimed.role)
+            # a composite op creates several autograd nodes, one for each op inside it
+            self.layer_of[event.args["Sequence number"]] = (frame.claimed_by.layer, frame.claimed_by.role)
 
     def _marker(self, name: str, frame: Frame) -> None:
         if name in PHASES:
@@ -145,39 +145,39 @@ class _Walk:
         sequence = args.get("Sequence number")
         if name.startswith("autograd::engine::evaluate_function"):
             frame.phase = "backward"
-            # gradients are accumulated right after the node that made them, and carry no number of their own
+            # AccumulateGrad has no sequence number; it runs right after the node that produced the gradient
             if sequence is not None:
                 self.last_backward = self.layer_of.get(sequence, ("", self._role(Frame(frame.end, event, "backward"))))
             frame.layer, frame.role = self.last_backward
         elif sequence is not None and frame.phase != "backward":
             self.layer_of[sequence] = (frame.layer, self._role(frame))
-        # an optimizer's op is its update whatever it is made of: a fused one may first make its tensors contiguous
+        # every op in an optimizer step counts as its update; fused ones may first call aten::contiguous
         kind = update_type(frame.optimizer or "Clip") if frame.phase == "optimizer" else type_of(name)
         if kind is not None:
-            frame.claimed = self._claim(event, frame, kind)
+            frame.claimed_by = self._add_op_call(event, frame, kind)
 
     def _role(self, frame: Frame) -> str:
-        """What the work is for; "" in a trace that names no modules, as network and loss look the same in it."""
+        """The role of the work; "" in a trace without modules, where network and loss cannot be distinguished."""
         if frame.phase in {"optimizer", "data"}:
             return frame.phase
         if frame.role or frame.layer:
             return frame.role or "network"
-        if not self.named:
+        if not self.has_modules:
             return ""
         if frame.phase not in {"forward", "backward"}:
             return "other"
-        return "loss" if self.learns else "network"
+        return "loss" if self.has_backward else "network"
 
     def _step_at(self, time: float) -> int | None:
-        """The step that a time lies in, None between steps."""
+        """The step at a time; None between steps."""
         step = bisect_right(self.begins, time) - 1
         return step if step >= 0 and time <= self.ends[step] else None
 
-    def _claim(self, event: Event, frame: Frame, kind: str) -> Occurrence | None:
+    def _add_op_call(self, event: Event, frame: Frame, kind: str) -> OpCall | None:
         step = self._step_at(event.ts)
         if step is None:
             return None
-        found = Occurrence(
+        found = OpCall(
             op=event.name,
             type=kind,
             layer="" if frame.phase in {"optimizer", "data"} else frame.layer,
@@ -187,80 +187,81 @@ class _Walk:
             cpu_us=event.dur,
             args=event.args,
         )
-        self.occurrences.append(found)
+        self.op_calls.append(found)
         return found
 
     def _launch(self, event: Event, parent: Frame) -> None:
         correlation = event.args.get("correlation")
         if correlation is None:
             return
-        if parent.claimed is not None:
-            self.launched_by[correlation] = parent.claimed
+        if parent.claimed_by is not None:
+            self.launched_by[correlation] = parent.claimed_by
         else:
             parent.launches.append(correlation)
             self.launched_in[correlation] = parent
 
     def _close(self, stack: list[Frame]) -> None:
         frame = stack.pop()
-        if not frame.is_op or frame.claimed is not None:
+        if not frame.is_op or frame.claimed_by is not None:
             return
         assert frame.event is not None
-        if not frame.has_ops:  # a leaf that the taxonomy does not know
+        if not frame.has_ops:  # a leaf op that is not in the taxonomy
             kind = leaf_type(frame.event.name)
-            claimed = self._claim(frame.event, frame, kind) if kind else None
-            if claimed is not None:
-                self.launched_by.update(dict.fromkeys(frame.launches, claimed))
+            claimed_by = self._add_op_call(frame.event, frame, kind) if kind else None
+            if claimed_by is not None:
+                self.launched_by.update(dict.fromkeys(frame.launches, claimed_by))
         elif frame.launches:
             stack[-1].launches += frame.launches
 
-    def linked(self, gpu_events: list[Event]) -> list[Piece]:
-        """The GPU's work, each piece with the op that launched it."""
-        pieces = []
+    def gpu_activities(self, gpu_events: list[Event]) -> list[GpuActivity]:
+        """All GPU activities, each with the op call that launched it."""
+        activities = []
         for event in gpu_events:
-            number = event.args.get("correlation", -1)
-            owner = self.launched_by.get(number)
-            pieces.append(Piece(GPU_KINDS[event.cat], event.name, event.ts, event.ts + event.dur, number, owner))
-        return pieces
+            correlation = event.args.get("correlation", -1)
+            kind, end = GPU_KINDS[event.cat], event.ts + event.dur
+            op_call = self.launched_by.get(correlation)
+            activities.append(GpuActivity(kind, event.name, event.ts, end, correlation, op_call))
+        return activities
 
-    def share(self, pieces: list[Piece], steps: list[tuple[float, float]]) -> None:
-        """Gives every op its part of the GPU's time, in the step in which the GPU spent it."""
-        clock = _SharedClock(pieces)
-        later: dict[tuple[int, int], Occurrence] = {}
-        for piece in pieces:
-            step = max(0, bisect_right(self.begins, piece.begin) - 1)
-            while step < len(steps) and steps[step][0] <= piece.end:
-                begin, end = max(piece.begin, steps[step][0]), min(piece.end, steps[step][1])
-                if begin < end or begin == end == piece.begin:
-                    piece.step = step if piece.step is None else piece.step
+    def attribute_gpu_time(self, activities: list[GpuActivity], steps: list[tuple[float, float]]) -> None:
+        """Adds GPU time to the op calls, in the step in which it was spent."""
+        clock = _ConcurrencyClock(activities)
+        continued: dict[tuple[int, int], OpCall] = {}
+        for activity in activities:
+            step = max(0, bisect_right(self.begins, activity.begin) - 1)
+            while step < len(steps) and steps[step][0] <= activity.end:
+                begin, end = max(activity.begin, steps[step][0]), min(activity.end, steps[step][1])
+                if begin < end or begin == end == activity.begin:
+                    activity.step = step if activity.step is None else activity.step
                     part = clock.at(end) - clock.at(begin)
-                    call = self._in_step(piece, step, later)
+                    call = self._op_call_in_step(activity, step, continued)
                     call.device_us += part
-                    call.kernels.append((piece.name, part))
+                    call.kernels.append((activity.name, part))
                 step += 1
 
-    def _in_step(self, piece: Piece, step: int, later: dict[tuple[int, int], Occurrence]) -> Occurrence:
-        """What the time of a piece goes to: its op, or the op's rest in a later step, or a row for itself."""
-        owner = piece.owner
-        if owner is None:
-            piece.owner = owner = self._by_kernel(piece, step)
-            self.occurrences.append(owner)
-        if owner.step == step:
-            return owner
-        if (id(owner), step) not in later:
-            rest = dataclasses.replace(owner, step=step, cpu_us=0.0, device_us=0.0, kernels=[], calls=0)
-            later[id(owner), step] = rest
-            self.occurrences.append(rest)
-        return later[id(owner), step]
+    def _op_call_in_step(self, activity: GpuActivity, step: int, continued: dict[tuple[int, int], OpCall]) -> OpCall:
+        """The op call that an activity's time is added to: its own, its continuation in a later step, or a stand-in."""
+        op_call = activity.op_call
+        if op_call is None:
+            activity.op_call = op_call = self._stand_in(activity, step)
+            self.op_calls.append(op_call)
+        if op_call.step == step:
+            return op_call
+        if (id(op_call), step) not in continued:
+            remainder = dataclasses.replace(op_call, step=step, cpu_us=0.0, device_us=0.0, kernels=[], calls=0)
+            continued[id(op_call), step] = remainder
+            self.op_calls.append(remainder)
+        return continued[id(op_call), step]
 
-    def _by_kernel(self, piece: Piece, step: int) -> Occurrence:
-        """Stands for a kernel that no op launched; the markers around its launch still tell the phase."""
-        place = self.launched_in.get(piece.correlation)
-        phase = (place.phase if place else "") or "other"
-        kind = kernel_type(piece.name)
-        if place and phase == "optimizer":
-            kind = update_type(place.optimizer or "Clip")
-        return Occurrence(
-            op=short_name(piece.name),
+    def _stand_in(self, activity: GpuActivity, step: int) -> OpCall:
+        """An op call for a kernel that no op launched; its phase is that of the markers around the launch."""
+        launch_frame = self.launched_in.get(activity.correlation)
+        phase = (launch_frame.phase if launch_frame else "") or "other"
+        kind = kernel_type(activity.name)
+        if launch_frame and phase == "optimizer":
+            kind = update_type(launch_frame.optimizer or "Clip")
+        return OpCall(
+            op=short_name(activity.name),
             type=kind,
             layer="",
             role=phase if phase in {"optimizer", "data"} else "",
@@ -268,35 +269,35 @@ class _Walk:
             step=step,
             cpu_us=0.0,
             args={},
-            by_kernel=True,
+            kernel_only=True,
         )
 
 
-class _SharedClock:
-    """A clock that every running piece sees go on at the speed of one over how many run: differences are its parts."""
+class _ConcurrencyClock:
+    """A clock that runs at speed 1/n while n activities run: the time it advances is each activity's equal share."""
 
-    def __init__(self, pieces: Iterable[Piece]) -> None:
-        changes = [(piece.begin, -1) for piece in pieces] + [(piece.end, 1) for piece in pieces]
+    def __init__(self, activities: Iterable[GpuActivity]) -> None:
+        changes = [(activity.begin, -1) for activity in activities] + [(activity.end, 1) for activity in activities]
         self.times: list[float] = []
-        self.read: list[float] = []  # at these times
-        self.running: list[int] = []  # from these times on
-        read, before, running = 0.0, 0.0, 0
-        for time, change in sorted(changes):  # beginnings first
-            read += (time - before) / running if running else 0.0
+        self.readings: list[float] = []  # of the clock at these times
+        self.running: list[int] = []  # number of activities from these times on
+        reading, before, running = 0.0, 0.0, 0
+        for time, change in sorted(changes):  # at equal times, begins before ends
+            reading += (time - before) / running if running else 0.0
             before, running = time, running - change
             self.times.append(time)
-            self.read.append(read)
+            self.readings.append(reading)
             self.running.append(running)
 
     def at(self, time: float) -> float:
-        """The reading at a time, which is not before the first piece."""
+        """The reading at a time, which must not be before the first activity."""
         index = bisect_right(self.times, time) - 1
         running = self.running[index]
-        return self.read[index] + ((time - self.times[index]) / running if running else 0.0)
+        return self.readings[index] + ((time - self.times[index]) / running if running else 0.0)
 
 
 def _steps(threads: Iterable[list[Event]], gpu: list[Event]) -> list[tuple[float, float]]:
-    """Step boundaries by marker, ours or torch.profiler's; a trace without any is one step."""
+    """Step boundaries from Fathom's or torch.profiler's markers; a trace without markers is one step."""
     marks = [
         (event.ts, event.ts + event.dur)
         for thread in threads
@@ -311,19 +312,21 @@ def _steps(threads: Iterable[list[Event]], gpu: list[Event]) -> list[tuple[float
     return [(min(begin for begin, _ in times), max(end for _, end in times))]
 
 
-def _stretched(steps: list[tuple[float, float]], pieces: Iterable[Piece]) -> list[tuple[float, float]]:
-    """A step is not over before the kernels launched in it have run, unless the next has begun by then."""
+def _extended_to_last_kernel(
+    steps: list[tuple[float, float]], activities: Iterable[GpuActivity]
+) -> list[tuple[float, float]]:
+    """Steps extended to the end of the last kernel launched in them, but not beyond the start of the next step."""
     latest = [end for _, end in steps]
-    for piece in pieces:
-        if piece.owner is not None:
-            latest[piece.owner.step] = max(latest[piece.owner.step], piece.end)
+    for activity in activities:
+        if activity.op_call is not None:
+            latest[activity.op_call.step] = max(latest[activity.op_call.step], activity.end)
     limits = [*(begin for begin, _ in steps[1:]), float("inf")]
     return [
         (begin, max(end, min(last, limit))) for (begin, end), last, limit in zip(steps, latest, limits, strict=True)
     ]
 
 
-def _first_forward(thread: list[Event]) -> float:
+def _first_op_us(thread: list[Event]) -> float:
     return min(
         (e.ts for e in thread if e.cat == "cpu_op" and not e.name.startswith("autograd::")),
         default=float("inf"),

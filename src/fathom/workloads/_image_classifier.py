@@ -17,7 +17,7 @@ from torch.optim.lr_scheduler import LambdaLR
 from fathom.core.errors import BadOption
 from fathom.core.record import Artifact
 from fathom.data import imagenet
-from fathom.data._thumbnails import Thumbnails, Variation, enlarged, varied
+from fathom.data._thumbnails import Augmentation, Thumbnails, augmented, resized
 from fathom.data.base import Batch, once
 from fathom.workloads.base import Output, State, Workload
 from fathom.workloads.recipe import Recipe, warmup_cosine
@@ -39,7 +39,10 @@ THUMBNAILS = {  # what the three recipes share: ten classes of small images, aug
 
 
 class Normalise(nn.Module):
-    """Bytes to floats of zero mean and unit deviation per colour, written once, in the network's memory format."""
+    """Bytes to floats of zero mean and unit deviation per colour channel, in the network's memory format.
+
+    The conversion to float is written out: export formats have no product of bytes and floats, and no `out=`.
+    """
 
     scale: Tensor
     offset: Tensor
@@ -52,9 +55,8 @@ class Normalise(nn.Module):
         self.register_buffer("offset", -mean / deviation, persistent=False)
 
     def forward(self, image: Tensor) -> Tensor:
-        shape, device = image.shape, image.device
-        normal = torch.empty(shape, dtype=self.scale.dtype, device=device, memory_format=self.memory_format)
-        return torch.addcmul(self.offset, image, self.scale, out=normal)
+        pixels = image.to(self.scale.dtype, memory_format=self.memory_format)
+        return torch.addcmul(self.offset, pixels, self.scale)
 
 
 def dense_layers(features: int, hidden: int, classes: int, dropout: float) -> nn.Sequential:
@@ -153,8 +155,8 @@ class ImageClassifier(Workload):
         batches = super().feed(source, device, seed, start)
         if not isinstance(source, Thumbnails):
             return batches
-        by = Variation(self.shift, self.zoom, self.rotation, self.color_jitter, self.cutout)
-        return ({**batch, "image": varied(batch["image"], self.side, by)} for batch in batches)
+        by = Augmentation(self.shift, self.zoom, self.rotation, self.color_jitter, self.cutout)
+        return ({**batch, "image": augmented(batch["image"], self.side, by)} for batch in batches)
 
     def forward(self, model: nn.Module, batch: Batch) -> Tensor:
         logits: Tensor = model(batch["image"])
@@ -178,7 +180,7 @@ class ImageClassifier(Workload):
         pairs = torch.zeros(self.classes**2, dtype=torch.long, device=state.device)
         for batch in once(held_out, _EVALUATED, state.device):
             if isinstance(held_out, Thumbnails):
-                batch["image"] = enlarged(batch["image"], self.side)
+                batch["image"] = resized(batch["image"], self.side)
             pair = batch["label"] * self.classes + self.forward(state.model, batch).argmax(-1)
             pairs += torch.bincount(pair, minlength=self.classes**2)
         return pairs.view(self.classes, self.classes)

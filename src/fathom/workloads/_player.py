@@ -1,4 +1,4 @@
-"""Who plays in deepq: the network that values actions, and the agent that takes them and remembers what came of it."""
+"""deepq's Q-network, and the agent that acts in the environments and fills the replay buffer."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fathom.data import atari
-from fathom.workloads._replay import STACK, Replay
+from fathom.workloads._replay import STACK, ReplayBuffer
 
 
 class QNetwork(nn.Module):
-    """From four frames to the value of each action; torch's default weights are also those of the authors' code."""
+    """From four frames to the value of each action; torch's default initialisation is that of the authors' code."""
 
     def __init__(self, actions: int, filters: int, hidden: int) -> None:
         super().__init__()
@@ -35,39 +35,41 @@ class QNetwork(nn.Module):
 
 @dataclass
 class Agent:
-    """Who plays: the emulators, the memory of what was seen, and in training the network that sets the targets."""
+    """The environments, the replay buffer, in training the target network, and the state of the running games."""
 
     environment: atari.Environment
-    memory: Replay
-    random: np.random.Generator  # on the host, where the actions are needed: the same play on every device
+    memory: ReplayBuffer
+    random: np.random.Generator  # on the host, so that exploration is the same on every device
     target: nn.Module | None  # None in inference
-    score: NDArray[np.float32]  # points so far in each running game
-    over: NDArray[np.bool_]  # which games the last action ended
-    finished: list[float] = field(default_factory=list)  # final scores of the games played to their end
-    judged: list[tuple[float, int]] = field(default_factory=list)  # score and actions of each game last evaluated
-    frames: int = 0  # seen since learning began
+    score: NDArray[np.float32]  # of each running game so far
+    over: NDArray[np.bool_]  # which games ended with the last action
+    finished: list[float] = field(default_factory=list)  # final scores of completed games
+    judged: list[tuple[float, int]] = field(
+        default_factory=list
+    )  # score and number of actions of each game of the last evaluation
+    frames: int = 0  # since training began
     updates: int = 0
     _sent: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
 
     def act(self, best: Tensor | None, epsilon: float) -> NDArray[np.int64]:
-        """Sets the emulators off, with the network's choice or, by chance epsilon, any action; does not wait."""
+        """Epsilon-greedy: sends the network's action or, with probability epsilon, a random one; does not wait."""
         envs = self.environment.envs
         any_action = self.random.integers(len(self.environment.actions), size=envs)
         exploring = self.random.random(envs) < epsilon
-        # the one place where the host waits for the device: emulators live on the host
+        # the only synchronisation with the device: emulators run on the host
         self._sent = any_action if best is None else np.where(exploring, any_action, best.cpu().numpy())
         self.environment.send(self._sent)
         return self._sent
 
     def observe(self) -> NDArray[np.float32]:
-        """Waits for the emulators and remembers what they bring; gives the score of each game after this step."""
-        arrival = self.environment.recv()
+        """Waits for the emulators and stores their transitions; returns the score of each game after this step."""
+        result = self.environment.recv()
         learning = self.target is not None
-        terminal = arrival.game_over | arrival.life_lost if learning else arrival.game_over
-        reward = np.clip(arrival.reward, -1, 1)
-        self.memory.add(arrival.frames, self._sent, reward, terminal, arrival.truncated)
-        score = self.score + arrival.reward
-        self.over = arrival.game_over | arrival.truncated
+        terminal = result.game_over | result.life_lost if learning else result.game_over
+        reward = np.clip(result.reward, -1, 1)
+        self.memory.add(result.frames, self._sent, reward, terminal, result.truncated)
+        score = self.score + result.reward
+        self.over = result.game_over | result.truncated
         self.finished += score[self.over].tolist()
         self.score = np.where(self.over, np.float32(0), score)
         return score

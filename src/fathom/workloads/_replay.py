@@ -1,4 +1,4 @@
-"""Replay memory on the compute device: every frame is kept once, and stacks of frames are made when asked for."""
+"""Replay buffer on the compute device: every frame is stored once, and frames are stacked when sampled."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from torch import Tensor
 from fathom.data.base import Batch
 
 STACK = 4  # frames in one observation
-_ACTION, _REWARD, _TERMINAL, _TRUNCATED, _HISTORY = range(5)  # the columns of facts
+_ACTION, _REWARD, _TERMINAL, _TRUNCATED, _HISTORY = range(5)  # the columns of `facts`
 
 
-class Replay:
-    """A ring of rows, each what one step of all environments brought.
+class ReplayBuffer:
+    """A ring buffer of rows; each row holds one step of all environments.
 
-    That is their new frames, and the facts of how they came: the action, its reward, and how it ended (if it did).
-    A frame's history says how many of the three frames before it belong to its episode; what lies further back is
-    drawn as zeros. So a transition is the stack that ends one row earlier, the facts, and the stack that ends here.
-    A transition broken off (truncated) has no such second stack, as the ring goes on with the next episode: it is
-    never given, and the one before it stands in.
+    A row has the new frame of every environment and its facts: action, reward, terminal, truncated, history. A frame's
+    history is the number of the three previous frames that belong to the same episode; older frames are replaced by
+    zeros in a stack. A transition is the stack that ends one row earlier, the facts, and the stack that ends in this
+    row. A truncated transition has no second stack, because the next frame starts another episode: when it is drawn,
+    the transition before it is returned instead.
     """
 
     def __init__(self, capacity: int, envs: int, side: int, device: torch.device, seed: int = 0) -> None:
@@ -30,16 +30,18 @@ class Replay:
         self.envs = envs
         if self.rows < STACK:
             raise ValueError(f"{capacity} frames are fewer than {STACK} for each of {envs} environments")
-        # left as the allocator gave it: history hides rows that were never written
+        # uninitialised: history masks rows that were never written
         self.frames = torch.empty(self.rows, envs, side, side, dtype=torch.uint8, device=device)
         self.facts = torch.zeros(self.rows, envs, 5, device=device)
-        self.written = 0  # rows ever written; the host always knows where the ring's head is
+        self.written = (
+            0  # rows written in total; kept on the host, which needs no transfer to find the head of the ring
+        )
         self._history: NDArray[np.int64] = np.zeros(envs, np.int64)
         self._random = torch.Generator(device).manual_seed(seed)
         self._back = torch.arange(STACK - 1, -1, -1, device=device)  # 3, 2, 1, 0 frames back
 
     def start(self, frames: NDArray[np.uint8]) -> None:
-        """The first frames of all: no action led to them, and what was there before is forgotten."""
+        """Empties the buffer and stores the first frames, which have no action."""
         self.written = 0
         never = np.zeros(self.envs, np.bool_)
         self._history[:] = -1
@@ -53,9 +55,9 @@ class Replay:
         terminal: NDArray[np.bool_],
         truncated: NDArray[np.bool_],
     ) -> None:
-        """Where an episode ended, the frame must be the next one's first."""
+        """Stores one step. Where an episode ended, the frame must be the first of the next episode."""
         if (self._history[truncated] < 1).any():
-            raise ValueError("an episode cannot be broken off after its first step")
+            raise ValueError("an episode cannot be truncated after its first step")
         self._history = np.where(terminal | truncated, 0, np.minimum(self._history + 1, STACK - 1))
         facts = np.stack([action, reward, terminal, truncated, self._history], axis=1, dtype=np.float32)
         row = self.written % self.rows
@@ -64,27 +66,27 @@ class Replay:
         self.written += 1
 
     def latest(self) -> Tensor:
-        """The stack that ends in the newest frame of each environment: what the agent sees now."""
+        """The current observation: the stack that ends in the newest frame of each environment."""
         newest = self.written - 1
         stack = torch.stack([self.frames[(newest - back) % self.rows] for back in range(STACK - 1, -1, -1)], dim=1)
         return self._within_episode(stack, self.facts[newest % self.rows, :, _HISTORY])
 
     def __len__(self) -> int:
-        """How many transitions a sample is drawn from."""
+        """The number of transitions that can be sampled."""
         return max(0, self.written - self._oldest()) * self.envs
 
     def sample(self, count: int) -> Batch:
-        """Transitions drawn with equal chance, with replacement; the host neither waits nor sends anything."""
+        """Transitions drawn uniformly with replacement; host and device neither synchronise nor exchange data."""
         if len(self) == 0:
-            raise ValueError("nothing to sample from yet")
-        drawn = torch.randint(len(self), (count,), generator=self._random, device=self.frames.device)
-        row = self._oldest() + drawn // self.envs
-        env = drawn % self.envs
+            raise ValueError("nothing to sample: the buffer has no complete transition")
+        index = torch.randint(len(self), (count,), generator=self._random, device=self.frames.device)
+        row = self._oldest() + index // self.envs
+        env = index % self.envs
         row -= self.facts[row % self.rows, env, _TRUNCATED].long()
         return self.transitions(row, env)
 
     def transitions(self, row: Tensor, env: Tensor) -> Batch:
-        """Those that ended in the given rows, counted from the first row ever written."""
+        """The transitions that end in the given rows, counted from the first row ever written."""
         window = (row[:, None] - torch.arange(STACK, -1, -1, device=row.device)) % self.rows * self.envs + env[:, None]
         frames = self.frames.view(-1, *self.frames.shape[2:]).index_select(0, window.view(-1))
         frames = frames.view(len(row), STACK + 1, *self.frames.shape[2:])
@@ -107,22 +109,22 @@ class Replay:
             "random": self._random.get_state(),
         }
 
-    def load_state_dict(self, kept: dict[str, Any]) -> None:
-        filled = len(kept["frames"])
-        self.frames[:filled].copy_(kept["frames"])
-        self.facts[:filled].copy_(kept["facts"])
-        self.written = int(kept["written"])
-        self._history = kept["history"].numpy()
-        self._random.set_state(kept["random"])
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        filled = len(state["frames"])
+        self.frames[:filled].copy_(state["frames"])
+        self.facts[:filled].copy_(state["facts"])
+        self.written = int(state["written"])
+        self._history = state["history"].numpy()
+        self._random.set_state(state["random"])
 
     def _oldest(self) -> int:
-        """The first row whose transition, and the one before it, still have all their frames in the ring."""
+        """The first row whose transition, and the previous one, have all their frames in the ring."""
         return max(1, self.written - self.rows + STACK + 1)
 
     def _within_episode(self, stack: Tensor, history: Tensor) -> Tensor:
         return stack * (self._back <= history[:, None])[:, :, None, None]
 
     def _staged(self, array: NDArray[np.generic]) -> Tensor:
-        """Pinned, so that the copy to a GPU does not hold up the host; torch reuses the memory when it is done."""
+        """Pinned memory, so that the copy to a GPU is asynchronous; torch reuses it when the copy is done."""
         tensor = torch.from_numpy(array)
         return tensor.pin_memory() if self.frames.device.type == "cuda" else tensor

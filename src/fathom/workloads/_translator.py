@@ -1,4 +1,4 @@
-"""The network of seq2seq, and the two ways in which it writes: the likeliest word each time, or the best of a beam."""
+"""The network of seq2seq, with greedy decoding and beam search."""
 
 from __future__ import annotations
 
@@ -13,32 +13,32 @@ from torch.nn import functional as F
 from fathom.data._vocabulary import EOS, GO, PAD
 from fathom.workloads.base import Output
 
-CHECK_EVERY = 8  # decoding steps between two looks at whether all sentences have ended: each look waits for the device
+CHECK_EVERY = 8  # decoding steps between checks whether all sentences have ended: a check synchronises the device
 
 
-class Memory(NamedTuple):
-    """The source as attention sees it, one row a word; what does not change from step to step is made once."""
+class EncodedSource(NamedTuple):
+    """The encoded source, one row per word; everything that is constant over decoding steps is computed once."""
 
     values: Tensor
     keys: Tensor
-    penalty: Tensor  # added to the scores: 0 for a word, the lowest of numbers for padding
+    penalty: Tensor  # added to the scores: 0 for a word, the lowest float for padding
 
-    def each(self, change: Callable[[Tensor], Tensor]) -> Memory:
-        return Memory(*map(change, self))
+    def map(self, change: Callable[[Tensor], Tensor]) -> EncodedSource:
+        return EncodedSource(*map(change, self))
 
 
 class DecoderState(NamedTuple):
-    """What the decoder carries from word to word, layer by layer."""
+    """The LSTM state of the decoder, per layer."""
 
     hidden: tuple[Tensor, ...]
     cell: tuple[Tensor, ...]
 
-    def each(self, change: Callable[[Tensor], Tensor]) -> DecoderState:
+    def map(self, change: Callable[[Tensor], Tensor]) -> DecoderState:
         return DecoderState(tuple(map(change, self.hidden)), tuple(map(change, self.cell)))
 
 
 class AdditiveAttention(nn.Module):
-    """Scores each source word by v . tanh(W query + U value); gives the mean of the values so weighted."""
+    """Additive attention: scores v . tanh(W query + U value), softmax, weighted mean of the values."""
 
     role = "attention"
 
@@ -48,11 +48,11 @@ class AdditiveAttention(nn.Module):
         self.query = nn.Linear(hidden, hidden)
         self.score = nn.Linear(hidden, 1, bias=False)
 
-    def forward(self, query: Tensor, memory: Memory) -> Tensor:
+    def forward(self, query: Tensor, memory: EncodedSource) -> Tensor:
         weights = self.weights(query, memory).unsqueeze(1)
         return torch.bmm(weights.to(memory.values.dtype), memory.values).squeeze(1)
 
-    def weights(self, query: Tensor, memory: Memory) -> Tensor:
+    def weights(self, query: Tensor, memory: EncodedSource) -> Tensor:
         score = self.score(torch.tanh(memory.keys + self.query(query).unsqueeze(1))).squeeze(2)
         weights: Tensor = (score + memory.penalty).softmax(1)
         return weights
@@ -61,8 +61,8 @@ class AdditiveAttention(nn.Module):
 class Translator(nn.Module):
     """Encoder, attention, decoder.
 
-    The encoder has no biases, so that padding before a sentence leaves its state at zero, exactly: whole batches of
-    sentences of different lengths then go through one fused call, with no lengths for the host to know.
+    The encoder has no biases, so that padding before a sentence leaves its state exactly zero. Sentences of different
+    lengths then run in one fused call, and the host need not know their lengths.
     """
 
     def __init__(
@@ -90,50 +90,50 @@ class Translator(nn.Module):
         with torch.no_grad():
             self.source_embedding.weight[PAD].zero_()
             if forget_bias is not None:
-                self._remember_at_first(forget_bias)
+                self._set_forget_bias(forget_bias)
 
-    def _remember_at_first(self, bias: float) -> None:
-        """Opens the forget gates of the decoder, so that early words are not lost before it learns to keep them."""
+    def _set_forget_bias(self, bias: float) -> None:
+        """Initialises the bias of the decoder's forget gates; a positive one makes early training remember longer."""
         for cell in self.decoder:
             for name, value in (("bias_ih", bias), ("bias_hh", 0.0)):  # torch adds the two
-                cell.get_parameter(name).chunk(4)[1].fill_(value)  # of input, forget, cell and output
+                cell.get_parameter(name).chunk(4)[1].fill_(value)  # gates are in the order input, forget, cell, output
 
     def forward(self, source: Tensor, target: Tensor) -> Tensor:
-        """Logits for every target word, given the true words before it; the source is padded on the left."""
+        """Logits for every target word by teacher forcing; the source must be padded on the left."""
         memory, state = self.encode(source)
         tops: list[Tensor] = []
         contexts: list[Tensor] = []
-        for word in self._before(target).to(memory.keys.dtype).unbind(1):
+        for word in self._embed_previous(target).to(memory.keys.dtype).unbind(1):
             state, context = self.step(word, state, memory)
             tops.append(state.hidden[-1])
             contexts.append(context)
         return self.predict(torch.stack(tops, 1), torch.stack(contexts, 1))
 
-    def looks(self, source: Tensor, target: Tensor) -> Tensor:
-        """How much attention each step of the writing pays to each word as read, given the true words: [B, T, S]."""
+    def attention_weights(self, source: Tensor, target: Tensor) -> Tensor:
+        """The attention of each decoding step to each source position, by teacher forcing: [B, T, S]."""
         memory, state = self.encode(source)
-        looks: list[Tensor] = []
-        for word in self._before(target).to(memory.keys.dtype).unbind(1):
-            looks.append(self.attention.weights(state.hidden[-1], memory))
+        weights: list[Tensor] = []
+        for word in self._embed_previous(target).to(memory.keys.dtype).unbind(1):
+            weights.append(self.attention.weights(state.hidden[-1], memory))
             state, _ = self.step(word, state, memory)
-        return torch.stack(looks, 1)
+        return torch.stack(weights, 1)
 
-    def _before(self, target: Tensor) -> Tensor:
-        """The embedded word before each word of the target."""
+    def _embed_previous(self, target: Tensor) -> Tensor:
+        """The embedding of the word before each target word."""
         embedded: Tensor = self.dropout(self.target_embedding(F.pad(target[:, :-1], (1, 0), value=GO)))
         return embedded
 
-    def encode(self, source: Tensor) -> tuple[Memory, DecoderState]:
-        """Reads the source; the decoder starts from the encoder's last state, layer by layer."""
+    def encode(self, source: Tensor) -> tuple[EncodedSource, DecoderState]:
+        """Encodes the source; each decoder layer starts from the last state of its encoder layer."""
         with _autocast_off(source.device):
             values, (hidden, cell) = self.encoder(self.dropout(self.source_embedding(source)))
         keys = self.attention.key(values)
         penalty = torch.zeros_like(source, dtype=torch.float32)
         penalty = penalty.masked_fill(source == PAD, torch.finfo(torch.float32).min)
-        return Memory(values.to(keys.dtype), keys, penalty), DecoderState(hidden.unbind(0), cell.unbind(0))
+        return EncodedSource(values.to(keys.dtype), keys, penalty), DecoderState(hidden.unbind(0), cell.unbind(0))
 
-    def step(self, word: Tensor, state: DecoderState, memory: Memory) -> tuple[DecoderState, Tensor]:
-        """One target word further: attend with the top layer's last state, then advance each layer."""
+    def step(self, word: Tensor, state: DecoderState, memory: EncodedSource) -> tuple[DecoderState, Tensor]:
+        """One decoding step: attends with the top layer's last state, then advances each layer."""
         context = self.attention(state.hidden[-1], memory)
         after: list[tuple[Tensor, Tensor]] = []
         for layer, *before in zip(self.decoder, state.hidden, state.cell, strict=True):
@@ -147,8 +147,8 @@ class Translator(nn.Module):
         logits: Tensor = self.projection(self.dropout(readout))
         return logits
 
-    def next_word(self, word: Tensor, state: DecoderState, memory: Memory) -> tuple[Tensor, DecoderState]:
-        """Log probabilities of what follows a word; padding and GO never do."""
+    def next_word(self, word: Tensor, state: DecoderState, memory: EncodedSource) -> tuple[Tensor, DecoderState]:
+        """Log probabilities of the next word; those of PAD and GO are -inf."""
         state, context = self.step(self.target_embedding(word), state, memory)
         logits = self.predict(state.hidden[-1], context).float()
         logits[:, :EOS] = -torch.inf
@@ -156,55 +156,55 @@ class Translator(nn.Module):
 
 
 def _autocast_off(device: torch.device) -> AbstractContextManager[Any]:
-    """A fused LSTM does not heed autocast's bf16: cuDNN's would run in fp16, and oneDNN's refuses on many CPUs."""
-    if not torch.amp.is_autocast_available(device.type):  # the meta device, where costs are counted
+    """Fused LSTMs ignore autocast's bf16: cuDNN's would run in fp16, and oneDNN's fails on many CPUs."""
+    if not torch.amp.is_autocast_available(device.type):  # the meta device, used for counting costs
         return nullcontext()
     return torch.autocast(device.type, enabled=False)
 
 
 def greedy(model: Translator, source: Tensor, length: int) -> Output:
-    """The likeliest word at each step, until EOS or `length` tokens."""
+    """Greedy decoding, until EOS or `length` tokens."""
     memory, state = model.encode(source)
     tokens = source.new_full((len(source), length), PAD)
     word = source.new_full((len(source),), GO)
     total = torch.zeros(len(source), device=source.device)
     ended = torch.zeros_like(word, dtype=torch.bool)
-    for place in range(length):
-        likely, state = model.next_word(word, state, memory)
-        gain, word = likely.max(1)
-        total += gain.masked_fill(ended, 0)
-        tokens[:, place] = word = word.masked_fill(ended, PAD)
+    for position in range(length):
+        log_probs, state = model.next_word(word, state, memory)
+        log_prob, word = log_probs.max(1)
+        total += log_prob.masked_fill(ended, 0)
+        tokens[:, position] = word = word.masked_fill(ended, PAD)
         ended |= word == EOS
-        if place % CHECK_EVERY == CHECK_EVERY - 1 and bool(ended.all()):
+        if position % CHECK_EVERY == CHECK_EVERY - 1 and bool(ended.all()):
             break
     return _output(tokens, total / (tokens != PAD).sum(1))
 
 
 def beam_search(model: Translator, source: Tensor, length: int, width: int) -> Output:
-    """The best of the translations found by keeping the `width` best beginnings at each step."""
+    """Beam search: the best translation, with the `width` best hypotheses kept at each step."""
     memory, state = model.encode(source)
-    memory, state = memory.each(_repeated(width)), state.each(_repeated(width))
+    memory, state = memory.map(_repeat(width)), state.map(_repeat(width))
     beam = Beam(len(source), width, length, source.device)
-    for place in range(length):
-        likely, state = model.next_word(beam.tokens[:, :, place].flatten(), state, memory)
-        state = state.each(_selected(beam.extend(likely, place)))
-        if place % CHECK_EVERY == CHECK_EVERY - 1 and bool(beam.ended.all()):
+    for position in range(length):
+        log_probs, state = model.next_word(beam.tokens[:, :, position].flatten(), state, memory)
+        state = state.map(_select(beam.extend(log_probs, position)))
+        if position % CHECK_EVERY == CHECK_EVERY - 1 and bool(beam.ended.all()):
             break
     return _output(beam.tokens[:, 0, 1:], beam.score[:, 0])
 
 
 class Beam:
-    """For each item of a batch, the best beginnings of a translation found so far, best first.
+    """For each item of a batch, the best hypotheses so far, best first.
 
-    They are ranked by log probability per token, EOS included, so that short ones have no advantage. One that has
-    ended stays, unchanged, for as long as it ranks high enough.
+    They are ranked by log probability per token, EOS included, so that short ones have no advantage. A finished
+    hypothesis stays unchanged as long as it ranks high enough.
     """
 
     def __init__(self, items: int, width: int, length: int, device: torch.device) -> None:
         self.tokens = torch.full((items, width, 1 + length), PAD, device=device)
         self.tokens[:, :, 0] = GO
         self.total = torch.full((items, width), -torch.inf, device=device)
-        self.total[:, 0] = 0  # one beginning, not `width` copies of it
+        self.total[:, 0] = 0  # one empty hypothesis, not `width` copies of it
         self.count = torch.zeros_like(self.total)
         self.ended = torch.zeros_like(self.total, dtype=torch.bool)
         self.first = torch.arange(items, device=device).unsqueeze(1) * width  # the row where an item's beam starts
@@ -213,27 +213,27 @@ class Beam:
     def score(self) -> Tensor:
         return self.total / self.count
 
-    def extend(self, likely: Tensor, place: int) -> Tensor:
-        """One word further, given the log probabilities of each row's next word; gives the row each came from."""
-        words = likely.shape[1]
-        likely = likely.view(*self.total.shape, words)
-        nothing = torch.where(torch.arange(words, device=likely.device) == PAD, 0.0, -torch.inf)
-        total = self.total.unsqueeze(2) + torch.where(self.ended.unsqueeze(2), nothing, likely)
+    def extend(self, log_probs: Tensor, position: int) -> Tensor:
+        """Extends by one word, given the log probabilities of each row's next word; returns the row each came from."""
+        words = log_probs.shape[1]
+        log_probs = log_probs.view(*self.total.shape, words)
+        padding_only = torch.where(torch.arange(words, device=log_probs.device) == PAD, 0.0, -torch.inf)
+        total = self.total.unsqueeze(2) + torch.where(self.ended.unsqueeze(2), padding_only, log_probs)
         count = self.count + ~self.ended
         chosen = (total / count.unsqueeze(2)).flatten(1).topk(self.total.shape[1]).indices
         parent, word = chosen // words, chosen % words
         self.total, self.count = total.flatten(1).gather(1, chosen), count.gather(1, parent)
         self.tokens = self.tokens.gather(1, parent.unsqueeze(2).expand_as(self.tokens))
-        self.tokens[:, :, place + 1] = word
+        self.tokens[:, :, position + 1] = word
         self.ended = self.ended.gather(1, parent) | (word == EOS)
         return (self.first + parent).flatten()
 
 
-def _repeated(times: int) -> Callable[[Tensor], Tensor]:
+def _repeat(times: int) -> Callable[[Tensor], Tensor]:
     return lambda rows: rows.repeat_interleave(times, 0)
 
 
-def _selected(numbers: Tensor) -> Callable[[Tensor], Tensor]:
+def _select(numbers: Tensor) -> Callable[[Tensor], Tensor]:
     return lambda rows: rows.index_select(0, numbers)
 
 

@@ -76,7 +76,7 @@ class AutoencRecipe(Recipe["Autoenc"]):
         batch = next(once(data, 20, state.device))
         seen = torch.cat([_grey(batch), workload.infer(model, batch)["reconstruction"]])
         images = {"Samples": samples, "Test digits, and their reconstructions below": seen}
-        return [Artifact(title=title, png=mnist.drawn(digits, across=20)) for title, digits in images.items()]
+        return [Artifact(title=title, png=mnist.tiled_png(digits, across=20)) for title, digits in images.items()]
 
 
 @dataclass(frozen=True, kw_only=True)

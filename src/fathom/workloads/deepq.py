@@ -31,7 +31,7 @@ from fathom.core.record import Artifact
 from fathom.data import atari
 from fathom.data.base import Batch
 from fathom.workloads._player import Agent, QNetwork
-from fathom.workloads._replay import STACK, Replay
+from fathom.workloads._replay import STACK, ReplayBuffer
 from fathom.workloads.base import Facts, Output, State, Workload
 from fathom.workloads.recipe import Recipe
 
@@ -59,7 +59,7 @@ class PongRecipe(Recipe["Deepq"]):
 
     def synthetic_evaluation_data(self, workload: Deepq, seed: int) -> atari.Environment:
         """The games that quality is evaluated by, with openings of their own."""
-        return atari.play(
+        return atari.make(
             workload.game, JUDGED, seed, frame_skip=workload.frame_skip, threads=workload.emulator_threads
         )
 
@@ -74,7 +74,7 @@ class PongRecipe(Recipe["Deepq"]):
         title = f"Scores of {len(judged)} games: mean {np.mean(scores):.2f}, standard deviation {np.std(scores):.2f}"
         rows = [[number, score, actions] for number, (score, actions) in enumerate(judged, 1)]
         frames = [agent.memory.latest()[0, -1].cpu().numpy() for agent, _ in islice(workload.played(state, data), 80)]
-        film = atari.drawn(np.stack(frames[3::4]), across=10)
+        film = atari.tiled_png(np.stack(frames[3::4]), across=10)
         return [
             Artifact(title=title, columns=["game", "score", "actions"], rows=rows),
             Artifact(title="The first of them from its beginning, every fourth action", png=film),
@@ -201,7 +201,7 @@ class Deepq(Workload):
 
     def synthetic(self, seed: int) -> atari.Environment:
         """The real emulator: there is no better source of its pictures."""
-        return atari.play(self.game, self.envs, seed, frame_skip=self.frame_skip, threads=self.emulator_threads)
+        return atari.make(self.game, self.envs, seed, frame_skip=self.frame_skip, threads=self.emulator_threads)
 
     def real(self, folder: Path, split: str = "train") -> atari.Environment:
         raise BadOption("deepq reads no data: it plays the games that ale-py carries, so leave --data out")
@@ -298,9 +298,9 @@ class Deepq(Workload):
         agent.memory.start(environment.reset())
         return agent
 
-    def _memory(self, state: State, capacity: int, envs: int) -> Replay:
+    def _memory(self, state: State, capacity: int, envs: int) -> ReplayBuffer:
         try:
-            return Replay(capacity, envs, atari.SIDE, state.device, state.seed)
+            return ReplayBuffer(capacity, envs, atari.SIDE, state.device, state.seed)
         except (MemoryError, RuntimeError) as error:  # torch's own out-of-memory error is a RuntimeError
             problem = f"deepq's replay memory of {capacity} frames ({capacity * atari.SIDE**2 / 1e9:.1f} GB)"
             raise DoesNotFit(f"{problem} does not fit on {state.device}; try a smaller capacity") from error

@@ -210,7 +210,7 @@ class Seq2Seq(Workload):
 
     def answers(self, output: Output, source: wmt.ParallelText) -> list[str]:
         rows = zip(output["tokens"].tolist(), output["lengths"].tolist(), strict=True)
-        return [source.target_vocabulary.sentence(tokens[:length]) for tokens, length in rows]
+        return [source.target_vocabulary.decode(tokens[:length]) for tokens, length in rows]
 
     def translated(self, state: State, text: wmt.ParallelText, beam: int) -> list[str]:
         """Every sentence of a text in the other language."""
@@ -223,7 +223,7 @@ class Seq2Seq(Workload):
         translator, parts = cast(Translator, state.model), len(FIFTHS)
         total, words = torch.zeros(parts, parts), torch.zeros(parts, 1)
         for batch in once(text, EVALUATED, state.device):
-            looks = translator.looks(self.arranged(batch["source"]), batch["target"]).float()
+            looks = translator.attention_weights(self.arranged(batch["source"]), batch["target"]).float()
             written, read = _parts(batch["target"], parts), self.arranged(_parts(batch["source"], parts))
             down, across = (F.one_hot(side, parts + 1)[:, :, 1:].float() for side in (written, read))
             total += torch.einsum("btp,bts,bsq->pq", down, looks, across).cpu()

@@ -26,7 +26,7 @@ from fathom.core.errors import BadOption, DataError
 from fathom.core.record import Artifact
 from fathom.data import an4, timit
 from fathom.data._audio import Sizes, Utterances
-from fathom.data._spoken import by_length, speed_perturbed, time_masked
+from fathom.data._utterance_batches import by_length, speed_perturbed, time_masked
 from fathom.data.base import Batch, once
 from fathom.workloads import _ctc
 from fathom.workloads._deep_speech import DeepSpeech, strided
@@ -190,11 +190,11 @@ class Speech(Workload):
     @classmethod
     def is_an4(cls, folder: Path) -> bool:
         """Which of its two corpora a folder holds."""
-        if an4.is_here(folder):
+        if an4.is_present(folder):
             return True
-        if timit.is_here(folder):
+        if timit.is_present(folder):
             return False
-        raise DataError.at(folder, f"neither TIMIT nor AN4; put there {cls.expects}")
+        raise DataError.at(folder, f"neither TIMIT nor AN4; the folder must contain {cls.expects}")
 
     def forward(self, model: nn.Module, batch: Batch) -> Tensor:
         scores_TBC: Tensor = model(batch["features"], batch["frames"])

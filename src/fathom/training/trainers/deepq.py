@@ -69,8 +69,8 @@ class DeepqTrainer(Trainer):
             "finished": agent.finished,
             "judged": agent.judged,
             "score": torch.from_numpy(agent.score),
-            "games": games.state_dict() if isinstance(games, atari.Keepable) else None,
-            "memory": agent.memory.state_dict() if isinstance(games, atari.Keepable) else None,
+            "games": games.state_dict() if isinstance(games, atari.Checkpointable) else None,
+            "memory": agent.memory.state_dict() if isinstance(games, atari.Checkpointable) else None,
         }
 
     def load_state_dict(self, kept: dict[str, Any]) -> None:
@@ -81,7 +81,7 @@ class DeepqTrainer(Trainer):
         agent.random.bit_generator.state = kept["random"]
         agent.frames, agent.updates = kept["frames"], kept["updates"]
         agent.finished, agent.judged = kept["finished"], kept["judged"]
-        if isinstance(agent.environment, atari.Keepable):
+        if isinstance(agent.environment, atari.Checkpointable):
             agent.environment.load_state_dict(kept["games"])
             agent.memory.load_state_dict(kept["memory"])
             agent.score = kept["score"].numpy()

@@ -198,8 +198,8 @@ class MemnetTrainer(Trainer):
     def __init__(self, session: Session, recipe: Recipe[Any], evaluation_data: Stories) -> None:
         workload, state = session.workload, session.state
         assert isinstance(workload, Memnet)
-        alone = bool(state.source.each) and not workload.joint
-        tasks, self.tests = (list(each.each) if alone else [each] for each in (state.source, evaluation_data))
+        alone = bool(state.source.per_task) and not workload.joint
+        tasks, self.tests = (list(each.per_task) if alone else [each] for each in (state.source, evaluation_data))
         self.memnet, self.starts = workload, workload.starts
         self.model = Ensemble(workload, tasks).to(state.device)
         state.model, state.weights = self.model, list(self.model.parameters())
@@ -351,13 +351,13 @@ class MemnetTrainer(Trainer):
 
 
 def _parts(held_out: Stories, workload: Memnet, synthetic: bool) -> list[Part]:
-    if not held_out.each:
+    if not held_out.per_task:
         number = None if synthetic else workload.task_number
         label = f"{number} {babi.TASKS[number - 1]}" if number else "synthetic stories"
         return [Part(label, number, 0, slice(0, len(held_out)))]
     parts: list[Part] = []
     begin = 0
-    for number, stories in enumerate(held_out.each, 1):
+    for number, stories in enumerate(held_out.per_task, 1):
         rows = slice(begin, begin + len(stories)) if workload.joint else slice(0, len(stories))
         parts.append(Part(f"{number} {babi.TASKS[number - 1]}", number, 0 if workload.joint else number - 1, rows))
         begin += len(stories)
