@@ -9,6 +9,7 @@ doing nothing after its work. Tries run side by side, each bound to a core of it
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import queue
 import random
@@ -110,7 +111,7 @@ def main() -> None:
         print(f"{kind}: {verdict} in {counts[kind]} of {arguments.tries}")
     if arguments.out:
         settings = {name: value for name, value in vars(arguments).items() if name != "out"}
-        document = {"machine": fingerprint(), "spec": SPEC.said(), **settings, "as_expected": counts, "tries": results}
+        document = {"machine": dataclasses.asdict(fingerprint()), "spec": SPEC.non_defaults(), **settings, "as_expected": counts, "tries": results}
         arguments.out.parent.mkdir(parents=True, exist_ok=True)
         arguments.out.write_text(json.dumps(document, indent=1))
 

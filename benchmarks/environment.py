@@ -9,6 +9,7 @@ every frame and learns from 32 transitions for every four actions. Frames are th
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import statistics
 import time
@@ -113,7 +114,7 @@ def main() -> None:
         ratio = found["over_bare"].get(name, 1.0)
         print(f"{name:5} {statistics.median(speeds):10.0f}{min(speeds):10.0f}{max(speeds):10.0f}{ratio:11.3f}")
     if arguments.out:
-        document = {"machine": fingerprint(torch.device(found["device"])), "results": [found]}
+        document = {"machine": dataclasses.asdict(fingerprint(torch.device(found["device"]))), "results": [found]}
         arguments.out.parent.mkdir(parents=True, exist_ok=True)
         arguments.out.write_text(json.dumps(document, indent=1))
 

@@ -6,7 +6,7 @@ does meets all alike. Inside Fathom a step is made by the session, passes throug
 told to a parent through a pipe, as in a worker. The usual step is what one would write by hand, and keeps its loss too.
 The lean one also clears the gradients as Fathom does, which is quicker than optimizer.zero_grad(): over it, Fathom's
 step has what the harness adds and nothing that it saves. For deepq, whose step is more than an update, both are the
-workload's own step. Each turn ends when the device has done its work: nothing of what Fathom adds can hide behind it.
+session's own step. Each turn ends when the device has done its work: nothing of what Fathom adds can hide behind it.
 A ratio is the median over turns that follow each other, and the interval is of this median; turns end when both are
 known well enough, or when the seconds are over.
 """
@@ -14,6 +14,7 @@ known well enough, or when the seconds are over.
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import os
 import statistics
@@ -44,8 +45,8 @@ def by_hand(session: Session, lean: bool) -> Callable[[], Any]:
     workload, state = session.workload, session.state
     optimizer, model, weights = state.optimizer, state.model, state.weights
     assert optimizer is not None
-    if workload.name == "deepq":
-        return lambda: workload.train_step(state)
+    if workload.interactive:
+        return session.train_step
 
     losses = []
 
@@ -148,7 +149,7 @@ def main() -> None:
             f"{name:9} {1e3 * usual_s:10.3f} ms as usual; inside Fathom {usual} of it, {lean} of the lean", flush=True
         )
         if arguments.out:  # after each, so that a run that is cut short leaves what it has
-            document = {"machine": fingerprint(), "preset": arguments.preset, "results": found}
+            document = {"machine": dataclasses.asdict(fingerprint()), "preset": arguments.preset, "results": found}
             arguments.out.write_text(json.dumps(document, indent=1))
 
 

@@ -8,6 +8,7 @@ be large enough that the GPU is the bound: below about 128 images a bf16 ResNet 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import itertools
 import json
 import random
@@ -22,9 +23,9 @@ import torchvision
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fathom.core.plugins import workload
-from fathom.machine.devices import set_arithmetic
+from fathom.machine.devices import process_settings
 from fathom.machine.host import fingerprint
+from fathom.workloads.base import workload_class as workload
 
 LAYOUTS = ("channels_last", "contiguous_format")
 Make = Callable[[bool], nn.Module]  # given whether the memory format is channels last
@@ -69,7 +70,11 @@ class Trainer:
 
 
 def compare(network: str, precision: str, layout_name: str, batch: int, rounds: int, steps: int) -> dict[str, Any]:
-    set_arithmetic(precision, workload(network).algorithms)
+    with process_settings(torch.device("cuda"), precision, workload(network).algorithms):
+        return _compare(network, precision, layout_name, batch, rounds, steps)
+
+
+def _compare(network: str, precision: str, layout_name: str, batch: int, rounds: int, steps: int) -> dict[str, Any]:
     layout = getattr(torch, layout_name)
     images = torch.randn(batch, 3, 224, 224, device="cuda").to(memory_format=layout)
     labels = torch.randint(0, 1000, (batch,), device="cuda")
@@ -113,7 +118,7 @@ def main() -> None:
 
 def _keep(results: list[dict[str, Any]], path: Path) -> None:
     versions = {"torchvision": torchvision.__version__, "timm": timm.__version__}
-    document = {"machine": fingerprint(torch.device("cuda")), "peers": versions, "results": results}
+    document = {"machine": dataclasses.asdict(fingerprint(torch.device("cuda"))), "peers": versions, "results": results}
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(document, indent=1))
 
