@@ -120,8 +120,7 @@ class CudaGraph(Engine):
             with torch.cuda.graph(graph, self._pool, self._stream):
                 found.result = work(found.inputs)
         except RuntimeError as error:
-            why = str(error).partition("\n")[0]
-            raise BadOption(f"engine cudagraph cannot capture this step: {why}") from None
+            raise BadOption(f"engine cudagraph cannot capture this step: {_first_cause(error)}") from None
         found.graph = graph
         found.gradients = tuple(weight.grad for weight in self.state.weights)
 
@@ -133,3 +132,10 @@ class CudaGraph(Engine):
             result = work()
         here.wait_stream(self._stream)
         return result
+
+
+def _first_cause(error: BaseException) -> str:
+    """What broke the capture: ending a broken one raises once more, and hides it."""
+    while error.__context__ is not None:
+        error = error.__context__
+    return str(error).partition("\n")[0]
