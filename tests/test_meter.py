@@ -9,8 +9,9 @@ import pynvml
 import pytest
 import torch
 
-from fathom.machine import meter
-from fathom.machine.meter import Meter
+from fathom.machine.host import gpu_shared
+from fathom.machine.meter import Meters
+from fathom.machine.meters import rapl
 
 CPU = torch.device("cpu")
 
@@ -26,10 +27,10 @@ def package(folder: Path, number: int, microjoules: int) -> Path:
 def test_packages_are_added_up_and_one_that_went_round_is_not_negative(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(meter, "RAPL", tmp_path)
+    monkeypatch.setattr(rapl, "RAPL", tmp_path)
     package(tmp_path, 0, 1_000_000)
     package(tmp_path, 1, 4_500_000)
-    found = Meter(CPU)
+    found = Meters(CPU)
     assert found.joules() == 0
     package(tmp_path, 0, 3_000_000)
     package(tmp_path, 1, 500_000)  # past its end at 5 J
@@ -38,9 +39,9 @@ def test_packages_are_added_up_and_one_that_went_round_is_not_negative(
 
 
 def test_where_nobody_counts_energy_is_not_zero(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(meter, "RAPL", tmp_path / "nothing")
-    assert Meter(CPU).joules() is None
-    assert Meter(CPU).name is None
+    monkeypatch.setattr(rapl, "RAPL", tmp_path / "nothing")
+    assert Meters(CPU).joules() is None
+    assert Meters(CPU).name is None
 
 
 class Card:
@@ -68,19 +69,18 @@ class Card:
 def test_the_card_that_torch_uses_is_metered_whatever_its_number(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(meter, "RAPL", tmp_path)
+    monkeypatch.setattr(rapl, "RAPL", tmp_path)
     card = Card(monkeypatch)
-    found = Meter(torch.device("cuda:0"))
+    found = Meters(torch.device("cuda:0"))
     card.millijoules = 3500
     assert found.joules() == pytest.approx(2.5)
     assert found.name == "the GPU's counter"
 
 
-def test_a_card_with_other_programs_on_it_is_shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(meter, "RAPL", tmp_path)
+def test_a_card_with_other_programs_on_it_is_shared(monkeypatch: pytest.MonkeyPatch) -> None:
     card = Card(monkeypatch)
-    found = Meter(torch.device("cuda"))
-    assert not found.shared
+    device = torch.device("cuda")
+    assert gpu_shared(device) is False
     card.programs = 2
-    assert found.shared
-    assert not Meter(CPU).shared
+    assert gpu_shared(device) is True
+    assert gpu_shared(CPU) is None, "a CPU has no card to share"

@@ -1,34 +1,102 @@
-"""Fathom: where the time of deep learning goes on your machine, why, and what it takes until a network has learnt."""
+"""Fathom: where the time of deep learning goes on your machine, why, and what it takes to train to a target quality."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from fathom.analysis.finding import Finding
+    from fathom.analysis.frame import frame, op_frame
     from fathom.analysis.questions.similarity import nearest
+    from fathom.core.errors import (
+        BadOption,
+        DataError,
+        DeviceError,
+        DoesNotFit,
+        FathomError,
+        MissingExtra,
+        UnknownName,
+    )
     from fathom.core.record import Record
     from fathom.core.spec import RunSpec
     from fathom.core.store import Store
+    from fathom.data.base import Dataset, Reader
+    from fathom.engine.base import Engine
     from fathom.engine.session import Session, Step, load
+    from fathom.machine.meter import Meter
     from fathom.measure.own import profile
     from fathom.report import write as write_report
-    from fathom.workloads.base import Workload
+    from fathom.workloads.base import Facts, State, Workload
+    from fathom.workloads.recipe import Recipe
 
-__version__ = "0.1.0"
-__all__ = ["Record", "RunSpec", "Session", "Step", "Store", "Workload", "load", "nearest", "profile", "write_report"]
+__version__ = "0.2.0"
 
-_HOME = {  # the module, and the name there where it is another one
-    "Record": "core.record",
+_HOME = {  # public name -> the module that defines it, and the name there where it is another one
+    # what to run, and what it left
     "RunSpec": "core.spec",
+    "Record": "core.record",
+    "Store": "core.store",
     "Session": "engine.session",
     "Step": "engine.session",
-    "Store": "core.store",
-    "Workload": "workloads.base",
     "load": "engine.session",
-    "nearest": "analysis.questions.similarity",
     "profile": "measure.own",
+    # what records say
+    "Finding": "analysis.finding",
+    "frame": "analysis.frame",
+    "op_frame": "analysis.frame",
+    "nearest": "analysis.questions.similarity",
     "write_report": "report:write",
+    # what a plug-in fills in
+    "Workload": "workloads.base",
+    "State": "workloads.base",
+    "Facts": "workloads.base",
+    "Recipe": "workloads.recipe",
+    "Dataset": "data.base",
+    "Reader": "data.base",
+    "Engine": "engine.base",
+    "Meter": "machine.meter",
+    # what can go wrong: core/errors.py draws the tree
+    "FathomError": "core.errors",
+    "UnknownName": "core.errors",
+    "BadOption": "core.errors",
+    "DataError": "core.errors",
+    "DeviceError": "core.errors",
+    "DoesNotFit": "core.errors",
+    "MissingExtra": "core.errors",
+    "EngineError": "core.errors",
+    "Refused": "core.errors",
 }
+__all__ = [
+    "BadOption",
+    "DataError",
+    "Dataset",
+    "DeviceError",
+    "DoesNotFit",
+    "Engine",
+    "EngineError",
+    "Facts",
+    "FathomError",
+    "Finding",
+    "Meter",
+    "MissingExtra",
+    "Reader",
+    "Recipe",
+    "Record",
+    "Refused",
+    "RunSpec",
+    "Session",
+    "State",
+    "Step",
+    "Store",
+    "UnknownName",
+    "Workload",
+    "frame",
+    "load",
+    "nearest",
+    "op_frame",
+    "profile",
+    "write_report",
+]
 
 
 def __dir__() -> list[str]:
@@ -36,7 +104,7 @@ def __dir__() -> list[str]:
 
 
 def __getattr__(name: str) -> Any:
-    """Public names arrive when first used, so that importing fathom does not import torch."""
+    """Public names are imported when first used, so that importing fathom does not import torch."""
     if name not in _HOME:
         raise AttributeError(f"module 'fathom' has no attribute {name!r}")
     from importlib import import_module

@@ -6,7 +6,9 @@ FathomError
 ├── DataError      a folder or file that is missing, truncated or corrupt: which one, where, what was expected
 ├── DeviceError    a device or precision that this machine does not have
 ├── DoesNotFit     a batch that the device's memory cannot hold
-└── MissingExtra   an optional package, and how to install it
+├── EngineError    a step that the engine cannot execute, and why
+├── MissingExtra   an optional package, and how to install it
+└── Refused        any of these, met by a worker process and told in its words
 """
 
 from __future__ import annotations
@@ -50,6 +52,14 @@ class DeviceError(FathomError):
 
 class DoesNotFit(FathomError):
     """More memory than the device has."""
+
+
+class EngineError(FathomError):
+    """A step that this engine cannot execute."""
+
+
+class Refused(FathomError):
+    """The worker met an error that the user can put right; the text is the worker's."""
 
 
 class MissingExtra(FathomError):

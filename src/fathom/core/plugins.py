@@ -48,6 +48,11 @@ def names(kind: str) -> list[str]:
     return sorted({*_built_in(kind), *_installed(kind)})
 
 
+def installed(kind: str) -> list[str]:
+    """Those of them that other packages bring, by entry point."""
+    return sorted(_installed(kind))
+
+
 def check(kind: str, name: str) -> None:
     """Raises, with the nearest name there is, where there is no such plug-in."""
     if ":" not in name and name not in (known := names(kind)):

@@ -10,12 +10,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Sampler
 
+from fathom.core import plugins
 from fathom.core.errors import DataError
 from fathom.machine.host import usable_cores
 
@@ -35,6 +36,33 @@ class Dataset(ABC):
 
     @abstractmethod
     def __getitem__(self, indices: Sequence[int]) -> Batch: ...
+
+
+class Reader(ABC):
+    """Reads a format that a workload does not know itself, for workloads it names.
+
+    A reader is an entry point of group `fathom.readers`. Where one recognises a --data folder, it reads it in place of
+    the workload's own reader; batches must have the names, types and shapes of the workload's synthetic ones.
+    """
+
+    workloads: ClassVar[tuple[str, ...]]  # by name
+
+    @abstractmethod
+    def recognises(self, folder: Path) -> bool:
+        """Whether the folder holds this format; a look, without reading it."""
+
+    @abstractmethod
+    def read(self, workload: Any, folder: Path, split: str) -> Dataset:
+        """The split ("train" or "test") of the data, for this configuration of the workload."""
+
+
+def reader_for(workload: str, folder: Path) -> Reader | None:
+    """The installed reader that recognises a folder for a workload; None where the workload reads it itself."""
+    for name in plugins.installed("readers"):
+        reader = plugins.load_class("readers", name, Reader)()  # type: ignore[type-abstract]
+        if workload in reader.workloads and reader.recognises(folder):
+            return reader
+    return None
 
 
 class InMemory(Dataset):

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from fathom.core.errors import BadOption, DoesNotFit
+from fathom.core.errors import BadOption, DoesNotFit, EngineError
 from fathom.core.spec import RunSpec
 from fathom.data.base import folder_at
 from fathom.engine.base import Engine, Infer, Loss, clipping, engine_class
@@ -184,13 +184,13 @@ class Session:
     def _check_engine(self) -> None:
         refusal = engine_class(self.spec.engine).refusal(self.workload, self.device, self.spec.phase)
         if refusal is not None:
-            raise BadOption(f"engine {self.spec.engine} {refusal}")
+            raise EngineError(f"engine {self.spec.engine} {refusal}")
 
     def _open_data(self) -> Any:
         if self.spec.data is None:
             return self.workload.synthetic(self.spec.seed)
         folder = folder_at(self.spec.data, self.workload.expects)
-        return self.workload.real(folder, "train" if self.spec.phase == "train" else "test")
+        return self.workload.open(folder, "train" if self.spec.phase == "train" else "test")
 
     def _optimizer(self, model: nn.Module) -> Optimizer:
         try:

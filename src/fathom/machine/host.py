@@ -218,6 +218,31 @@ def gpu_uuid(device: torch.device) -> str | None:
     return f"GPU-{torch.cuda.get_device_properties(device).uuid}"
 
 
+def gpu_handle(device: torch.device) -> Any | None:
+    """The driver's handle of the card behind a torch device; None without one."""
+    import pynvml
+
+    uuid = gpu_uuid(device)
+    if uuid is None:
+        return None
+    try:
+        pynvml.nvmlInit()
+        return pynvml.nvmlDeviceGetHandleByUUID(uuid)
+    except pynvml.NVMLError:
+        return None
+
+
+def gpu_shared(device: torch.device) -> bool | None:
+    """Whether other programs are on the GPU right now; None where that is not known."""
+    import pynvml
+
+    handle = gpu_handle(device)
+    try:
+        return None if handle is None else len(pynvml.nvmlDeviceGetComputeRunningProcesses(handle)) > 1
+    except pynvml.NVMLError:  # not every driver tells
+        return None
+
+
 def _memory_nodes() -> dict[int, list[int]]:
     """Memory node -> the hardware threads near it."""
     folders = Path("/sys/devices/system/node").glob("node[0-9]*")

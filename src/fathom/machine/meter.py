@@ -1,89 +1,47 @@
-"""Joules as the hardware counts them: an NVIDIA GPU's own counter, and Intel's RAPL for the CPU where readable."""
+"""Meter: what counts the energy of one part of the machine; and all of those that count for a run.
+
+A meter is one file of meters/, an entry point of group `fathom.meters`, or `package.module:Class`. Meters read; they
+change nothing.
+"""
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, ClassVar, Self
+
+from fathom.core import plugins
 
 if TYPE_CHECKING:
     import torch
 
-RAPL = Path("/sys/class/powercap")
+
+class Meter(ABC):
+    """Counts from when it is made."""
+
+    label: ClassVar[str]  # what is counted, in words: "the GPU's counter"
+
+    @classmethod
+    @abstractmethod
+    def find(cls, device: torch.device) -> Self | None:
+        """A meter for a run on this device; None where there is none, or where it may not be read."""
+
+    @abstractmethod
+    def joules(self) -> float:
+        """Energy since it was made."""
 
 
-class Meter:
-    """Counts from when it is made. What nobody counts is None, never zero."""
+class Meters:
+    """Every meter that counts for a run on a device. What is not metered is None, never zero."""
 
     def __init__(self, device: torch.device) -> None:
-        self._gpu = _gpu_counter(device) if device.type == "cuda" else None
-        self._packages = _packages()
-        self._begun = self._now()
+        kinds = [plugins.load_class("meters", name, Meter) for name in plugins.names("meters")]  # type: ignore[type-abstract]
+        self._found = [meter for kind in kinds if (meter := kind.find(device)) is not None]
 
     @property
     def name(self) -> str | None:
         """What is counted, in words; None where nothing is."""
-        parts = [*(["the GPU's counter"] if self._gpu else []), *(["RAPL of the CPU"] if self._packages else [])]
-        return " and ".join(parts) or None
+        return " and ".join(meter.label for meter in self._found) or None
 
     def joules(self) -> float | None:
-        """Since it was made, over all that is counted; a counter that went round is taken to have done so once."""
-        if not self._begun:
-            return None
-        total = 0.0
-        for name, (value, most) in self._now().items():
-            spent = value - self._begun[name][0]
-            total += spent if spent >= 0 else spent + most
-        return total
-
-    @property
-    def shared(self) -> bool | None:
-        """Whether other programs are on the GPU right now: the counter counts what they take, too; None is unknown."""
-        if self._gpu is None:
-            return None
-        import pynvml
-
-        try:
-            return len(pynvml.nvmlDeviceGetComputeRunningProcesses(self._gpu)) > 1
-        except pynvml.NVMLError:  # not every driver tells
-            return None
-
-    def _now(self) -> dict[str, tuple[float, float]]:
-        """Counter -> joules, and where it goes round."""
-        found = {}
-        if self._gpu is not None:
-            import pynvml
-
-            found["gpu"] = (pynvml.nvmlDeviceGetTotalEnergyConsumption(self._gpu) / 1e3, float("inf"))
-        for package in self._packages:
-            most = float((package / "max_energy_range_uj").read_text()) / 1e6
-            found[package.name] = (float((package / "energy_uj").read_text()) / 1e6, most)
-        return found
-
-
-def _gpu_counter(device: torch.device) -> object | None:
-    """The card's handle if it counts energy (Volta and later do).
-
-    By its own name: where CUDA_VISIBLE_DEVICES hides some cards, torch and the driver number them differently.
-    """
-    import pynvml
-    import torch
-
-    try:
-        pynvml.nvmlInit()
-        handle = pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{torch.cuda.get_device_properties(device).uuid}")
-        pynvml.nvmlDeviceGetTotalEnergyConsumption(handle)
-    except pynvml.NVMLError:
-        return None
-    return handle  # type: ignore[no-any-return]
-
-
-def _packages() -> list[Path]:
-    """RAPL's whole-processor domains that this user may read: most systems keep them for root."""
-    found = []
-    for folder in sorted(RAPL.glob("intel-rapl:[0-9]")):
-        try:
-            (folder / "energy_uj").read_text()
-        except OSError:
-            continue
-        found.append(folder)
-    return found
+        """Since it was made, over all meters."""
+        return sum(meter.joules() for meter in self._found) if self._found else None

@@ -14,8 +14,8 @@ from fathom.core.record import Disturbance, Learning, Point, Record
 from fathom.core.spec import RunSpec
 from fathom.engine.session import Session
 from fathom.machine.clock import wait
-from fathom.machine.host import fingerprint, gpu_uuid
-from fathom.machine.meter import Meter
+from fathom.machine.host import fingerprint, gpu_shared, gpu_uuid
+from fathom.machine.meter import Meters
 from fathom.measure.loop import recorded
 from fathom.training.checkpoint import Checkpoint
 from fathom.training.trainer import Trainer, evaluation_data_for, recipe_for, trainer_for
@@ -64,8 +64,10 @@ class TrainingRun:
         self.joules: float | None = 0.0  # the same; None where they were not metered
         self.resumed = 0
         self.diverged: str | None = None
-        self.meter = Meter(session.device)
-        self.gpu_shared = self.meter.shared  # whether other programs were seen on the GPU; None where it is not told
+        self.meter = Meters(session.device)
+        self.gpu_shared = gpu_shared(
+            session.device
+        )  # None where that is not known
         self.metered = self.meter.joules()  # up to the last evaluation
         self.begun = time.perf_counter()
         self.checkpoint = Checkpoint(session.spec, session.device)
@@ -98,7 +100,7 @@ class TrainingRun:
         quality = self.trainer.evaluate()
         wait(self.session.device)
         self.metered = self.meter.joules()
-        if (shared := self.meter.shared) is not None:
+        if (shared := gpu_shared(self.session.device)) is not None:
             self.gpu_shared = bool(self.gpu_shared) or shared
         before = self.curve[-1].items if self.curve else 0
         spent: dict[str, Any] = {"seconds": self._spent(), "energy_j": self._energy()}
@@ -147,7 +149,7 @@ class TrainingRun:
             raise  # which says nothing about the file
         except Exception as error:  # whatever a damaged file, or one of another version, may raise
             raise self.checkpoint.unreadable(error) from None
-        self.begun, self.meter = time.perf_counter(), Meter(self.session.device)  # both count from here
+        self.begun, self.meter = time.perf_counter(), Meters(self.session.device)  # both count from here
         self.metered = self.meter.joules()
         return True
 

@@ -20,7 +20,7 @@ from torch.optim import Optimizer
 
 from fathom.core import plugins
 from fathom.core.errors import BadOption, UnknownName
-from fathom.data.base import Batch, Dataset, feed
+from fathom.data.base import Batch, Dataset, feed, reader_for
 from fathom.workloads.recipe import Recipe
 
 Output = dict[str, Tensor]
@@ -117,6 +117,11 @@ class Workload(ABC):
     @abstractmethod
     def real(self, folder: Path, split: str = "train") -> Any:
         """The real data in its owner's format."""
+
+    def open(self, folder: Path, split: str = "train") -> Any:
+        """real(), or what an installed reader makes of a folder that it recognises."""
+        reader = reader_for(self.name, folder)
+        return self.real(folder, split) if reader is None else reader.read(self, folder, split)
 
     @abstractmethod
     def forward(self, model: nn.Module, batch: Batch) -> Tensor:

@@ -71,7 +71,7 @@ class Recipe(ABC, Generic[WorkloadT]):
 
     def evaluation_data(self, workload: WorkloadT, folder: Path) -> Any:
         """The data that quality is evaluated on, which training has not seen."""
-        return workload.real(folder, "test")
+        return workload.open(folder, "test")
 
     def synthetic_evaluation_data(self, workload: WorkloadT, seed: int) -> Any:
         """The same where there is no folder: synthetic data of a seed that training has not seen."""

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 import torch
 from torch import Tensor
 
-from fathom.core.errors import BadOption
+from fathom.core.errors import EngineError
 from fathom.data.base import Batch
 from fathom.engine.base import Engine, Infer, Loss
 from fathom.workloads.base import Output, State, Workload
@@ -120,7 +120,7 @@ class CudaGraph(Engine):
             with torch.cuda.graph(graph, self._pool, self._stream):
                 found.result = work(found.inputs)
         except RuntimeError as error:
-            raise BadOption(f"engine cudagraph cannot capture this step: {_first_cause(error)}") from None
+            raise EngineError(f"engine cudagraph cannot capture this step: {_first_cause(error)}") from None
         found.graph = graph
         found.gradients = tuple(weight.grad for weight in self.state.weights)
 

@@ -1,0 +1,1 @@
+"""One file per energy meter, found automatically and absent where absent."""
