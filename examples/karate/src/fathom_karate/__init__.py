@@ -1,0 +1,1 @@
+"""A graph convolutional network on Zachary's karate club, as somebody else's package would bring it to Fathom."""
