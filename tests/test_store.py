@@ -1,4 +1,4 @@
-"""Records on disk: whole or absent, never overwritten, and at ease among unreadable."""
+"""Records on disk: whole or absent, never overwritten, and unreadable files are skipped."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_a_writer_cut_off_in_the_middle_leaves_no_half_record(tmp_path: Path, re
     assert (list(Store(tmp_path).records()), Store(tmp_path).unreadable()) == ([kept], [])
 
 
-def test_strangers_are_passed_over_and_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreadable_and_foreign_files_are_skipped_and_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = Store(tmp_path)
     path = store.add(sample())
     document = sample().to_json()

@@ -1,0 +1,58 @@
+"""What can be refused before a worker is started, from names alone: loading torch to find out would take seconds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from importlib.metadata import entry_points
+from importlib.util import find_spec
+
+from fathom.core import plugins
+from fathom.core.errors import DeviceError, FathomError, UnknownName
+from fathom.core.spec import RunSpec
+
+PRESETS = ("tiny", "small", "paper")  # of every built-in workload
+DEVICES = ("cpu", "cuda", "mps", "xpu", "hpu", "mtia")  # kinds that torch knows by itself
+DEFAULT_ENGINE = "eager"
+
+
+def check(spec: RunSpec) -> None:
+    """Raises what the worker would refuse, as far as names tell; the machine itself is not looked at."""
+    plugins.check("workloads", spec.workload)
+    if spec.preset not in PRESETS and not is_external(spec.workload):
+        raise UnknownName.among("preset", spec.preset, PRESETS)
+    if spec.engine != DEFAULT_ENGINE:
+        plugins.check("engines", spec.engine)
+    check_device(spec.device, spec.precision)
+
+
+def check_device(name: str, precision: str = "fp32") -> None:
+    """Raises where torch could not have such a device, or the device not such a precision."""
+    kind, colon, index = name.partition(":")
+    third_party = kind.isidentifier() and bool(entry_points(group="torch.backends"))  # it may add a kind of its own
+    if (kind != "auto" or colon) and (bool(colon) != index.isdecimal() or not (kind in DEVICES or third_party)):
+        raise DeviceError(f"no device {name!r}; there may be: auto, cpu, cuda, cuda:1, mps, xpu")
+    if precision == "tf32" and kind not in ("auto", "cuda"):
+        raise DeviceError(f"precision tf32 needs an NVIDIA GPU, not {name}")
+
+
+def check_external(specs: Iterable[RunSpec]) -> None:
+    """Loads each workload that is not built in, and raises what is wrong with its name or preset.
+
+    For many runs: a mistake is one error now rather than a failure of every run. A module that fails in another way is
+    left to the runs, which record how.
+    """
+    for workload, preset in dict.fromkeys((spec.workload, spec.preset) for spec in specs):
+        if is_external(workload):
+            from fathom.workloads.base import workload_class  # torch
+
+            try:
+                workload_class(workload).configured(preset)
+            except FathomError:
+                raise
+            except Exception:
+                continue
+
+
+def is_external(workload: str) -> bool:
+    """Named by `package.module:Class` or an entry point: what it is, only loading it tells."""
+    return ":" in workload or find_spec(f"fathom.workloads.{workload}") is None
