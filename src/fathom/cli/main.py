@@ -22,7 +22,7 @@ class Stopped(BaseException):
 def main() -> None:
     _handle_signals()
     try:
-        code = _app()(args=_arguments(sys.argv[1:]), standalone_mode=False)
+        code = _run(sys.argv[1:])
     except FathomError as error:
         code = _fail(str(error))
     except Stopped as stop:
@@ -34,23 +34,21 @@ def main() -> None:
     sys.exit(code if isinstance(code, int) else 0)
 
 
-def _app() -> typer.Typer:
+def _run(arguments: Sequence[str]) -> object:
+    """Loads the command that was asked for, or all of them where help or a wrong name needs their list."""
+    known = plugins.names("commands")
+    name = next((argument for argument in arguments if not argument.startswith("-")), "")
     app = typer.Typer(no_args_is_help=True, add_completion=False)
     app.callback()(_fathom)
-    for name in plugins.names("commands"):
-        app.command(name)(plugins.load("commands", name).command)
-    return app
-
-
-def _arguments(given: Sequence[str]) -> list[str]:
-    """What was typed, with renamed options replaced."""
-    name = next((argument for argument in given if not argument.startswith("-")), "")
-    if name not in plugins.names("commands"):
-        return list(given)
-    arguments, hints = with_new_names(given, getattr(plugins.load("commands", name), "RENAMED", {}))
+    renamed: dict[str, str] = {}
+    for each in [name] if name in known else known:
+        module = plugins.load("commands", each)
+        app.command(each)(module.command)
+        renamed |= getattr(module, "RENAMED", {}) if each == name else {}
+    current, hints = with_new_names(arguments, renamed)
     for hint in hints:
         print(f"fathom: {hint}", file=sys.stderr)
-    return arguments
+    return app(args=current, standalone_mode=False)
 
 
 def _version(wanted: bool) -> None:
