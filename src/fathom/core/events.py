@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 OnProgress = Callable[[int, int], None]  # steps done, steps in all
-# Events of a training run, each recognised by its first key: items_per_step; resumed (after which round), rounds;
-# looking (evaluation has begun, in which round); round, rounds, loss, quality, items_per_s.
+# Events of a training run, each recognised by its first key: items_per_step; resumed (after which evaluation),
+# evaluations; evaluating (which one); evaluation, evaluations, loss, quality, items_per_s; no_checkpoint (why).
 OnEvent = Callable[[Mapping[str, Any]], None]
 INTERVAL_S = 0.1
 
