@@ -5,12 +5,19 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
+from conftest import fathom
+from sample_records import record_of, sections_of
 
 from fathom.core.errors import DeviceError
+from fathom.core.record import Record
 from fathom.core.spec import RunSpec
-from fathom.experiments import checks
+from fathom.core.store import Store
+from fathom.experiments import checks, interleave
 from fathom.experiments.checks import check_device
 
 INTERLEAVED = ["compare", "threads=1", "threads=2", "autoenc", "--interleave"]
@@ -109,3 +116,41 @@ def test_the_presets_that_are_assumed_are_those_that_every_workload_has() -> Non
 
 def test_the_default_engine_is_that_of_a_spec() -> None:
     assert RunSpec(workload="autoenc").engine == checks.DEFAULT_ENGINE
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["run", "autoenc"],
+        ["study", "autoenc", "--device", "cpu"],
+        ["scale", "autoenc", "--cores", "1"],
+        ["repeat", "autoenc", "--runs", "1", "--warmup-runs", "0", "--device", "cpu"],
+        ["compare", "threads=1", "threads=2", "autoenc", "--interleave", "--runs", "1", "--device", "cpu"],
+    ],
+    ids=lambda command: command[0],
+)
+def test_the_engine_that_is_asked_for_is_that_of_every_run(
+    command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the store has them: nothing runs here."""
+
+    def run(spec: RunSpec, *_: object, **__: object) -> Record:
+        return replace(record_of(spec.workload), spec=spec, sections=sections_of(10.0))
+
+    def run_all(specs: Sequence[RunSpec], store: Store, job: str) -> None:
+        for spec in specs:
+            store.add(run(spec))
+
+    for name in ("study", "repeat", "scale"):
+        monkeypatch.setattr(f"fathom.cli.commands.{name}.run_all", run_all)
+    monkeypatch.setattr("fathom.cli.commands.run.isolated", run)
+    monkeypatch.setattr(interleave, "isolated", run)
+    monkeypatch.setattr(interleave.Side, "check", lambda *_, **__: None)  # the engine may need a GPU
+    monkeypatch.chdir(tmp_path)
+    out = tmp_path / "out"
+    assert fathom(monkeypatch, *command, "--engine", "cudagraph", "--preset", "tiny", "--out", out) == 0
+    records = [
+        record for folder in (out, out / "a", out / "b") if folder.is_dir() for record in Store(folder).records()
+    ]
+    assert records
+    assert {record.spec.engine for record in records} == {"cudagraph"}

@@ -418,9 +418,9 @@ def test_a_side_is_a_checkout_an_environment_or_settings(tmp_path: Path) -> None
     assert (checkout.python, checkout.environment["PYTHONPATH"]) == (sys.executable, str(tmp_path / "checkout/src"))
     environment = parse_side("B", str(tmp_path / "environment"))
     assert (environment.python, environment.environment["PYTHONPATH"]) == (str(python), ""), "its own Fathom, not ours"
-    settings = parse_side("B", "threads=2,precision=bf16,set.latent=40")
+    settings = parse_side("B", "threads=2,precision=bf16,engine=cudagraph,set.latent=40")
     base = RunSpec(workload="autoenc", options={"hidden": 30})
-    changed = {"threads": 2, "precision": "bf16", "options": {"hidden": 30, "latent": 40}}
+    changed = {"threads": 2, "precision": "bf16", "engine": "cudagraph", "options": {"hidden": 30, "latent": 40}}
     assert settings.spec(base) == replace(base, **changed)  # type: ignore[arg-type]
     with pytest.raises(UnknownName, match="no setting 'seed'"):
         parse_side("A", "seed=3")
