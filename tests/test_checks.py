@@ -31,6 +31,9 @@ MISTAKES = [
     (["run", "autoenc", "--engine", "cudagraf"], "no engine 'cudagraf'; did you mean cudagraph?"),
     (["run", "autoenc", "--steps", "0"], "steps must be at least 1, not 0"),
     (["run", "autoenc", "--threads", "-1"], "threads must be at least 1, not -1"),
+    (["run", "autoenc", "--set", "latents=3"], "no option of autoenc 'latents'; did you mean latent?"),
+    (["run", "autoenc", "--set", "latent=word"], "option latent of autoenc must be int, not 'word'"),
+    (["compare", "threads=1", "set.latent=word", "autoenc", "--interleave"], "B: option latent of autoenc must be int"),
     (["run", "autoenc", "--warmup", "-1"], "warmup must be at least 0, not -1"),
     (["study", "autoen"], "no workload 'autoen'; did you mean autoenc?"),
     (["study", "autoenc", "--preset", "tny"], "no preset 'tny'; did you mean tiny?"),
@@ -104,18 +107,6 @@ def test_names_that_can_be_no_device_are_refused(name: str) -> None:
 def test_a_package_that_extends_torch_may_bring_its_own_kind_of_device(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checks, "entry_points", lambda group: ["torch_npu"] if group == "torch.backends" else [])
     check_device("npu:0")
-
-
-def test_the_presets_that_are_assumed_are_those_that_every_workload_has() -> None:
-    from fathom.core import plugins
-    from fathom.workloads.base import workload_class
-
-    for name in plugins.names("workloads"):
-        assert set(workload_class(name).presets) == set(checks.PRESETS), name
-
-
-def test_the_default_engine_is_that_of_a_spec() -> None:
-    assert RunSpec(workload="autoenc").engine == checks.DEFAULT_ENGINE
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,6 @@ import contextlib
 import fcntl
 import json
 import os
-import re
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -17,7 +16,6 @@ from fathom.core.record import Record
 from fathom.core.spec import RunSpec
 
 LOCK = ".lock"  # the file in a folder of records that a process locks while it measures
-LONGEST_NAME = 80  # characters of a workload in the name of a file: file systems allow 255 in all
 
 
 def read(paths: Iterable[Path], on_unreadable: Callable[[str], None]) -> list[Record]:
@@ -148,9 +146,8 @@ class Store:
 
 
 def _stem(spec: RunSpec) -> str:
-    """How the names of a spec's records begin. A workload may be a path to somebody's class: `package.module:Class`."""
-    safe = re.sub(r"[^A-Za-z0-9_.-]+", "-", spec.workload)[-LONGEST_NAME:].strip(".-")
-    return f"{safe or 'workload'}-{spec.phase}-{spec.id}"
+    """How the names of a spec's records begin."""
+    return f"{spec.slug}-{spec.phase}-{spec.id}"
 
 
 def _is_file(path: Path) -> bool:

@@ -4,24 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from importlib.metadata import entry_points
-from importlib.util import find_spec
 
 from fathom.core import plugins
 from fathom.core.errors import DeviceError, FathomError, UnknownName
 from fathom.core.spec import RunSpec
+from fathom.workloads import catalogue
 
-PRESETS = ("tiny", "small", "paper")  # of every built-in workload
 DEVICES = ("cpu", "cuda", "mps", "xpu", "hpu", "mtia")  # kinds that torch knows by itself
-DEFAULT_ENGINE = "eager"
 
 
 def check(spec: RunSpec) -> None:
     """Raises what the worker would refuse, as far as names tell; the machine itself is not looked at."""
     plugins.check("workloads", spec.workload)
-    if spec.preset not in PRESETS and not is_external(spec.workload):
-        raise UnknownName.among("preset", spec.preset, PRESETS)
-    if spec.engine != DEFAULT_ENGINE:
-        plugins.check("engines", spec.engine)
+    if not is_external(spec.workload):
+        facts = catalogue.facts(spec.workload)
+        if spec.preset not in facts["presets"]:
+            raise UnknownName.among("preset", spec.preset, facts["presets"])
+        for name, value in spec.options.items():
+            catalogue.check_option(facts, name, value)
+    plugins.check("engines", spec.engine)
     check_device(spec.device, spec.precision)
 
 
@@ -54,5 +55,5 @@ def check_external(specs: Iterable[RunSpec]) -> None:
 
 
 def is_external(workload: str) -> bool:
-    """Named by `package.module:Class` or an entry point: what it is, only loading it tells."""
-    return ":" in workload or find_spec(f"fathom.workloads.{workload}") is None
+    """Named by `package.module:Class` or an entry point: only loading it tells what it is."""
+    return not (catalogue.FOLDER / f"{workload}.py").is_file()

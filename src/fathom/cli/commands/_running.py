@@ -11,7 +11,6 @@ from fathom.core.record import Record
 from fathom.core.spec import RunSpec
 from fathom.core.store import Store
 from fathom.experiments import study
-from fathom.experiments.checks import DEFAULT_ENGINE
 
 
 def run_all(specs: Sequence[RunSpec], store: Store, job: str) -> None:
@@ -44,7 +43,7 @@ def step_time(record: Record) -> str:
 def _line(record: Record) -> str:
     spec = record.spec
     what = f"{spec.workload} {spec.phase} on {record.device}"
-    what += f", {spec.engine}" if spec.engine != DEFAULT_ENGINE else ""
+    what += f", {spec.engine}" if "engine" in spec.non_defaults() else ""
     what += f", {count(len(spec.cores), 'core')}" if spec.cores else ""
     what += f", {count(spec.threads, 'thread')}" if spec.threads else ""
     return f"{what}: {step_time(record)}"

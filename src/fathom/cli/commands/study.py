@@ -12,6 +12,7 @@ import typer
 from fathom.cli.commands._options import Engine, Json, Names, Out, Preset
 from fathom.cli.commands._running import run_all
 from fathom.cli.terminal import human, print_json, print_table, skipped
+from fathom.core import plugins
 from fathom.core.errors import DataError
 from fathom.core.record import Record
 from fathom.core.spec import RunSpec
@@ -62,8 +63,8 @@ def command(
 
 def _plan(names: Sequence[str], preset: str, devices: Sequence[str], engine: str) -> list[RunSpec]:
     """The runs of the study; wrong names are refused before torch is loaded to look for devices."""
-    for spec in study.plan(names, preset, ["cpu"], engine):
-        check(spec)
+    for name in names or plugins.names("workloads"):
+        check(RunSpec(workload=name, preset=preset, engine=engine))
     for device in devices:
         check_device(device)
     from fathom.machine.devices import available, resolve
