@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from importlib.metadata import entry_points
+from typing import Any
 
 from fathom.core import plugins
 from fathom.core.errors import DeviceError, FathomError, UnknownName
@@ -16,8 +17,7 @@ DEVICES = ("cpu", "cuda", "mps", "xpu", "hpu", "mtia")  # kinds that torch knows
 def check(spec: RunSpec) -> None:
     """Raises what the worker would refuse, as far as names tell; the machine itself is not looked at."""
     plugins.check("workloads", spec.workload)
-    if not is_external(spec.workload):
-        facts = catalogue.facts(spec.workload)
+    if not is_external(spec.workload) and (facts := facts_of(spec.workload)):
         if spec.preset not in facts["presets"]:
             raise UnknownName.among("preset", spec.preset, facts["presets"])
         for name, value in spec.options.items():
@@ -52,6 +52,16 @@ def check_external(specs: Iterable[RunSpec]) -> None:
                 raise
             except Exception:
                 continue
+
+
+def facts_of(workload: str) -> dict[str, Any] | None:
+    """What the catalogue says of a workload; None where its file cannot be loaded: its runs record why."""
+    try:
+        return catalogue.facts(workload)
+    except FathomError:
+        raise
+    except Exception:
+        return None
 
 
 def is_external(workload: str) -> bool:

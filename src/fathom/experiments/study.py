@@ -12,9 +12,9 @@ from fathom.core.events import OnProgress
 from fathom.core.record import Record
 from fathom.core.spec import PHASES, RunSpec
 from fathom.core.store import Store
+from fathom.experiments.checks import facts_of
 from fathom.experiments.isolate import failed, isolated
 from fathom.machine.host import usable_cores
-from fathom.workloads.catalogue import facts
 
 STEPS = 200  # timed in one run, at most
 BUDGET_S = 6.0  # for the timed steps of one run on all devices together
@@ -45,20 +45,10 @@ def plan(names: Sequence[str], preset: str, devices: Sequence[str], engine: str 
             specs += [
                 replace(base, workload=name, threads=threads, budget_s=SWEEP_BUDGET_S)
                 for name in chosen
-                if _sweeps_threads(name)
+                if (facts := facts_of(name)) and facts["sweeps_threads"]
                 for threads in powers_of_two(usable_cores())
             ]
     return specs
-
-
-def _sweeps_threads(workload: str) -> bool:
-    """A workload that cannot be loaded says nothing; its runs record why."""
-    try:
-        return bool(facts(workload)["sweeps_threads"])
-    except FathomError:
-        raise
-    except Exception:
-        return False
 
 
 def powers_of_two(most: int) -> list[int]:
