@@ -111,7 +111,8 @@ def main() -> None:
         print(f"{kind}: {verdict} in {counts[kind]} of {arguments.tries}")
     if arguments.out:
         settings = {name: value for name, value in vars(arguments).items() if name != "out"}
-        document = {"machine": dataclasses.asdict(fingerprint()), "spec": SPEC.non_defaults(), **settings, "as_expected": counts, "tries": results}
+        document = {"machine": dataclasses.asdict(fingerprint()), "spec": SPEC.non_defaults(), **settings}
+        document |= {"as_expected": counts, "tries": results}
         arguments.out.parent.mkdir(parents=True, exist_ok=True)
         arguments.out.write_text(json.dumps(document, indent=1))
 

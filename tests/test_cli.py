@@ -72,22 +72,22 @@ def test_list_gives_the_published_parameter_counts(
 def test_show_adds_presets_and_costs(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     assert fathom(monkeypatch, "show", "vgg", "--json") == 0
     facts = document(capsys)
-    assert {"presets", "macs_per_item", "train_flop_per_item", "paper", "params"} <= set(facts)
+    assert {"presets", "macs_per_item", "train_flop_per_item", "paper", "parameters"} <= set(facts)
     assert facts["macs_per_item"] == 19_632_062_464  # 19.6 G in the Cookbook's table
     first_layer = 64 * 27 * 224 * 224  # needs no input gradient
     assert facts["train_flop_per_item"] == 2 * (3 * facts["macs_per_item"] - first_layer)
 
 
-def test_show_tells_the_lesson(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_show_gives_the_recipe(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     assert fathom(monkeypatch, "show", "memnet", "--json") == 0
-    lesson = document(capsys)["lesson"]
-    assert {"metric", "unit", "target", "better", "protocol"} == set(lesson["quality"])
-    assert {"rounds", "options", "preset", "precision"} <= set(lesson)
-    assert lesson["instead"]["joint"]["quality"]["target"] == 12.4
+    recipe = document(capsys)["recipe"]
+    assert {"metric", "unit", "target", "better", "protocol", "split"} <= set(recipe)
+    assert {"evaluations", "options", "preset", "precision", "engine"} <= set(recipe)
+    assert recipe["variants"]["joint"]["target"] == 12.4
     assert fathom(monkeypatch, "show", "memnet") == 0
     shown = " ".join(capsys.readouterr().out.split())
     assert "the target is a mean error of 13.9 % or lower" in shown
-    assert "lesson with joint" in shown
+    assert "recipe with joint" in shown
     assert "encoding=program" in shown
 
 
