@@ -24,7 +24,7 @@ import fathom
 from fathom.analysis.compare import compare
 from fathom.core.spec import RunSpec
 from fathom.core.store import Store
-from fathom.experiments.interleave import interleave, side, turns
+from fathom.experiments.interleave import interleave, launch_order, parse_side
 from fathom.machine.host import affinity, fingerprint
 
 EXPECTED = {"A against A": "no change", "planted": "slower"}
@@ -64,8 +64,8 @@ def checkouts(folder: Path, slowdown: float) -> dict[str, tuple[Path, Path]]:
 
 def attempt(kind: str, sides: tuple[Path, Path], launches: int, seed: int, core: int, folder: Path) -> dict[str, Any]:
     spec = replace(SPEC, cores=(core,))
-    order = [replace(turn, spec=spec) for turn in turns([spec], launches, seed)]  # without the profile: nobody asks why
-    both = side("A", str(sides[0])), side("B", str(sides[1]))
+    order = [replace(launch, spec=spec) for launch in launch_order([spec], launches, seed)]  # no profile is needed
+    both = parse_side("A", str(sides[0])), parse_side("B", str(sides[1]))
     stores = Store(folder / "a"), Store(folder / "b")
     for _, record in interleave(order, both, stores):
         if record.outcome != "ok":
@@ -111,7 +111,8 @@ def main() -> None:
         print(f"{kind}: {verdict} in {counts[kind]} of {arguments.tries}")
     if arguments.out:
         settings = {name: value for name, value in vars(arguments).items() if name != "out"}
-        document = {"machine": dataclasses.asdict(fingerprint()), "spec": SPEC.non_defaults(), **settings, "as_expected": counts, "tries": results}
+        document = {"machine": dataclasses.asdict(fingerprint()), "spec": SPEC.non_defaults(), **settings}
+        document |= {"as_expected": counts, "tries": results}
         arguments.out.parent.mkdir(parents=True, exist_ok=True)
         arguments.out.write_text(json.dumps(document, indent=1))
 

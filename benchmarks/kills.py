@@ -6,7 +6,6 @@ Run from the root of the checkout: PYTHONPATH=src:tests python benchmarks/kills.
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import sys
 import tempfile
 from collections import Counter

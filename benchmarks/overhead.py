@@ -27,7 +27,7 @@ from torch.nn.utils import clip_grad_norm_
 
 from fathom.analysis.statistics import Interval, median_interval
 from fathom.core import plugins
-from fathom.core.events import now_and_then
+from fathom.core.events import throttled
 from fathom.core.spec import RunSpec
 from fathom.engine.session import Session, Step
 from fathom.machine.clock import StepClock, wait
@@ -100,7 +100,7 @@ def alternate(session: Session, rounds: int, pipe: int) -> dict[str, list[float]
     """The seconds of so many steps each: one as a worker runs it, one of either kind by hand, and so on."""
     device, bare = session.device, {loop: by_hand(session, loop == "lean") for loop in BARE}
     times: dict[str, list[float]] = {loop: [] for loop in ("fathom", *BARE)}
-    tell = now_and_then(lambda done, total: _write(pipe, {"progress": [done, total]}))
+    tell = throttled(lambda done, total: _write(pipe, {"progress": [done, total]}))
     clock = StepClock(device, marks=rounds)
     wait(device)
     begun = time.perf_counter()

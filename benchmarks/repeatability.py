@@ -6,7 +6,6 @@ Run from the root of the checkout: PYTHONPATH=src python benchmarks/repeatabilit
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import json
 from pathlib import Path
 

@@ -8,7 +8,6 @@ Both read the file and total the time of every kernel; the totals must agree, an
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import json
 import os
 import shutil

@@ -72,22 +72,22 @@ def test_list_gives_the_published_parameter_counts(
 def test_show_adds_presets_and_costs(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     assert fathom(monkeypatch, "show", "vgg", "--json") == 0
     facts = document(capsys)
-    assert {"presets", "macs_per_item", "train_flop_per_item", "paper", "params"} <= set(facts)
+    assert {"presets", "macs_per_item", "train_flop_per_item", "paper", "parameters"} <= set(facts)
     assert facts["macs_per_item"] == 19_632_062_464  # 19.6 G in the Cookbook's table
     first_layer = 64 * 27 * 224 * 224  # needs no input gradient
     assert facts["train_flop_per_item"] == 2 * (3 * facts["macs_per_item"] - first_layer)
 
 
-def test_show_tells_the_lesson(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_show_gives_the_recipe(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     assert fathom(monkeypatch, "show", "memnet", "--json") == 0
-    lesson = document(capsys)["lesson"]
-    assert {"metric", "unit", "target", "better", "protocol"} == set(lesson["quality"])
-    assert {"rounds", "options", "preset", "precision"} <= set(lesson)
-    assert lesson["instead"]["joint"]["quality"]["target"] == 12.4
+    recipe = document(capsys)["recipe"]
+    assert {"metric", "unit", "target", "better", "protocol", "split"} <= set(recipe)
+    assert {"evaluations", "options", "preset", "precision", "engine"} <= set(recipe)
+    assert recipe["variants"]["joint"]["target"] == 12.4
     assert fathom(monkeypatch, "show", "memnet") == 0
     shown = " ".join(capsys.readouterr().out.split())
     assert "the target is a mean error of 13.9 % or lower" in shown
-    assert "lesson with joint" in shown
+    assert "recipe with joint" in shown
     assert "encoding=program" in shown
 
 
@@ -145,7 +145,7 @@ MISTAKES = [
     (["run", "autoenc", "--set", "latent=word"], "option latent of autoenc must be int, not 'word'"),
     (["run", "autoenc", "--data", "nowhere"], "no such folder; it must contain MNIST's idx files"),
     (["run", "autoenc", "--device", "cuda:9"], "device 'cuda:9' is not on this machine; there are: cpu"),
-    (["run", "autoenc", "--device", "gpu"], "no device 'gpu'; there are: cpu"),
+    (["run", "autoenc", "--device", "gpu"], "no device 'gpu'; there may be: auto, cpu, cuda"),
     (["run", "autoenc", "--device", "cpu", "--precision", "tf32"], "precision tf32 needs an NVIDIA GPU"),
     (["run", "autoenc", "--device", "cpu", "--batch", "100000000000"], "try a smaller --batch"),
     (["learn", "autoenc", "--data", "nowhere"], "no such folder; it must contain MNIST's idx files"),
@@ -154,12 +154,18 @@ MISTAKES = [
     (["run", "autoenc", "--seed", "99999999999999999999"], "seed must be below 4611686018427387904"),
     (["scale", "autoenc", "--budget", "nan"], "a budget must be some seconds, not nan"),
     (["scale", "autoenc", "--budget", "0"], "a budget must be some seconds, not 0.0"),
-    (["report", "results/neoverse-n1", "--format", "md", "--out", "q.txt"], "a file called q.txt would not be md"),
-    (["report", "results/neoverse-n1", "--format", "html", "--out", "q.md"], "a file called q.md would not be html"),
-    (["analyse", "breakdown", "tests"], "no records in tests; fathom study makes some"),
+    (
+        ["report", "results/neoverse-n1", "--format", "md", "--out", "q.txt"],
+        "--format md does not match",
+    ),
+    (
+        ["report", "results/neoverse-n1", "--format", "html", "--out", "q.md"],
+        "--format html does not match",
+    ),
+    (["analyse", "breakdown", "tests"], "no records in tests; make some with fathom study"),
     (["run", "autoenc", "--out", "/proc/nowhere"], "cannot write to /proc/nowhere"),
     (["study", "autoenc", "--report", "/proc/nowhere/report.html"], "cannot write /proc/nowhere/report.html"),
-    (["analyse", "skew", "--published"], "the paper prints no numbers that skew could be answered from"),
+    (["analyse", "skew", "--published"], "the paper prints no numbers for skew"),
 ]
 
 

@@ -27,7 +27,7 @@ from fathom.core.record import Record
 from fathom.core.spec import RunSpec
 from fathom.core.store import Store
 from fathom.experiments import interleave
-from fathom.experiments.interleave import Side, Turn, side, turns
+from fathom.experiments.interleave import Launch, Side, launch_order, parse_side
 from fathom.experiments.isolate import Refused
 
 LAUNCH, STEP = 0.01, 0.03  # noise between launches, and between steps
@@ -327,7 +327,7 @@ def test_a_folder_against_itself_is_told(
     assert fathom(monkeypatch, "compare", folders[0], folders[0]) == 0
     printed = capsys.readouterr()
     assert "all: the same records on both sides: nothing can differ" in printed.err
-    assert "in turns" not in printed.out
+    assert "interleaved" not in printed.out
 
 
 def test_what_could_not_have_been_seen_is_not_passed_as_nothing(
@@ -335,9 +335,7 @@ def test_what_could_not_have_been_seen_is_not_passed_as_nothing(
 ) -> None:
     assert fathom(monkeypatch, "compare", folders[0], folders[0], "--fail-over", "0.0001%") == 0
     told = " ".join(capsys.readouterr().err.split())
-    assert told.endswith(
-        "worse by more than 0.0001 %: nothing; it could not have been seen in memnet train, autoenc train"
-    )
+    assert told.endswith("regressions above 0.0001 %: none; not detectable in memnet train, autoenc train")
 
 
 def test_a_table_fits_eighty_columns(
@@ -348,14 +346,14 @@ def test_a_table_fits_eighty_columns(
     printed = capsys.readouterr()
     (line,) = [line for line in printed.out.splitlines() if line.startswith(" autoenc")]
     assert line.split()[-1] == "slower"
-    assert "worse by more than 5 %: autoenc train" in printed.err
+    assert "regressions above 5 %: autoenc train" in printed.err
 
 
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
         (["{a}", "nowhere"], "nowhere: no such folder of records"),
-        (["{a}", "{empty}"], "no records; fathom study makes some"),
+        (["{a}", "{empty}"], "no records; make some with fathom study"),
         (["{a}", "{b}", "vgg"], "no records of vgg"),
         (["{a}", "{other}"], "nothing in common: "),
         (
@@ -364,14 +362,14 @@ def test_a_table_fits_eighty_columns(
         ),
         (["{a}", "{b}", "--fail-over", "5%junk"], "not '5%junk'"),
         (["{a}", "{b}", "--fail-over", "5%%"], "not '5%%'"),
-        (["{a}", "{b}", "--launches", "10"], "--launches goes with --interleave"),
-        (["{a}", "{b}", "--out", "{empty}"], "--out goes with --interleave"),
-        (["{a}", "{b}", "--phase", "train"], "--phase goes with --interleave"),
+        (["{a}", "{b}", "--runs", "10"], "--runs needs --interleave"),
+        (["{a}", "{b}", "--out", "{empty}"], "--out needs --interleave"),
+        (["{a}", "{b}", "--phase", "train"], "--phase needs --interleave"),
         (["{a}", "{b}", "--fail-over", "five"], "--fail-over takes a percentage such as 5% or 0.05, not 'five'"),
         (["{a}", "{b}", "--fail-over", "5"], "not '5'"),
         (["{a}", "{b}", "--fail-over", "-5%"], "not '-5%'"),
         (["{a}", "{b}", "--fail-over", "nan"], "not 'nan'"),
-        (["{a}", "{b}", "--interleave"], "no checkout (with src/fathom), no environment (with bin/python)"),
+        (["{a}", "{b}", "--interleave"], "not a checkout (src/fathom), not a Python environment (bin/python)"),
         (["threads=1", "thread=2", "--interleave"], "no setting 'thread'; did you mean threads?"),
         (["threads=1", "threads=two", "--interleave"], "threads takes a whole number, not 'two'"),
         (["threads=1", "threads=2", "autoen", "--interleave"], "no workload 'autoen'; did you mean autoenc?"),
@@ -397,18 +395,18 @@ def test_a_mistake_is_one_line_and_exit_code_2(
     assert printed.err.count("\n") == 1
 
 
-def test_turns_are_pairs_and_each_side_begins_equally_often() -> None:
+def test_runs_are_in_pairs_and_each_side_begins_equally_often() -> None:
     specs = [RunSpec(workload="autoenc"), RunSpec(workload="memnet")]
-    order = turns(specs, 10)
+    order = launch_order(specs, 10)
     pairs = list(zip(order[::2], order[1::2], strict=True))
     assert all(one.spec == other.spec and {one.side, other.side} == {0, 1} for one, other in pairs)
     begins = Counter((one.spec.workload, one.side) for one, _ in pairs)
     assert set(begins.values()) == {5}
-    assert Counter(turn.spec.kind == "profiled" for turn in order) == {True: 4, False: 36}, (
+    assert Counter(launch.spec.kind == "profiled" for launch in order) == {True: 4, False: 36}, (
         "one profile of each, on each side"
     )
-    assert order == turns(specs, 10)
-    assert [turn.side for turn in order] != [turn.side for turn in turns(specs, 10, seed=1)]
+    assert order == launch_order(specs, 10)
+    assert [launch.side for launch in order] != [launch.side for launch in launch_order(specs, 10, seed=1)]
 
 
 def test_a_side_is_a_checkout_an_environment_or_settings(tmp_path: Path) -> None:
@@ -416,16 +414,16 @@ def test_a_side_is_a_checkout_an_environment_or_settings(tmp_path: Path) -> None
     python = tmp_path / "environment/bin/python"
     python.parent.mkdir(parents=True)
     python.symlink_to(sys.executable)
-    checkout = side("A", str(tmp_path / "checkout"))
+    checkout = parse_side("A", str(tmp_path / "checkout"))
     assert (checkout.python, checkout.environment["PYTHONPATH"]) == (sys.executable, str(tmp_path / "checkout/src"))
-    environment = side("B", str(tmp_path / "environment"))
+    environment = parse_side("B", str(tmp_path / "environment"))
     assert (environment.python, environment.environment["PYTHONPATH"]) == (str(python), ""), "its own Fathom, not ours"
-    settings = side("B", "threads=2,precision=bf16,set.latent=40")
+    settings = parse_side("B", "threads=2,precision=bf16,engine=cudagraph,set.latent=40")
     base = RunSpec(workload="autoenc", options={"hidden": 30})
-    changed = {"threads": 2, "precision": "bf16", "options": {"hidden": 30, "latent": 40}}
+    changed = {"threads": 2, "precision": "bf16", "engine": "cudagraph", "options": {"hidden": 30, "latent": 40}}
     assert settings.spec(base) == replace(base, **changed)  # type: ignore[arg-type]
     with pytest.raises(UnknownName, match="no setting 'seed'"):
-        side("A", "seed=3")
+        parse_side("A", "seed=3")
 
 
 def stores(folder: Path) -> tuple[Store, Store]:
@@ -441,23 +439,23 @@ def test_each_side_runs_the_fathom_that_it_names(tmp_path: Path) -> None:
     python.parent.mkdir(parents=True)
     python.write_text(f'#!/bin/sh\nPYTHONPATH={tmp_path}/src exec {sys.executable} "$@"\n')
     python.chmod(0o755)
-    sides = side("A", str(tmp_path)), side("B", str(tmp_path / "environment"))
+    sides = parse_side("A", str(tmp_path)), parse_side("B", str(tmp_path / "environment"))
     spec = RunSpec(workload="autoenc", preset="tiny", device="cpu", steps=3)
-    done = list(interleave.interleave([Turn(spec, 0), Turn(spec, 1)], sides, stores(tmp_path)))
-    assert [(turn.side, record.items_per_step) for turn, record in done] == [(0, 33), (1, 33)]
+    done = list(interleave.interleave([Launch(spec, 0), Launch(spec, 1)], sides, stores(tmp_path)))
+    assert [(launch.side, record.items_per_step) for launch, record in done] == [(0, 33), (1, 33)]
     assert [[record.id for record in store.records()] for store in stores(tmp_path)] == [
         [record.id] for _, record in done
     ]
 
 
-def test_what_fails_at_first_is_not_launched_again_and_the_rest_goes_on(
+def test_what_fails_at_first_is_not_run_again_and_the_rest_continues(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     def run(spec: RunSpec, *_: object, **__: object) -> Record:
         return failed_record(spec.workload) if spec.workload == "vgg" else record_of(spec.workload)
 
     monkeypatch.setattr(interleave, "isolated", run)
-    order = turns([RunSpec(workload="vgg"), RunSpec(workload="autoenc")], 3)
+    order = launch_order([RunSpec(workload="vgg"), RunSpec(workload="autoenc")], 3)
     done = [
         record.spec.workload for _, record in interleave.interleave(order, (Side("A"), Side("B")), stores(tmp_path))
     ]
@@ -466,14 +464,14 @@ def test_what_fails_at_first_is_not_launched_again_and_the_rest_goes_on(
 
 def test_what_a_worker_would_refuse_is_told_with_its_side(tmp_path: Path) -> None:
     spec = RunSpec(workload="autoenc", preset="tiny", device="cpu")
-    sides = Side("A"), side("B", "set.nonsense=1")
+    sides = Side("A"), parse_side("B", "set.nonsense=1")
     with pytest.raises(BadOption, match="B: no option of autoenc 'nonsense'"):
-        list(interleave.interleave([Turn(spec, 0), Turn(spec, 1)], sides, stores(tmp_path)))
+        list(interleave.interleave([Launch(spec, 0), Launch(spec, 1)], sides, stores(tmp_path)))
     assert not (tmp_path / "a").exists(), "nothing was measured"
 
 
 def launching(monkeypatch: pytest.MonkeyPatch, *failing: tuple[str, int]) -> list[tuple[str, int | None]]:
-    """Launches that take no time: of a workload at so many threads as here, the worker refuses; keeps what was run."""
+    """Runs that take no time; the worker refuses those in failing; gives the list of what was run."""
     ran: list[tuple[str, int | None]] = []
 
     def run(spec: RunSpec, *_: object, **__: object) -> Record:
@@ -499,8 +497,8 @@ def test_what_fails_in_b_alone_is_told_whichever_side_begins(
     names: list[str],
 ) -> None:
     ran = launching(monkeypatch, ("memnet", 2))
-    monkeypatch.setattr("fathom.cli.commands.compare.turns", lambda specs, rounds: turns(specs, rounds, seed))
-    assert fathom(monkeypatch, *INTERLEAVED, *names, "--launches", 1, "--out", tmp_path / "out") == 1
+    monkeypatch.setattr("fathom.cli.commands.compare.launch_order", lambda specs, runs: launch_order(specs, runs, seed))
+    assert fathom(monkeypatch, *INTERLEAVED, *names, "--runs", 1, "--out", tmp_path / "out") == 1
     assert Counter(ran) == {(name, threads): 1 for name in names for threads in (1, 2)}
     found = {each["workload"]: each for each in json.loads(capsys.readouterr().out)["workloads"]}
     assert list(found) == [name for name in ("memnet", "autoenc") if name in names]
@@ -510,14 +508,14 @@ def test_what_fails_in_b_alone_is_told_whichever_side_begins(
     assert broken["setting"] == "threads 1 → 2"
 
 
-def test_one_refused_launch_is_a_failed_record_and_the_rest_goes_on(
+def test_one_refused_run_is_a_failed_record_and_the_rest_continues(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     """Each kind of failure is told, in the table too; what could not be measured in A is exit code 1 as well."""
     ran = launching(monkeypatch, ("memnet", 1), ("vgg", 1), ("vgg", 2))
     arguments = [each for each in INTERLEAVED if each != "--json"]
     names = ("memnet", "vgg", "autoenc")
-    assert fathom(monkeypatch, *arguments, *names, "--launches", 3, "--out", tmp_path / "out") == 1
+    assert fathom(monkeypatch, *arguments, *names, "--runs", 3, "--out", tmp_path / "out") == 1
     assert Counter(name for name, _ in ran) == {"autoenc": 6, "memnet": 2, "vgg": 2}
     printed = capsys.readouterr()
     rows = {
@@ -538,12 +536,12 @@ def test_one_refused_launch_is_a_failed_record_and_the_rest_goes_on(
         (["threads=1", "threads=0"], "B: threads must be at least 1, not 0"),
         (["device=nosuch", "threads=1"], "A: no device 'nosuch'"),
         (["threads=1", "threads=2", "--preset", "tine"], "no preset 'tine'; did you mean tiny?"),
-        (["threads=1", "threads=2", "--out", "{file}"], "cannot write {file}/a: "),
+        (["threads=1", "threads=2", "--out", "{file}"], "cannot write to {file}/a: "),
         (["threads=1", "threads=2", "--out", "{half}"], "{half} has records already, in {half}/a: give a new --out"),
-        (["threads=1", "threads=2", "--out", "{full}"], "or compare those: fathom compare {full}/a {full}/b"),
+        (["threads=1", "threads=2", "--out", "{full}"], "or compare these: fathom compare {full}/a {full}/b"),
     ],
 )
-def test_what_can_be_refused_is_before_the_first_launch(
+def test_what_can_be_refused_is_before_the_first_run(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     tmp_path: Path,
@@ -570,13 +568,11 @@ def test_a_folder_without_records_may_be_given_again(monkeypatch: pytest.MonkeyP
     """As a run leaves it that was interrupted in its first launch."""
     launching(monkeypatch)
     (tmp_path / "out/a").mkdir(parents=True)
-    assert fathom(monkeypatch, *INTERLEAVED, "autoenc", "--launches", 1, "--out", tmp_path / "out") == 0
+    assert fathom(monkeypatch, *INTERLEAVED, "autoenc", "--runs", 1, "--out", tmp_path / "out") == 0
 
 
-def test_a_workload_that_is_broken_here_is_left_to_its_launches(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_workload_that_is_broken_here_is_left_to_its_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     ran = launching(monkeypatch)
     monkeypatch.setattr("fathom.workloads.base.workload_class", lambda name: 1 / 0)
-    assert fathom(monkeypatch, *INTERLEAVED, "autoenc", "--launches", 1, "--out", tmp_path / "out") == 0
+    assert fathom(monkeypatch, *INTERLEAVED, "autoenc", "--runs", 1, "--out", tmp_path / "out") == 0
     assert len(ran) == 2

@@ -1,4 +1,4 @@
-"""Injected faults: whatever a workload, the system or a person does, a study keeps what it has and nobody is left.
+"""Injected faults: whatever a workload, the system or a person does, a study keeps its records and leaves no process.
 
 Most workers here are quick ones (faults/misdeeds.py): real processes that do not load torch.
 """
@@ -26,18 +26,18 @@ from killing import FAULTS, alive, environment, outlived
 import fathom.workloads
 from fathom.cli.commands.study import _latest
 from fathom.core.errors import BadOption
-from fathom.core.events import Progress
+from fathom.core.events import OnProgress, no_progress
 from fathom.core.fingerprint import Cpu, Machine
 from fathom.core.record import Record
 from fathom.core.spec import RunSpec
 from fathom.core.store import Store
 from fathom.experiments import isolate
 from fathom.experiments.isolate import Refused, failed, isolated
-from fathom.experiments.study import conduct
+from fathom.experiments.study import run_all
 
 GOOD = RunSpec(workload="quick", device="cpu", steps=3)
 REAL = RunSpec(workload="faulty", preset="tiny", device="cpu", steps=3)
-KILLED = "the worker was ended by SIGKILL, most likely for want of memory"
+KILLED = "the worker was killed by SIGKILL, most likely out of memory"
 
 
 @pytest.fixture
@@ -61,20 +61,20 @@ def doing(misdeed: str) -> RunSpec:
     return replace(GOOD, options={"misdeed": misdeed})
 
 
-def conducted(*specs: RunSpec, store: Store) -> list[Record]:
-    return [record for record, _ in conduct(specs, store, lambda index, spec: lambda *_: None)]
+def ran(*specs: RunSpec, store: Store) -> list[Record]:
+    return [record for record, _ in run_all(specs, store, lambda index, spec: no_progress)]
 
 
 FATAL = {
     "raises": "RuntimeError: the third [/bold] wheel",
-    "exits": "the worker ended with code 1 and left no record: had enough",
-    "slips_away": "the worker ended with code 0 and left no record",
-    "touches_nothing": "the worker was ended by SIGSEGV",
+    "exits": "the worker exited with code 1 and left no record: had enough",
+    "slips_away": "the worker exited with code 0 and left no record",
+    "touches_nothing": "the worker was killed by SIGSEGV",
     "is_killed": KILLED,
     "runs_out_of_memory": "",  # who has no memory cannot always say so
-    "prints_without_end": "the worker ended with code 3 and left no record: " + 300 * "x",
-    "is_of_another_time": "the worker ended with code 0 and left no record; the worker's: schema 99, this Fathom reads",
-    "multiplies": "the worker ended with code 0 and left no record",
+    "prints_without_end": "the worker exited with code 3 and left no record: " + 300 * "x",
+    "is_of_another_time": "the worker exited with code 0 and left no record; the worker's record: schema 99",
+    "multiplies": "the worker exited with code 0 and left no record",
 }
 
 
@@ -82,7 +82,7 @@ FATAL = {
 @pytest.mark.parametrize("misdeed", FATAL)
 def test_a_workload_that_goes_wrong_is_a_failed_record_and_the_study_goes_on(misdeed: str, tmp_path: Path) -> None:
     store = Store(tmp_path)
-    first, second = conducted(doing(misdeed), GOOD, store=store)
+    first, second = ran(doing(misdeed), GOOD, store=store)
     assert (first.outcome, second.outcome) == ("failed", "ok")
     assert first.reason is not None
     assert first.reason.startswith(FATAL[misdeed])
@@ -103,26 +103,26 @@ def test_a_workload_that_measures_well_is_believed_whatever_else_it_does(misdeed
 @pytest.mark.parametrize("misdeed", ["hangs", "shuts_up"])
 def test_a_worker_that_makes_no_step_any_more_is_ended(misdeed: str, quick: str) -> None:
     record = isolated(doing(misdeed), heartbeat_timeout_s=0.5)
-    assert (record.outcome, record.reason) == ("failed", "no step in 0.5 s")
+    assert (record.outcome, record.reason) == ("failed", "no progress for 0.5 s (heartbeat timeout)")
     assert alive(quick) == []
 
 
 def test_a_worker_that_hangs_after_its_record_has_measured_but_no_wall_time(
     quick: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(isolate, "EXIT_S", 0.2)
+    monkeypatch.setattr(isolate, "EXIT_TIMEOUT_S", 0.2)
     record = isolated(doing("never_ends"))
     assert (record.outcome, record.sections.wall_s) == ("ok", None)
-    assert "did not end within 0.2 s of its record" in record.notes[-1]
+    assert "did not exit within 0.2 s of its record" in record.notes[-1]
     assert alive(quick) == []
 
 
-def test_a_keeper_that_does_not_answer_is_killed_and_all_below_it(quick: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hanging_supervisor_is_killed_and_all_below_it(quick: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(isolate, "GRACE_PERIOD_S", 0.5)
 
     def freeze(done: int, total: int) -> None:
-        (keeper,) = psutil.Process().children()
-        keeper.suspend()
+        (supervisor,) = psutil.Process().children()
+        supervisor.suspend()
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -138,7 +138,7 @@ def test_a_system_that_starts_no_process_is_a_failed_record(monkeypatch: pytest.
     monkeypatch.setattr(isolate, "failed", lambda spec, why: replace(record, reason=why))
     monkeypatch.setattr(subprocess, "Popen", refuse)
     before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
-    assert isolated(GOOD).reason == "no worker could be started: Resource temporarily unavailable"
+    assert isolated(GOOD).reason == "cannot start a worker: Resource temporarily unavailable"
     assert len(os.listdir("/proc/self/fd")) == before  # noqa: PTH208
 
 
@@ -190,8 +190,8 @@ def test_killed_while_it_writes_its_record(monkeypatch: pytest.MonkeyPatch) -> N
         chunk = read(descriptor, min(size, 1000))
         if b'{"record"' in chunk:
             parts.append(chunk)
-            (keeper,) = psutil.Process().children()
-            (worker,) = keeper.children()
+            (supervisor,) = psutil.Process().children()
+            (worker,) = supervisor.children()
             worker.kill()
         return chunk
 
@@ -243,19 +243,19 @@ def test_a_killed_study_takes_its_worker_along_and_what_that_started() -> None:
     env = environment(FATHOM_QUICK="0")
     study = lone_study(doing("leaves_a_daemon_and_hangs"), env)
     below = alive(env["FATHOM_MARK"])
-    assert len(below) >= 4, "study, keeper, worker and daemon"
+    assert len(below) >= 4, "study, supervisor, worker and daemon"
     study.kill()
     study.wait()
     assert outlived(below) == []
 
 
-def test_a_worker_does_not_outlive_its_keeper() -> None:
+def test_a_worker_does_not_outlive_its_supervisor() -> None:
     env = environment(FATHOM_QUICK="0")
     study = lone_study(doing("leaves_a_daemon_and_hangs"), env)
-    (keeper,) = psutil.Process(study.pid).children()
-    worker = next(process for process in keeper.children() if "fathom.worker" in process.cmdline())
+    (supervisor,) = psutil.Process(study.pid).children()
+    worker = next(process for process in supervisor.children() if "fathom.worker" in process.cmdline())
     study.send_signal(signal.SIGSTOP)  # so that it cannot help
-    keeper.kill()
+    supervisor.kill()
     assert outlived([worker]) == []
     study.send_signal(signal.SIGCONT)
     study.wait()
@@ -277,7 +277,7 @@ def test_a_worker_whose_parent_was_gone_before_it_could_ask_does_not_begin() -> 
 @pytest.mark.usefixtures("mark")
 @pytest.mark.parametrize("fault", ["device out of memory", "host out of memory"])
 def test_out_of_memory_is_one_line_that_helps(fault: str, tmp_path: Path) -> None:
-    (record,) = conducted(replace(REAL, options={"fault": fault}), store=Store(tmp_path))
+    (record,) = ran(replace(REAL, options={"fault": fault}), store=Store(tmp_path))
     assert record.outcome == "failed"
     assert record.reason == "batch 32 of faulty does not fit in the memory of cpu; try a smaller --batch"
 
@@ -291,14 +291,14 @@ def test_a_full_gpu_is_one_line_that_helps() -> None:
 # --- the folder of records
 
 
-def made(spec: RunSpec, _: Progress) -> Record:
+def made(spec: RunSpec, _: OnProgress) -> Record:
     """A good run that takes no time and 20 KB."""
     machine = Machine(cpu=Cpu(name="a CPU", affinity=[0], logical_cores=1))
     answers = ["x" * 1000] * 20
     return Record(spec=spec, machine=machine, device="cpu", outcome="ok", step_s=[1.0], answers=answers)
 
 
-def never(spec: RunSpec, _: Progress) -> Record:
+def never(spec: RunSpec, _: OnProgress) -> Record:
     raise AssertionError("nothing is measured that cannot be kept")
 
 
@@ -322,15 +322,15 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 def test_a_full_disk_ends_the_study_with_a_line_and_room_lets_it_go_on(small_disk: Path) -> None:
     store = Store(small_disk)
-    with pytest.raises(BadOption, match=r"No space left on device; this run is lost, those before it are kept"):
-        list(conduct(store.left(MANY), store, lambda index, spec: lambda *_: None, made))
+    with pytest.raises(BadOption, match=r"No space left on device; this run is lost, earlier ones are kept"):
+        list(run_all(store.remaining(MANY), store, lambda index, spec: no_progress, made))
     kept = good_seeds(store)
     assert kept == list(range(len(kept)))
     assert 0 < len(kept) < 12
     assert store.unreadable() == []
     assert not list(small_disk.glob(".*.part")), "the half record takes no room"
     subprocess.run(["mount", "-o", "remount,size=1m", str(small_disk)], check=True)
-    list(conduct(store.left(MANY), store, lambda index, spec: lambda *_: None, made))
+    list(run_all(store.remaining(MANY), store, lambda index, spec: no_progress, made))
     assert good_seeds(store) == list(range(12))
 
 
@@ -339,7 +339,7 @@ def test_a_disk_that_became_read_only_is_told_before_anything_is_measured(small_
     store.add(made(GOOD, lambda *_: None))
     subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
     with pytest.raises(BadOption, match="Read-only file system"):
-        list(conduct(store.left(MANY), store, lambda index, spec: lambda *_: None, never))
+        list(run_all(store.remaining(MANY), store, lambda index, spec: no_progress, never))
     assert good_seeds(store) == [0]
 
 
@@ -347,26 +347,26 @@ def test_a_file_in_the_place_of_the_folder_is_told_before_anything_is_measured(t
     (tmp_path / "records").write_text("not a folder")
     store = Store(tmp_path / "records")
     with pytest.raises(BadOption, match="cannot write .*records.*: File exists"):
-        list(conduct(store.left(MANY), store, lambda index, spec: lambda *_: None, never))
+        list(run_all(store.remaining(MANY), store, lambda index, spec: no_progress, never))
 
 
 def test_a_folder_that_vanishes_costs_what_was_in_it_and_no_more(tmp_path: Path) -> None:
     store = Store(tmp_path / "records")
-    for number, _ in enumerate(conduct(store.left(MANY), store, lambda index, spec: lambda *_: None, made)):
+    for number, _ in enumerate(run_all(store.remaining(MANY), store, lambda index, spec: no_progress, made)):
         if number == 4:
             shutil.rmtree(store.folder)
     assert good_seeds(store) == list(range(5, 12))
-    assert [spec.seed for spec in store.left(MANY)] == list(range(5))
+    assert [spec.seed for spec in store.remaining(MANY)] == list(range(5))
 
 
 def test_what_failed_is_tried_again_and_the_newest_run_is_shown(tmp_path: Path) -> None:
     store, fails = Store(tmp_path), {3, 7}
 
-    def run(spec: RunSpec, _: Progress) -> Record:
+    def run(spec: RunSpec, _: OnProgress) -> Record:
         return failed(spec, "bad luck") if spec.seed in fails else made(spec, _)
 
     def outcomes() -> list[str]:
-        list(conduct(store.left(MANY), store, lambda index, spec: lambda *_: None, run))
+        list(run_all(store.remaining(MANY), store, lambda index, spec: no_progress, run))
         return [record.outcome for record in _latest(MANY, store)]
 
     assert outcomes() == ["failed" if number in fails else "ok" for number in range(12)]

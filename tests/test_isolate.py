@@ -1,4 +1,4 @@
-"""The worker process: whatever ends it, the parent has a record or a clear line, and no child is left."""
+"""The worker process: whatever ends it, the parent has a record or a one-line error, and no child is left."""
 
 from __future__ import annotations
 
@@ -10,33 +10,34 @@ import psutil
 import pytest
 
 from fathom.core import plugins
+from fathom.core.events import no_progress
 from fathom.core.spec import RunSpec
 from fathom.core.store import Store
 from fathom.experiments.isolate import Refused, isolated
-from fathom.experiments.study import conduct, plan
+from fathom.experiments.study import plan, run_all
 
 TINY = RunSpec(workload="autoenc", preset="tiny", device="cpu", steps=3)
 
 
-def test_a_killed_worker_is_a_failed_record_and_leaves_nobody() -> None:
+def test_a_killed_worker_is_a_failed_record_and_leaves_no_process() -> None:
     def kill(done: int, total: int) -> None:
-        (keeper,) = psutil.Process().children()
-        (worker,) = keeper.children()
+        (supervisor,) = psutil.Process().children()
+        (worker,) = supervisor.children()
         worker.kill()
 
     record = isolated(TINY, kill)
     assert record.outcome == "failed"
-    assert record.reason == "the worker was ended by SIGKILL, most likely for want of memory"
+    assert record.reason == "the worker was killed by SIGKILL, most likely out of memory"
     assert psutil.Process().children() == []
 
 
-def test_a_silent_worker_is_ended() -> None:
+def test_a_worker_without_progress_is_ended() -> None:
     record = isolated(TINY, heartbeat_timeout_s=0.01)
-    assert (record.outcome, record.reason) == ("failed", "no step in 0.01 s")
+    assert (record.outcome, record.reason) == ("failed", "no progress for 0.01 s (heartbeat timeout)")
     assert psutil.Process().children() == []
 
 
-def test_a_workers_refusal_is_raised_here() -> None:
+def test_an_error_of_the_worker_is_raised_in_the_parent() -> None:
     with pytest.raises(Refused, match="no option of autoenc"):
         isolated(RunSpec(workload="autoenc", preset="tiny", options={"nonsense": 1}))
 
@@ -58,13 +59,13 @@ def test_an_interrupted_parent_takes_its_worker_along() -> None:
     assert psutil.Process().children() == []
 
 
-def test_a_study_goes_on_after_a_failure_and_resumes_what_is_left(tmp_path: Path) -> None:
+def test_a_study_continues_after_a_failure_and_resumes_what_is_left(tmp_path: Path) -> None:
     store = Store(tmp_path)
     bad = RunSpec(workload="autoenc", preset="tiny", device="cpu", options={"nonsense": 1})
     both = [bad, TINY]
-    outcomes = [record.outcome for record, _ in conduct(store.left(both), store, lambda index, spec: lambda *_: None)]
+    outcomes = [record.outcome for record, _ in run_all(store.remaining(both), store, lambda index, spec: no_progress)]
     assert outcomes == ["failed", "ok"]
-    assert store.left(both) == [bad]
+    assert store.remaining(both) == [bad]
     assert len(list(store.records())) == 2
 
 

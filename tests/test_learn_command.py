@@ -99,7 +99,7 @@ def test_the_command_tells_what_it_took_and_goes_on(tmp_path: Path) -> None:
 
 def test_the_command_says_that_it_waits_for_a_turn(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "fathom", *TINY, "--rounds", "1", "--out", str(tmp_path)]
-    with Store(tmp_path).turn(lambda: None):
+    with Store(tmp_path).lock(lambda: None):
         waiting = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
         assert waiting.stderr is not None
         lines = iter(waiting.stderr)
@@ -111,13 +111,13 @@ def test_the_command_says_that_it_waits_for_a_turn(tmp_path: Path) -> None:
 def test_what_another_command_has_learnt_meanwhile_is_not_learnt_again(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    take = Store.take
+    take = Store.claim
 
     def meanwhile(store: Store, spec: RunSpec) -> Any:
         Store(tmp_path).add(made(spec, [-90]))
         return take(store, spec)
 
-    monkeypatch.setattr(Store, "take", meanwhile)
+    monkeypatch.setattr(Store, "claim", meanwhile)
     runs_come_to(monkeypatch, lambda spec: pytest.fail("learnt again"))
     assert fathom(monkeypatch, *TINY, "--out", str(tmp_path), "--json") == 0
     assert json.loads(capsys.readouterr().out)["quality"] == -90

@@ -1,4 +1,4 @@
-"""Launches in random order: seeded, balanced, resumed by counting, and warm-up apart."""
+"""Runs in random order: seeded, balanced, resumed by counting, and warm-up runs kept separately."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from sample_records import MACHINES, sections_of
 
 from fathom.cli import main
 from fathom.core.errors import BadOption
-from fathom.core.events import Progress
+from fathom.core.events import OnProgress
 from fathom.core.record import Record
 from fathom.core.spec import RunSpec
 from fathom.core.store import Store
 from fathom.experiments import repeat, study
-from fathom.experiments.repeat import order, plan
+from fathom.experiments.repeat import plan, run_order
 
 BASE = RunSpec(workload="", preset="tiny", device="cpu")
 NAMES = ["autoenc", "memnet", "vgg", "deepq"]
@@ -38,7 +38,7 @@ def kept(store: Store, specs: Iterable[RunSpec], outcome: Literal["ok", "failed"
         store.add(record(spec, outcome=outcome))
 
 
-def test_all_launches_of_a_configuration_are_one_spec() -> None:
+def test_all_runs_of_a_configuration_have_one_spec() -> None:
     specs = plan(BASE, ["autoenc", "vgg"], ["cpu", "cuda:0"])
     assert [(spec.workload, spec.device) for spec in specs] == [
         ("autoenc", "cpu"),
@@ -54,38 +54,38 @@ def test_all_launches_of_a_configuration_are_one_spec() -> None:
 
 def test_the_order_is_random_seeded_and_balanced() -> None:
     specs = plan(BASE, NAMES, ["cpu", "cuda:0"])
-    ordered = order(specs, 50, seed=3)
-    assert ordered == order(specs, 50, seed=3)
-    assert ordered != order(specs, 50, seed=4)
+    ordered = run_order(specs, 50, seed=3)
+    assert ordered == run_order(specs, 50, seed=3)
+    assert ordered != run_order(specs, 50, seed=4)
     rounds = [[spec.id for spec in ordered[begin : begin + 8]] for begin in range(0, 400, 8)]
     assert all(len(set(each)) == 8 for each in rounds), "each once in every round"
     assert len({tuple(each) for each in rounds}) > 45, "rounds differ"
     first = Counter(each[0] for each in rounds)
-    assert len(first) == 8, "nobody is always first or never"
+    assert len(first) == 8, "each is first at times"
 
 
-def test_more_launches_go_on_in_the_same_order() -> None:
+def test_more_runs_continue_the_same_order() -> None:
     specs = plan(BASE, NAMES, ["cpu"])
-    assert order(specs, 9, seed=0)[:20] == order(specs, 5, seed=0)
+    assert run_order(specs, 9, seed=0)[:20] == run_order(specs, 5, seed=0)
 
 
 def test_what_is_left_is_counted(tmp_path: Path) -> None:
     store = Store(tmp_path / "records")
-    ordered = order(plan(BASE, NAMES, ["cpu"]), 5, seed=0)
-    assert store.left(ordered) == ordered, "no folder yet"
+    ordered = run_order(plan(BASE, NAMES, ["cpu"]), 5, seed=0)
+    assert store.remaining(ordered) == ordered, "no folder yet"
     kept(store, ordered[:7])
-    assert store.left(ordered) == ordered[7:]
+    assert store.remaining(ordered) == ordered[7:]
     kept(store, [ordered[7]], outcome="failed")
-    assert store.left(ordered) == ordered[7:], "a failure is no launch"
+    assert store.remaining(ordered) == ordered[7:], "a failed run does not count"
     kept(store, ordered)
-    assert store.left(ordered) == []
+    assert store.remaining(ordered) == []
 
 
 def test_of_another_configuration_nothing_is_counted(tmp_path: Path) -> None:
     store = Store(tmp_path)
     kept(store, plan(BASE, NAMES, ["cpu"]))
-    others = order(plan(RunSpec(workload="", preset="tiny", device="cpu", steps=11), NAMES, ["cpu"]), 1, seed=0)
-    assert store.left(others) == others
+    others = run_order(plan(RunSpec(workload="", preset="tiny", device="cpu", steps=11), NAMES, ["cpu"]), 1, seed=0)
+    assert store.remaining(others) == others
 
 
 # the command
@@ -94,10 +94,10 @@ def test_of_another_configuration_nothing_is_counted(tmp_path: Path) -> None:
 def fathom(monkeypatch: pytest.MonkeyPatch, run: Callable[[RunSpec], Record], *arguments: str) -> int:
     """`fathom repeat` with workers that take no time."""
 
-    def worker(spec: RunSpec, progress: Progress) -> Record:
+    def worker(spec: RunSpec, progress: OnProgress) -> Record:
         return run(spec)
 
-    monkeypatch.setattr(study, "conduct", partial(CONDUCT, run=worker))
+    monkeypatch.setattr(study, "run_all", partial(RUN_ALL, run=worker))
     monkeypatch.setattr(sys, "argv", ["fathom", "repeat", *arguments])
     with pytest.raises(SystemExit) as stopped:
         main.main()
@@ -105,18 +105,18 @@ def fathom(monkeypatch: pytest.MonkeyPatch, run: Callable[[RunSpec], Record], *a
     return stopped.value.code
 
 
-CONDUCT = study.conduct
-FEW = ["autoenc", "memnet", "--device", "cpu", "--preset", "tiny", "--warmup", "2", "--runs", "3", "--json"]
+RUN_ALL = study.run_all
+FEW = ["autoenc", "memnet", "--device", "cpu", "--preset", "tiny", "--warmup-runs", "2", "--runs", "3", "--json"]
 
 
 def document(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
     return {each["workload"]: each for each in json.loads(capsys.readouterr().out)["configurations"]}
 
 
-def test_warm_up_comes_first_is_kept_apart_and_enters_no_number(
+def test_warm_up_runs_come_first_are_kept_separately_and_enter_no_result(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    """The first four launches, two of each, are ten times as slow."""
+    """The first four runs, two of each workload, are ten times as slow."""
     seen: list[RunSpec] = []
 
     def run(spec: RunSpec) -> Record:
@@ -136,7 +136,7 @@ def test_warm_up_comes_first_is_kept_apart_and_enters_no_number(
     assert {each.sections.wall_s for each in Store(tmp_path / repeat.WARM_UP).records()} == {100.0}
 
 
-def test_a_failure_is_a_record_and_the_job_goes_on_and_is_completed_later(
+def test_a_failure_is_a_record_and_the_series_continues_and_is_completed_later(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     count = 0
@@ -161,10 +161,10 @@ def test_a_failure_is_a_record_and_the_job_goes_on_and_is_completed_later(
     assert len([each for each in Store(tmp_path).records() if each.outcome == "ok"]) == 6
 
 
-def test_an_interrupted_job_goes_on_where_it_stopped(
+def test_an_interrupted_series_is_resumed(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    arguments = [*FEW, "--warmup", "0", "--runs", "10", "--seed", "5", "--out", str(tmp_path)]
+    arguments = [*FEW, "--warmup-runs", "0", "--runs", "10", "--seed", "5", "--out", str(tmp_path)]
     seen: list[str] = []
 
     def run(spec: RunSpec) -> Record:
@@ -176,17 +176,19 @@ def test_an_interrupted_job_goes_on_where_it_stopped(
 
     assert fathom(monkeypatch, run, *arguments) == 130
     assert fathom(monkeypatch, run, *arguments) == 0
-    whole = order(plan(RunSpec(workload="", preset="tiny", device="cpu"), ["autoenc", "memnet"], ["cpu"]), 10, seed=5)
+    whole = run_order(
+        plan(RunSpec(workload="", preset="tiny", device="cpu"), ["autoenc", "memnet"], ["cpu"]), 10, seed=5
+    )
     assert [name for name in seen if name] == [spec.workload for spec in whole]
 
 
-def test_the_table_says_how_launches_lie(
+def test_the_table_shows_run_to_run_variation(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     arguments = [argument for argument in FEW if argument != "--json"]
     assert fathom(monkeypatch, record, *arguments, "--out", str(tmp_path)) == 0
     printed = capsys.readouterr().out
-    assert "autoenc train on Laptop CPU, 4 cores, launches: 3" in printed
+    assert "autoenc train on Laptop CPU, 4 cores: 3 runs" in printed
     for word in ("INIT", "SETUP", "RUN", "MAIN", "WALL", "median (s)", "95 % from", "variation (%)", "p5 (s)"):
         assert word in printed
     assert max(map(len, printed.splitlines())) <= 80

@@ -174,12 +174,12 @@ def test_failed_runs_are_told() -> None:
 def test_scale_ends_with_1_where_a_run_failed(
     fails: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def conducted(specs: Sequence[RunSpec], store: Store, job: str) -> None:
+    def run_all(specs: Sequence[RunSpec], store: Store, job: str) -> None:
         for spec in specs:
             record = failed_on(1) if fails else bound(1, 8.0, 1)
             store.add(replace(record, spec=spec))
 
-    monkeypatch.setattr("fathom.cli.commands.scale.conduct", conducted)
+    monkeypatch.setattr("fathom.cli.commands.scale.run_all", run_all)
     arguments = ["scale", "vgg", "--cores", "1", "--out", str(tmp_path), "--json"]
     assert run_fathom(monkeypatch, *arguments) == (1 if fails else 0)
     told = document(capsys)

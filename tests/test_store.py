@@ -1,4 +1,4 @@
-"""Records on disk: whole or absent, never overwritten, and at ease among unreadable."""
+"""Records on disk: whole or absent, never overwritten, and unreadable files are skipped."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_a_writer_cut_off_in_the_middle_leaves_no_half_record(tmp_path: Path, re
     assert (list(Store(tmp_path).records()), Store(tmp_path).unreadable()) == ([kept], [])
 
 
-def test_strangers_are_passed_over_and_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreadable_and_foreign_files_are_skipped_and_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = Store(tmp_path)
     path = store.add(sample())
     document = sample().to_json()
@@ -223,3 +223,30 @@ def test_a_folder_of_data_is_one_however_it_was_typed() -> None:
     typed = {RunSpec(workload="autoenc", data=data).id for data in ("mnist", "mnist/", "./mnist", "mnist//")}
     assert len(typed) == 1
     assert RunSpec(workload="autoenc", data="other/mnist").id not in typed
+
+
+@pytest.mark.parametrize(
+    ("workload", "name"),
+    [
+        ("autoenc", "autoenc"),
+        ("my_package.my-module:Net", "my_package.my-module-Net"),
+        ("../../etc/passwd", "etc-passwd"),
+        ("a b/ü[x]*", "a-b-x"),
+        ("::", "workload"),
+        ("x" * 300, "x" * 80),
+    ],
+)
+def test_the_name_of_a_file_is_safe_whatever_the_workload_is_called(tmp_path: Path, workload: str, name: str) -> None:
+    store, other = Store(tmp_path), Store(tmp_path)
+    record = sample(spec=RunSpec(workload=workload))
+    path = store.add(record)
+    assert path == tmp_path / f"{name}-train-{record.spec.id}-{record.id}.json"
+    assert other.claim(record.spec) == (record, path), "another process finds it by its spec"
+
+
+def test_a_folder_with_the_lock_file_of_an_older_version_is_read_and_written(tmp_path: Path) -> None:
+    (tmp_path / ".turn").touch()
+    store = Store(tmp_path)
+    with store.lock(lambda: None):
+        store.add(sample())
+    assert (len(list(store.records())), store.unreadable()) == (1, [])

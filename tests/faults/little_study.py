@@ -6,7 +6,7 @@ import sys
 
 from fathom.core.spec import RunSpec
 from fathom.core.store import Store
-from fathom.experiments.study import conduct
+from fathom.experiments.study import run_all
 
 
 def planned(runs: int) -> list[RunSpec]:
@@ -25,7 +25,7 @@ def planned(runs: int) -> list[RunSpec]:
 
 def main() -> None:
     store, outcomes = Store(sys.argv[1]), set()
-    for record, path in conduct(store.left(planned(int(sys.argv[2]))), store, lambda index, spec: lambda *_: None):
+    for record, path in run_all(store.remaining(planned(int(sys.argv[2]))), store, lambda index, spec: lambda *_: None):
         print(path.name, record.outcome, flush=True)
         outcomes.add(record.outcome)
     sys.exit("failed" in outcomes)

@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from fathom.core.events import Progress
+from fathom.core.events import OnProgress
 from fathom.core.fingerprint import Cpu, Machine
 from fathom.core.record import Record
 from fathom.core.spec import RunSpec
@@ -23,7 +23,7 @@ SLEEPER = "import signal, time; [signal.signal(n, signal.SIG_IGN) for n in (1, 2
 MACHINE = Machine(cpu=Cpu(name="a CPU", affinity=[0], logical_cores=1))
 
 
-def measured(spec: RunSpec, progress: Progress) -> Record:
+def measured(spec: RunSpec, progress: OnProgress) -> Record:
     """In the place of measure._measured: steps that sleep, and after the first the misdeed that the spec asks for."""
     options, pause_s = dict(spec.options), float(os.environ["FATHOM_QUICK"])
     for step in range(spec.steps):

@@ -1,64 +1,72 @@
-"""The command line: every file of commands/ is a command; errors a user can put right are one line and exit code 2."""
+"""The command line: every file of commands/ is a command; an error the user can correct is one line and exit code 2."""
 
 from __future__ import annotations
 
 import signal
 import sys
+from collections.abc import Sequence
 from typing import Annotated, NoReturn
 
 import typer
 
 from fathom import __version__
+from fathom.cli.renamed import with_new_names
 from fathom.core import plugins
 from fathom.core.errors import FathomError, UnknownName
 
 
 class Stopped(BaseException):
-    """A signal that asks the program to end: raised where it is, so that it lets go of all it holds on the way out."""
+    """A signal that asks the program to end, as an exception: everything is released on the way out."""
 
 
 def main() -> None:
-    _heed_signals()
+    _handle_signals()
     try:
-        code = _app()(standalone_mode=False)
+        code = _run(sys.argv[1:])
     except FathomError as error:
-        code = _refuse(str(error))
+        code = _fail(str(error))
     except Stopped as stop:
         number = signal.Signals(stop.args[0])
         print(f"fathom: {'interrupted' if number == signal.SIGINT else f'ended by {number.name}'}", file=sys.stderr)
         code = 128 + number
     except Exception as error:
-        code = _refuse(_usage_problem(error))
+        code = _fail(_usage_error(error))
     sys.exit(code if isinstance(code, int) else 0)
 
 
-def _app() -> typer.Typer:
-    app = typer.Typer(
-        no_args_is_help=True,
-        add_completion=False,
-    )
-    app.callback()(_whole)
-    for name in plugins.names("commands"):
-        app.command(name)(plugins.load("commands", name).command)
-    return app
+def _run(arguments: Sequence[str]) -> object:
+    """Loads the command that was asked for, or all of them where help or a wrong name needs their list."""
+    known = plugins.names("commands")
+    name = next((argument for argument in arguments if not argument.startswith("-")), "")
+    app = typer.Typer(no_args_is_help=True, add_completion=False)
+    app.callback()(_fathom)
+    renamed: dict[str, str] = {}
+    for each in [name] if name in known else known:
+        module = plugins.load("commands", each)
+        app.command(each)(module.command)
+        renamed |= getattr(module, "RENAMED", {}) if each == name else {}
+    current, hints = with_new_names(arguments, renamed)
+    for hint in hints:
+        print(f"fathom: {hint}", file=sys.stderr)
+    return app(args=current, standalone_mode=False)
 
 
-def _version(asked: bool) -> None:
-    if asked:
+def _version(wanted: bool) -> None:
+    if wanted:
         print(f"fathom {__version__}")
         raise typer.Exit
 
 
-def _whole(
+def _fathom(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Says which Fathom this is.")
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
-    """Where the time of deep learning goes on your machine, and what it takes to learn."""
+    """Deep-learning benchmarks: where the time goes on your machine, and what training to a target takes."""
 
 
-def _heed_signals() -> None:
-    """Before the commands are loaded: Ctrl-C is answered with one line then too."""
+def _handle_signals() -> None:
+    """Before the commands are loaded: Ctrl-C then gives one line too."""
     if hasattr(signal, "SIGPIPE"):
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `fathom list | head` is no error
 
@@ -70,19 +78,19 @@ def _heed_signals() -> None:
             signal.signal(number, stop)
 
 
-def _usage_problem(error: Exception) -> str:
-    """The parser's own errors in one line; anything else is a fault of ours and keeps its traceback."""
+def _usage_error(error: Exception) -> str:
+    """An error of the parser in one line; anything else is a bug of ours and keeps its traceback."""
     describe = getattr(error, "format_message", None)
     if describe is None:
         raise error
     if type(error).__name__ == "NoArgsIsHelpError":  # click's or typer's own
-        raise SystemExit(2)  # the help has been shown
+        raise SystemExit(2)  # the help has been printed
     option, known = getattr(error, "option_name", None), getattr(error, "possibilities", None)
     if option and known:
         return str(UnknownName.among("option", option, known))
     return " ".join(describe().split())
 
 
-def _refuse(line: str) -> int:
+def _fail(line: str) -> int:
     print(f"fathom: {line}", file=sys.stderr)
     return 2

@@ -1,4 +1,4 @@
-"""How results look in a terminal: tables on stdout, progress and remarks on stderr, one JSON document for scripts."""
+"""How results look in a terminal: tables on stdout, progress and messages on stderr, one JSON document for scripts."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-screen = Console(markup=False)  # what is shown may be a crashed program's last words, brackets and all
+screen = Console(markup=False)  # the last output of a crashed program may hold brackets
 human = Console(stderr=True, markup=False)
-LONG_S = 600.0  # over which speed is averaged for the time left: runs of many kinds take turns
-WHOLE = (1e3, 1e9)  # numbers between these are told to the unit; smaller and larger ones with four digits
+SPEED_WINDOW_S = 600.0  # over which speed is averaged for the remaining time: fast and slow runs alternate
+WHOLE = (1e3, 1e9)  # numbers between these are rounded to integers; others have four significant digits
 
 
 def print_json(document: Any) -> None:
-    """Strict JSON: a value that is not finite is null, as not every reader knows NaN."""
+    """Strict JSON: non-finite values are null, as not every reader knows NaN."""
     print(json.dumps(_finite(document), indent=1, allow_nan=False))
 
 
 def skipped(problem: str) -> None:
-    """A file among the records that is none."""
-    human.print(f"passed over: {problem}", style="yellow", highlight=False)
+    """A warning about an unreadable or foreign file in a folder of records."""
+    human.print(f"skipped: {problem}", style="yellow", highlight=False)
 
 
 def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
-    """Numbers to the right, what is not known as a dash; what is wider than the terminal goes on below."""
+    """Numbers to the right, a dash for what is not known; columns that do not fit the terminal follow below."""
     cells = [[text(value) for value in row] for row in rows]
     numeric = [any(isinstance(row[index], int | float) for row in rows) for index in range(len(columns))]
     widths = [max(map(len, column)) for column in zip(columns, *cells, strict=True)]
     room = screen.width if screen.is_terminal else None
-    if room is not None and sum(widths) + len(widths) + 1 > room:  # words may go on in the next line, numbers may not
+    if room is not None and sum(widths) + len(widths) + 1 > room:  # words may wrap, numbers may not
         widths = [width if number else min(width, room // 3) for width, number in zip(widths, numeric, strict=True)]
     for number, strip in enumerate(_strips(widths, numeric, room)):
         table = Table(title=None if number else title, title_justify="left", box=SIMPLE_HEAD, padding=0, pad_edge=False)
@@ -45,12 +45,12 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]
         for row in cells:
             table.add_row(*(row[index] for index in strip))
         natural = max(len(title), sum(widths[index] + 1 for index in strip) + 1)
-        page = screen if screen.is_terminal else Console(markup=False, width=natural)  # a file has room for all of it
+        page = screen if screen.is_terminal else Console(markup=False, width=natural)  # a file has no width
         page.print(table)
 
 
 def _strips(widths: Sequence[int], numeric: Sequence[bool], room: int | None) -> list[list[int]]:
-    """Which columns stand side by side: all where there is room, else the leading words again before each lot."""
+    """Which columns stand side by side: all that fit, else groups that each repeat the leading text columns."""
     everything = list(range(len(widths)))
     if room is None or sum(widths) + len(widths) + 1 <= room:
         return [everything]
@@ -68,7 +68,7 @@ def _strips(widths: Sequence[int], numeric: Sequence[bool], room: int | None) ->
 
 
 def print_text(line: str) -> None:
-    """A line of an answer; a file takes it as it is, however long."""
+    """One line of a result; not wrapped in a file."""
     screen.print(line, highlight=False, markup=False, soft_wrap=not screen.is_terminal)
 
 
@@ -80,14 +80,14 @@ def print_facts(title: str, rows: Sequence[tuple[str, str]]) -> None:
 
 
 def progress_bar() -> Progress:
-    """Shown to a person at a terminal, and gone when done; in a log it would only be noise."""
+    """Shown at a terminal only, and removed when done."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     shown = human.is_terminal
-    return _Bar(*columns, console=human, transient=True, disable=not shown, speed_estimate_period=LONG_S)
+    return _Bar(*columns, console=human, transient=True, disable=not shown, speed_estimate_period=SPEED_WINDOW_S)
 
 
 class _Bar(Progress):
-    """With a line below for what a task has as its state: beside the bar there is no room for a sentence."""
+    """With a line below each bar for the state of its task, which is too long to stand beside it."""
 
     def get_renderables(self) -> Iterable[RenderableType]:
         yield from super().get_renderables()
@@ -105,7 +105,7 @@ def text(value: Any) -> str:
 
 
 def beside(value: float | None, target: float | None) -> str:
-    """A value with as many digits, four at least, as tell it from its target: 32.996 is not 33."""
+    """A value with enough digits, four at least, to differ from its target: 32.996 is not 33."""
     if value is None or target is None or value == target:
         return text(value)
     digits = next((digits for digits in range(4, 17) if f"{value:.{digits}g}" != f"{target:.{digits}g}"), 17)

@@ -29,8 +29,3 @@ def throttled(on_progress: OnProgress) -> OnProgress:
             on_progress(done, total)
 
     return report
-
-
-Progress = Callable[[int, int], None]
-Hear = Callable[[Mapping[str, Any]], None]
-now_and_then = throttled

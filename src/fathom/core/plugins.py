@@ -10,6 +10,7 @@ import inspect
 import pkgutil
 import sys
 from dataclasses import dataclass
+from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from types import ModuleType
@@ -116,6 +117,7 @@ def _built_in(kind: str) -> list[str]:
     return [name for name in public if name not in INTERFACES]
 
 
+@cache
 def _installed(kind: str) -> dict[str, EntryPoint]:
     return {entry.name: entry for entry in entry_points(group=KINDS[kind].group)}
 

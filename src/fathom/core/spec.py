@@ -22,6 +22,7 @@ KINDS = {  # what is measured -> the fields that say how long; the others keep t
     "program": ("warmup", "steps"),  # on a GPU: a trace of the whole program, context to last step
     "training": ("evaluations",),  # to the target quality of the workload's recipe
 }
+LONGEST_SLUG = 80  # characters: file systems allow 255 in the whole name of a file
 LARGEST_SEED = 2**62  # every generator takes those below
 
 _SWITCHES = {"profile": "profiled", "learn": "training", "life": "program"}  # what kinds were called up to schema 2
@@ -103,8 +104,8 @@ class RunSpec:
 
     @property
     def slug(self) -> str:
-        """The workload's name as a file's may begin: that of `package.module:Class` has odd characters."""
-        return re.sub(r"[^\w.+-]", "_", self.workload)[:100]
+        """The workload's name as the name of a file may begin with it: `package.module:Class` has other characters."""
+        return re.sub(r"[^A-Za-z0-9_.-]+", "-", self.workload)[-LONGEST_SLUG:].strip(".-") or "workload"
 
     def to_json(self) -> dict[str, Any]:
         return dataclasses.asdict(self)

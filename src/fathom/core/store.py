@@ -15,9 +15,14 @@ from fathom.core.errors import BadOption, DataError
 from fathom.core.record import Record
 from fathom.core.spec import RunSpec
 
+LOCK = ".lock"  # the file in a folder of records that a process locks while it measures
 
-def read(paths: Iterable[Path], tell: Callable[[str], None]) -> list[Record]:
-    """The records of these folders and single files, each once; what else a folder holds is told, one line each."""
+
+def read(paths: Iterable[Path], on_unreadable: Callable[[str], None]) -> list[Record]:
+    """The records of these folders and single files, without duplicates.
+
+    Unreadable and foreign files of a folder are skipped: on_unreadable gets one line for each.
+    """
     found: list[Record] = []
     for path in paths:
         if _is_file(path):
@@ -29,27 +34,27 @@ def read(paths: Iterable[Path], tell: Callable[[str], None]) -> list[Record]:
         store = Store(path)
         found += store.records()
         for problem in store.unreadable():
-            tell(problem)
+            on_unreadable(problem)
     return list({record.id: record for record in found}.values())
 
 
 def check_writable(path: Path) -> None:
-    """Before hours of measuring rather than after them; nothing is left where nothing was."""
-    there = path.exists()
+    """Fails before hours of measuring rather than after them. Creates no file."""
+    existed = path.exists()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.open("ab").close()
-        if not there:
+        if not existed:
             path.unlink()
     except OSError as error:
         raise BadOption(f"cannot write {path}: {error.strerror or error}") from None
 
 
-def read_some(paths: Sequence[Path], tell: Callable[[str], None]) -> list[Record]:
-    """The same where there is nothing to be done without any."""
-    found = read(paths, tell)
+def read_nonempty(paths: Sequence[Path], on_unreadable: Callable[[str], None]) -> list[Record]:
+    """The same, and an error where there are none."""
+    found = read(paths, on_unreadable)
     if not found:
-        raise DataError(f"no records in {', '.join(map(str, paths))}; fathom study makes some")
+        raise DataError(f"no records in {', '.join(map(str, paths))}; make some with fathom study")
     return found
 
 
@@ -58,10 +63,10 @@ class Store:
 
     def __init__(self, folder: Path | str) -> None:
         self.folder = Path(folder)
-        self._known = {path.name for path in self.folder.glob("*.json")}
+        self._seen = {path.name for path in self.folder.glob("*.json")}
 
     def check_writable(self) -> None:
-        """Before something is measured that could not be kept."""
+        """Fails before anything is measured whose record could not be written."""
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryFile(dir=self.folder):
@@ -76,24 +81,24 @@ class Store:
             _write_whole(path, json.dumps(record.to_json(), indent=1, allow_nan=True))
         except OSError as error:
             raise BadOption(f"cannot write {path}: {error.strerror or error}") from None
-        self._known.add(path.name)
+        self._seen.add(path.name)
         return path
 
     def records(self) -> Iterator[Record]:
-        """Every record of the folder, oldest first; what is no record is passed over here and told by unreadable()."""
+        """Every record of the folder, oldest first; unreadable files are skipped, unreadable() names them."""
         yield from sorted((record for record, _ in self._read() if record), key=lambda record: record.started)
 
     def unreadable(self) -> list[str]:
         """One line for each JSON file that is not a record this Fathom can read."""
         return [problem for _, problem in self._read() if problem]
 
-    def left(self, planned: Iterable[RunSpec], counts: Callable[[Record], bool] = lambda _: True) -> list[RunSpec]:
-        """The runs still to be made, in their order: each that succeeded in this folder stands for one of its spec.
+    def remaining(self, planned: Iterable[RunSpec], accept: Callable[[Record], bool] = lambda _: True) -> list[RunSpec]:
+        """The planned runs that have no successful record here yet, in order; one record stands for one run.
 
-        Of those, counts() may say which to pass over.
+        accept() may refuse a record of the right spec, which then has to be made again.
         """
-        there = self.records() if self.folder.is_dir() else ()  # before the first record there is no folder
-        done = Counter(record.spec.id for record in there if record.outcome == "ok" and counts(record))
+        records = self.records() if self.folder.is_dir() else ()  # before the first record there is no folder
+        done = Counter(record.spec.id for record in records if record.outcome == "ok" and accept(record))
         missing = []
         for spec in planned:
             if done[spec.id]:
@@ -102,23 +107,23 @@ class Store:
                 missing.append(spec)
         return missing
 
-    def take(self, spec: RunSpec) -> tuple[Record, Path] | None:
-        """A good run of this spec that somebody else has added since this store was opened; each is given once."""
+    def claim(self, spec: RunSpec) -> tuple[Record, Path] | None:
+        """A successful run of this spec that another process has added since this store was opened; each only once."""
         for path in sorted(self.folder.glob(f"{_stem(spec)}-*.json")):
-            if path.name not in self._known:
-                self._known.add(path.name)
+            if path.name not in self._seen:
+                self._seen.add(path.name)
                 record, _ = _read(path)
                 if record and record.outcome == "ok":
                     return record, path
         return None
 
     @contextlib.contextmanager
-    def turn(self, wait: Callable[[], None]) -> Iterator[None]:
-        """Holds the folder for the time of a run, after a call of wait() where somebody else holds it.
+    def lock(self, on_wait: Callable[[], None]) -> Iterator[None]:
+        """Locks the folder for the time of a run; on_wait() is called first where another process holds the lock.
 
-        The system lets go of it when its holder ends, however that happens.
+        The system releases the lock when its holder ends, however that happens.
         """
-        path = self.folder / ".turn"
+        path = self.folder / LOCK
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             file = path.open("a")
@@ -128,10 +133,10 @@ class Store:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                wait()
+                on_wait()
                 fcntl.flock(file, fcntl.LOCK_EX)
             except OSError:
-                pass  # a file system without locks: then nobody waits, and records are still whole
+                pass  # a file system without locks: nobody waits then, and records are still written whole
             yield
 
     def _read(self) -> Iterator[tuple[Record | None, str | None]]:
@@ -141,7 +146,8 @@ class Store:
 
 
 def _stem(spec: RunSpec) -> str:
-    return f"{spec.workload}-{spec.phase}-{spec.id}"
+    """How the names of a spec's records begin."""
+    return f"{spec.slug}-{spec.phase}-{spec.id}"
 
 
 def _is_file(path: Path) -> bool:
@@ -152,9 +158,9 @@ def _is_file(path: Path) -> bool:
 
 
 def _read(path: Path) -> tuple[Record | None, str | None]:
-    """The record in a file, or a line that says why there is none."""
+    """The record in a file, or one line that says why it cannot be read."""
     if not _is_file(path):
-        return None, f"{path}: not a file"  # a pipe, say, which would be waited for
+        return None, f"{path}: not a file"  # a pipe, say, which would block
     try:
         return Record.from_json(json.loads(path.read_bytes()), str(path)), None
     except DataError as error:
@@ -164,7 +170,7 @@ def _read(path: Path) -> tuple[Record | None, str | None]:
 
 
 def _write_whole(path: Path, text: str) -> None:
-    """Through a hidden file and a link: a crash leaves no half record, and a name in use is not overwritten."""
+    """Writes a hidden file and links it: a crash leaves no half record, and an existing file is not overwritten."""
     hidden = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         with hidden.open("x") as file:

@@ -1,7 +1,7 @@
-"""Two versions or two settings measured in turns, so that a drift of the machine meets both alike.
+"""Two versions or two settings measured alternately, so that a drift of the machine affects both alike.
 
-A side is a checkout of Fathom, a Python environment, or a change of the spec. Launches come in pairs, one of each side,
-at random A or B first, but of every two pairs of a workload one begins with A and one with B.
+A side is a checkout of Fathom, a Python environment, or a change of the spec. Runs come in pairs, one of each side. The
+side that goes first is random, but of every two pairs of a workload one begins with A and one with B.
 """
 
 from __future__ import annotations
@@ -9,27 +9,27 @@ from __future__ import annotations
 import os
 import random
 import sys
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from fathom.core.errors import BadOption, FathomError, UnknownName
-from fathom.core.events import Progress
+from fathom.core.events import OnProgress, no_progress
 from fathom.core.record import Record
 from fathom.core.spec import RunSpec, read_value
 from fathom.core.store import Store
+from fathom.experiments.checks import check
 from fathom.experiments.isolate import failed, isolated
 
-STEPS = 200  # timed in one launch, at most
-BUDGET_S = 2.0  # for them: past it, one more launch tells more than many more steps
-CHANGES: Mapping[str, type] = {"precision": str, "device": str, "threads": int, "batch": int}
+STEPS = 200  # timed in one run, at most
+BUDGET_S = 2.0  # for the timed steps of one run: beyond it, another run is worth more than more steps
+SETTINGS: Mapping[str, type] = {"precision": str, "device": str, "engine": str, "threads": int, "batch": int}
 
 
 @dataclass(frozen=True)
 class Side:
-    """Where the workers of A or of B run, and what their specs change."""
+    """A or B: where its workers run, and what it changes of a spec."""
 
     name: str
     python: str = sys.executable
@@ -40,124 +40,126 @@ class Side:
     def spec(self, base: RunSpec) -> RunSpec:
         return replace(base, **self.changes, options={**base.options, **self.options})
 
-    def check(self, base: RunSpec) -> None:
-        """Raises what every launch would be refused for; of a side with a Fathom of its own, nothing is known here."""
+    def check(self, base: RunSpec, *, load: bool) -> None:
+        """Raises what every run would be refused for: by its names, or after loading torch and the workload.
+
+        Of a side with its own version of Fathom, nothing is known here.
+        """
         if self.environment:
             return
-        from fathom.engine.session import Session  # torch, which `fathom --help` need not wait for
-
         try:
-            Session(self.spec(base))
+            check(self.spec(base))
+            if load:
+                from fathom.engine.session import Session
+
+                Session(self.spec(base))
         except FathomError as error:
             raise BadOption(f"{self.name}: {error}") from None
 
-    def run(self, base: RunSpec, progress: Progress) -> Record:
-        """What is refused here and now, for want of memory say, is a failed launch: others may go on."""
+    def run(self, base: RunSpec, on_progress: OnProgress) -> Record:
+        """A run that is refused, for lack of memory say, is a failed record: others may succeed."""
         spec = self.spec(base)
         try:
-            return isolated(spec, progress, python=self.python, environment=self.environment)
+            return isolated(spec, on_progress, python=self.python, environment=self.environment)
         except FathomError as error:
             return failed(spec, str(error))
 
 
 @dataclass(frozen=True)
-class Turn:
-    """One launch."""
+class Launch:
+    """One run of one side."""
 
     spec: RunSpec
     side: int  # 0 for A, 1 for B
 
 
-def side(name: str, text: str) -> Side:
-    """From the folder of a checkout (src/fathom, run by this interpreter) or an environment (bin/python), or settings.
+def parse_side(name: str, text: str) -> Side:
+    """A side from the folder of a checkout (src/fathom, run by this interpreter), of a Python environment (bin/python),
+    or from settings.
 
-    Settings are name=value, several with commas between; set.NAME is a field of the workload.
+    Settings are name=value, separated by commas; set.NAME is an option of the workload.
+
+        parse_side("B", "threads=2,precision=bf16,set.latent=40")
     """
     folder = Path(text)
     if (folder / "src" / "fathom").is_dir():
-        return Side(name, environment=_importing(str(folder.resolve() / "src")))
+        return Side(name, environment=_importing_from(str(folder.resolve() / "src")))
     if os.access(folder / "bin" / "python", os.X_OK):
-        return Side(name, python=str(folder.absolute() / "bin" / "python"), environment=_importing(""))
+        return Side(name, python=str(folder.absolute() / "bin" / "python"), environment=_importing_from(""))
     if "=" not in text or folder.exists():
-        raise BadOption(f"{text}: no checkout (with src/fathom), no environment (with bin/python), and not name=value")
+        raise BadOption(f"{text}: not a checkout (src/fathom), not a Python environment (bin/python), not name=value")
     return _settings(name, text)
 
 
-def turns(specs: Sequence[RunSpec], rounds: int, seed: int = 0) -> list[Turn]:
-    """In every round a pair of launches of each spec; the first round also profiles, after its steps are timed."""
+def launch_order(specs: Sequence[RunSpec], runs: int, seed: int = 0) -> list[Launch]:
+    """So many pairs of runs of each spec, one run of each side in a pair; the first pair is also profiled."""
     chance = random.Random(seed)
-    begins: dict[str, int] = {}
+    first_of: dict[str, int] = {}  # spec -> the side that began its last pair
     order = []
-    for number in range(rounds):
+    for number in range(runs):
         for spec in chance.sample(specs, len(specs)):
-            first = 1 - begins[spec.id] if number % 2 else chance.randrange(2)
-            begins[spec.id] = first
+            first = 1 - first_of[spec.id] if number % 2 else chance.randrange(2)
+            first_of[spec.id] = first
             launched = replace(spec, kind="timed" if number else "profiled")
-            order += [Turn(launched, first), Turn(launched, 1 - first)]
+            order += [Launch(launched, first), Launch(launched, 1 - first)]
     return order
 
 
 def interleave(
-    order: Sequence[Turn],
+    order: Sequence[Launch],
     sides: tuple[Side, Side],
     stores: tuple[Store, Store],
-    watch: Callable[[int, Turn], Progress] = lambda index, turn: lambda done, total: None,
-) -> Iterator[tuple[Turn, Record]]:
-    """Launches in this order, keeping each record at once; what can be refused beforehand is, at the call."""
-    for spec in {turn.spec.workload: turn.spec for turn in order}.values():
+    watch: Callable[[int, Launch], OnProgress] = lambda index, launch: no_progress,
+) -> Iterator[tuple[Launch, Record]]:
+    """Runs in this order and writes each record at once. What can be refused beforehand is refused at the call."""
+    for spec in {launch.spec.workload: launch.spec for launch in order}.values():
         _check(spec, sides)
     for store in stores:
-        _make_ready(store.folder)
+        store.check_writable()
     return _launched(order, sides, stores, watch)
 
 
 def _launched(
-    order: Sequence[Turn],
+    order: Sequence[Launch],
     sides: tuple[Side, Side],
     stores: tuple[Store, Store],
-    watch: Callable[[int, Turn], Progress],
-) -> Iterator[tuple[Turn, Record]]:
-    """What fails at a side's first launch is not launched again, but for the other side's first."""
-    tried, sound, broken = set(), set(), set()
-    for index, turn in enumerate(order):
-        work = turn.spec.workload, turn.spec.phase
-        if work in broken and (turn.side, work) in tried:
+    watch: Callable[[int, Launch], OnProgress],
+) -> Iterator[tuple[Launch, Record]]:
+    """A workload whose first run on a side fails is given up, but for the first run on the other side."""
+    tried, succeeded, given_up = set(), set(), set()
+    for index, launch in enumerate(order):
+        work = launch.spec.workload, launch.spec.phase
+        if work in given_up and (launch.side, work) in tried:
             continue
-        record = sides[turn.side].run(turn.spec, watch(index, turn))
-        tried.add((turn.side, work))
+        record = sides[launch.side].run(launch.spec, watch(index, launch))
+        tried.add((launch.side, work))
         if record.outcome == "ok":
-            sound.add((turn.side, work))
-        elif (turn.side, work) not in sound:
-            broken.add(work)
-        stores[turn.side].add(record)
-        yield turn, record
+            succeeded.add((launch.side, work))
+        elif (launch.side, work) not in succeeded:
+            given_up.add(work)
+        stores[launch.side].add(record)
+        yield launch, record
 
 
 def _check(spec: RunSpec, sides: tuple[Side, Side]) -> None:
-    """Raises what the user can put right before anything is measured."""
-    from fathom.workloads.base import workload_class  # torch, which `fathom --help` need not wait for
-
+    """Raises what the user can correct before anything is measured."""
+    check(spec)
+    for side in sides:
+        side.check(spec, load=False)
     try:
+        from fathom.workloads.base import workload_class  # torch
+
         workload_class(spec.workload).configured(spec.preset)
-        for each in sides:
-            each.check(spec)
+        for side in sides:
+            side.check(spec, load=True)
     except FathomError:
         raise
     except Exception:
-        return  # a workload that is broken here: its launches tell, as records
+        return  # a workload that is broken here: its runs record how
 
 
-def _make_ready(folder: Path) -> None:
-    """Found out now and not after the first launch: whether records can be kept there."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        tempfile.TemporaryFile(dir=folder).close()
-    except OSError as error:
-        raise BadOption(f"cannot write {folder}: {error.strerror or error}") from None
-
-
-def _importing(path: str) -> dict[str, str]:
-    """Variables with which a worker finds its Fathom there, and not in the folder we stand in."""
+def _importing_from(path: str) -> dict[str, str]:
+    """Environment variables with which a worker imports Fathom from there, and not from the working directory."""
     return {"PYTHONPATH": path, "PYTHONSAFEPATH": "1"}
 
 
@@ -167,14 +169,14 @@ def _settings(name: str, text: str) -> Side:
         key, _, value = pair.partition("=")
         if key.startswith("set."):
             options[key.removeprefix("set.")] = read_value(value)
-        elif key in CHANGES:
+        elif key in SETTINGS:
             changes[key] = _typed(key, read_value(value))
         else:
-            raise UnknownName.among("setting", key, [*CHANGES, "set.NAME"])
+            raise UnknownName.among("setting", key, [*SETTINGS, "set.NAME"])
     return Side(name, changes=changes, options=options)
 
 
 def _typed(key: str, value: Any) -> Any:
-    if type(value) is not CHANGES[key]:
-        raise BadOption(f"{key} takes {'a whole number' if CHANGES[key] is int else 'a word'}, not {value!r}")
+    if type(value) is not SETTINGS[key]:
+        raise BadOption(f"{key} takes {'a whole number' if SETTINGS[key] is int else 'a word'}, not {value!r}")
     return value

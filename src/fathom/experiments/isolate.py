@@ -1,7 +1,7 @@
-"""One run = one fresh worker process, watched by its parent: a crash, a hang or a kill becomes a recorded outcome.
+"""One run = one fresh worker process, supervised by its parent: a crash, a hang or a kill becomes a failed record.
 
-The worker (worker.py) reports on a pipe in JSON lines: progress, then a record or the one line of an error. Of what it
-prints elsewhere, the end is kept to explain a failure.
+The worker (worker.py) reports JSON lines on a pipe: progress, then a record or a one-line error. The last lines that
+it prints elsewhere are kept to explain a failure.
 """
 
 from __future__ import annotations
@@ -21,99 +21,97 @@ from typing import Any
 
 import psutil
 
-from fathom.core.errors import DataError, FathomError
-from fathom.core.events import Hear, Progress
+from fathom.core.errors import DataError, Refused
+from fathom.core.events import OnEvent, OnProgress, no_progress
 from fathom.core.record import Record
 from fathom.core.spec import RunSpec
 from fathom.machine.host import fingerprint
 
-HEARTBEAT_TIMEOUT_S = 1800.0  # without a step: a run may take for ever, a step may not
-EXIT_S = 30.0  # from a worker's record to its end
-GRACE_PERIOD_S = 10.0  # for the keeper to end what the worker started
-LONGEST = 1 << 28  # bytes in a line; a record has a few million at most
-TAIL = 4000  # bytes kept of what a worker prints
-HELD = (signal.SIGINT, signal.SIGTERM)  # back while a worker is started; the worker lets them through again
-MARK = "FATHOM_RUN"  # in the environment of a worker and of all it starts
-
-
-class Refused(FathomError):
-    """The worker met an error that the user can put right; the text is the worker's."""
+HEARTBEAT_TIMEOUT_S = 1800.0  # without a step: a run has no time limit, a step has
+EXIT_TIMEOUT_S = 30.0  # from a worker's record to its exit
+GRACE_PERIOD_S = 10.0  # for the supervisor to end what the worker started; then it is killed
+LONGEST_LINE = 1 << 28  # bytes; a record has a few million at most
+OUTPUT_TAIL = 4000  # bytes kept of what a worker prints
+BLOCKED = (signal.SIGINT, signal.SIGTERM)  # while a worker is being started; the worker unblocks them
+RUN_TAG = "FATHOM_RUN"  # the environment variable that names the run, in a worker and in all that it starts
+POLL_S = 0.2
 
 
 def isolated(
     spec: RunSpec,
-    progress: Progress = lambda done, total: None,
+    on_progress: OnProgress = no_progress,
     heartbeat_timeout_s: float = HEARTBEAT_TIMEOUT_S,
     *,
-    hear: Hear = lambda told: None,
+    on_event: OnEvent = lambda event: None,
     python: str = sys.executable,
     environment: Mapping[str, str] | None = None,
 ) -> Record:
-    """measure(spec) in a process of its own, with the wall time seen from here: from its start to its end.
+    """measure(spec) in its own process; wall time is measured here, from the start of the process to its end.
 
-    Another interpreter, or variables of its environment, may bring another Fathom or another torch.
+    Another interpreter, or environment variables, may select another Fathom or another torch.
     """
     begun = time.perf_counter()
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, HELD)  # a signal now would leave a worker that nobody knows
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, BLOCKED)  # a signal now would leave a worker without a parent
     try:
         worker = _Worker(spec, python, environment or {})
     except OSError as error:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        return failed(spec, f"no worker could be started: {error.strerror or error}")
+        return failed(spec, f"cannot start a worker: {error.strerror or error}")
     record: Record | None = None
-    unread = ""
+    unreadable = ""
     deadline = begun + heartbeat_timeout_s
     try:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        while not worker.ended and (left := deadline - time.perf_counter()) > 0:
-            for message in worker.messages(left):
+        while not worker.ended and (left_s := deadline - time.perf_counter()) > 0:
+            for message in worker.messages(left_s):
                 match message:
                     case {"progress": [int(done), int(total)]}:
                         deadline = time.perf_counter() + heartbeat_timeout_s
-                        progress(done, total)
-                    case {"learning": dict(told)}:
+                        on_progress(done, total)
+                    case {"event": dict(event)}:
                         deadline = time.perf_counter() + heartbeat_timeout_s
-                        hear(told)
+                        on_event(event)
                     case {"refused": str(line)}:
                         raise Refused(line)
                     case {"record": document} if record is None:
                         try:
-                            record = Record.from_json(document, "the worker's")
-                            deadline = time.perf_counter() + EXIT_S
+                            record = Record.from_json(document, "the worker's record")
+                            deadline = time.perf_counter() + EXIT_TIMEOUT_S
                         except DataError as error:  # of another version of Fathom, say
-                            unread = f"; {error}"
+                            unreadable = f"; {error}"
         wall_s = time.perf_counter() - begun
     finally:
-        signal.pthread_sigmask(signal.SIG_BLOCK, HELD)  # nor would one now leave time to end it
+        signal.pthread_sigmask(signal.SIG_BLOCK, BLOCKED)  # a second signal must not interrupt the clean-up
         worker.end()
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
     if record is None:
-        return failed(spec, (worker.death() if worker.ended else f"no step in {heartbeat_timeout_s:g} s") + unread)
+        timeout = f"no progress for {heartbeat_timeout_s:g} s (heartbeat timeout)"
+        return failed(spec, (worker.exit_reason() if worker.ended else timeout) + unreadable)
     if not worker.ended:
-        note = f"the process did not end within {EXIT_S:g} s of its record and was killed: its wall time is not known"
+        note = f"the process did not exit within {EXIT_TIMEOUT_S:g} s of its record and was killed: no wall time"
         return replace(record, notes=[*record.notes, note])
     return replace(record, sections=replace(record.sections, wall_s=wall_s))
 
 
-def failed(spec: RunSpec, why: str) -> Record:
-    """The record of a run that left none itself."""
-    return Record(spec=spec, machine=fingerprint(), device=spec.device, outcome="failed", reason=why)
+def failed(spec: RunSpec, reason: str) -> Record:
+    """The record of a run whose worker left none."""
+    return Record(spec=spec, machine=fingerprint(), device=spec.device, outcome="failed", reason=reason)
 
 
 class _Worker:
-    """A worker below its keeper, in a session of their own, and the two pipes it is heard on."""
+    """A worker and its supervisor in their own session, and the two pipes that they are read from."""
 
     def __init__(self, spec: RunSpec, python: str, environment: Mapping[str, str]) -> None:
         self.ended = False
-        self._waiting = bytearray()  # of a line that has not ended yet
+        self._unfinished = bytearray()  # the line whose end has not come yet
         self._printed = b""
-        self._mark = uuid.uuid4().hex
+        self._tag = uuid.uuid4().hex
         self._pipe, writer = os.pipe()
         arguments = [str(writer), str(os.getpid()), json.dumps(spec.non_defaults())]
         try:
             self._process = subprocess.Popen(
                 [python, "-m", "fathom.worker", *arguments],
-                env=os.environ | environment | {MARK: self._mark},
+                env=os.environ | environment | {RUN_TAG: self._tag},
                 pass_fds=[writer],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
@@ -132,31 +130,31 @@ class _Worker:
             self._selector.register(source, selectors.EVENT_READ)
 
     def messages(self, seconds: float) -> Iterator[Any]:
-        """What the worker tells within this time, or a fifth of a second; what is no message is passed over."""
-        ready = self._selector.select(min(seconds, 0.2))
+        """What the worker reports within this time, or a fifth of a second; anything but JSON lines is skipped."""
+        ready = self._selector.select(min(seconds, POLL_S))
         for key, _ in ready:
             chunk = os.read(key.fd, 1 << 16)
             if not chunk:
                 self._selector.unregister(key.fd)
             elif key.fd == self._output:
-                self._printed = (self._printed + chunk)[-TAIL:]
+                self._printed = (self._printed + chunk)[-OUTPUT_TAIL:]
             else:
                 yield from self._lines(chunk)
-        # the keeper has its end of the output open until it ends; killed itself, it may leave someone who has it too
+        # The supervisor holds the output open until it ends. Where it was killed, an orphan may still hold it.
         self.ended = not self._selector.get_map() or (not ready and self._process.poll() is not None)
 
     def _lines(self, chunk: bytes) -> Iterator[Any]:
         first, *others = chunk.split(b"\n")
-        self._waiting += first
+        self._unfinished += first
         for other in others:
             with contextlib.suppress(ValueError, RecursionError):
-                yield json.loads(self._waiting)
-            self._waiting = bytearray(other)
-        if len(self._waiting) > LONGEST:
-            self._waiting.clear()
+                yield json.loads(self._unfinished)
+            self._unfinished = bytearray(other)
+        if len(self._unfinished) > LONGEST_LINE:
+            self._unfinished.clear()
 
     def end(self) -> None:
-        """After this nothing of the run is left, but for a process that the system itself cannot end."""
+        """Ends the supervisor and, through it, every process of the run; kills what is left."""
         self._process.terminate()
         try:
             self._process.wait(GRACE_PERIOD_S)
@@ -164,40 +162,40 @@ class _Worker:
             self._process.kill()
             self._process.wait()
         if self._process.returncode < 0:
-            self._sweep()
+            self._kill_tagged()
         self._selector.close()
         os.close(self._pipe)
         assert self._process.stdout is not None
         self._process.stdout.close()
 
-    def _sweep(self) -> None:
-        """The keeper was killed, and nobody else knows who was below it: whoever carries the mark was."""
+    def _kill_tagged(self) -> None:
+        """The supervisor was killed, and only the run tag tells which processes were below it."""
         deadline = time.perf_counter() + GRACE_PERIOD_S
-        while (found := _marked(self._mark)) and time.perf_counter() < deadline:
+        while (found := _tagged(self._tag)) and time.perf_counter() < deadline:
             for process in found:
                 with contextlib.suppress(psutil.Error):
                     process.kill()
             psutil.wait_procs(found, timeout=0.1)
 
-    def death(self) -> str:
-        """How the worker ended, and its last words."""
+    def exit_reason(self) -> str:
+        """How the worker ended, and the last line that it printed."""
         code = self._process.returncode
         number = -code if code < 0 else code - 128
         if number == signal.SIGKILL:
-            return "the worker was ended by SIGKILL, most likely for want of memory"
+            return "the worker was killed by SIGKILL, most likely out of memory"
         if number in set(signal.Signals):
-            how = f"the worker was ended by {signal.Signals(number).name}"
+            how = f"the worker was killed by {signal.Signals(number).name}"
         else:
-            how = f"the worker ended with code {code} and left no record"
+            how = f"the worker exited with code {code} and left no record"
         lines = [line for line in self._printed.decode(errors="replace").splitlines() if line.strip()]
         readable = "".join(letter if letter.isprintable() else " " for letter in lines[-1]) if lines else ""
         return f"{how}: {readable.strip()[:300]}" if readable.strip() else how
 
 
-def _marked(mark: str) -> list[psutil.Process]:
+def _tagged(tag: str) -> list[psutil.Process]:
     found = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error, OSError):
-            if process.environ().get(MARK) == mark:
+            if process.environ().get(RUN_TAG) == tag:
                 found.append(process)
     return found

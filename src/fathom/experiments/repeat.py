@@ -1,7 +1,7 @@
-"""Repetition as the Minsky study did it: every configuration launched again and again, in random order.
+"""Repetition as in the Minsky study: every configuration many times, each in a new process, in random order.
 
-One launch is one process. The order is a pure function of what is repeated, how often and the seed; going on after an
-interruption is leaving out what has succeeded already.
+The order is a pure function of the configurations, the number of runs and the seed. To resume after an interruption
+is to leave out the runs that have succeeded already.
 """
 
 from __future__ import annotations
@@ -12,21 +12,23 @@ from dataclasses import replace
 
 from fathom.core.spec import RunSpec
 
-WARM_UP = "warm-up"  # the folder, below that of the records, in which warm-up launches are kept apart
+WARM_UP = "warm-up"  # the subfolder of the records of warm-up runs, which enter no result
 
 
 def plan(base: RunSpec, names: Sequence[str], devices: Sequence[str]) -> list[RunSpec]:
-    """One spec for each workload and device: all launches of a configuration are one spec, told apart by their runs."""
+    """One spec for each workload and device; repeated runs of a configuration have the same spec."""
     return [replace(base, workload=name, device=device) for name in names for device in devices]
 
 
-def lives(specs: Sequence[RunSpec]) -> list[RunSpec]:
-    """One more launch of each that uses a GPU, to be traced from its context to its last step."""
+def program_traces(specs: Sequence[RunSpec]) -> list[RunSpec]:
+    """One more run of each that uses a GPU: a whole-program trace, from the CUDA context to the last step."""
     return [replace(spec, kind="program") for spec in specs if spec.device != "cpu"]
 
 
-def order(specs: Sequence[RunSpec], rounds: int, seed: int) -> list[RunSpec]:
-    """Rounds in which each spec comes once, shuffled: what drifts in the machine meets all alike, and a job that is
-    cut short has launched all equally often."""
+def run_order(specs: Sequence[RunSpec], runs: int, seed: int) -> list[RunSpec]:
+    """Every spec so many times, in blocks that hold each of them once, shuffled.
+
+    A drift of the machine then affects all configurations alike, and an interrupted job has run all equally often.
+    """
     chance = random.Random(seed)
-    return [spec for _ in range(rounds) for spec in chance.sample(specs, len(specs))]
+    return [spec for _ in range(runs) for spec in chance.sample(specs, len(specs))]

@@ -1,8 +1,8 @@
-"""Parallel efficiency by binding: one workload on 1, 2, 4, ... cores, each run in a process bound to them.
+"""Core scaling: one workload on 1, 2, 4, ... cores, each run in a process bound to them, for parallel efficiency.
 
-The Minsky study bound the program and left its pool as large as the machine. Here each number of cores is run both so
-and with as many threads as cores, since threads without a core of their own are a cost of another kind. (torch left to
-itself counts the cores it is bound to, so that the large pool must be asked for.)
+The Minsky study bound the program to cores and left its thread pool as large as the machine. Here each number of cores
+is run both in this way and with as many threads as cores, since oversubscription is a cost of another kind. (torch
+sizes its pool by the cores it is bound to, so that the large pool must be requested.)
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from fathom.machine.host import HardwareThread, topology
 
 
 def plan(base: RunSpec, names: Sequence[str], counts: Sequence[int] | None) -> list[RunSpec]:
-    """Each workload on each number of cores, with matching threads and with as many as the whole machine has.
+    """Each workload on each number of cores, with that many threads and with as many as the whole machine has.
 
-    Where cores have several hardware threads, each even number is also run on both threads of half as many cores.
+    With SMT, each even number is also run on both hardware threads of half as many cores.
     """
     here = topology()
     counts = list(counts or powers_of_two(len(here)))
@@ -38,7 +38,7 @@ def plan(base: RunSpec, names: Sequence[str], counts: Sequence[int] | None) -> l
 
 
 def spread(here: Sequence[HardwareThread], count: int) -> tuple[int, ...]:
-    """So many hardware threads, each on a core of its own as far as there are cores, node by node."""
+    """This many hardware threads: one per core until every core has one, filling one memory node after the other."""
     nth: dict[int, int] = {}
     ranked = []
     for cpu in here:
@@ -48,7 +48,7 @@ def spread(here: Sequence[HardwareThread], count: int) -> tuple[int, ...]:
 
 
 def packed(here: Sequence[HardwareThread], count: int) -> tuple[int, ...]:
-    """So many hardware threads on half as many cores, two on each, node by node; none where cores have one each."""
+    """This many hardware threads, two per core, filling one memory node after the other; none without SMT."""
     shared: dict[tuple[int, int], list[int]] = {}
     for cpu in here:
         shared.setdefault((cpu.node, cpu.core), []).append(cpu.number)

@@ -1,4 +1,4 @@
-"""The study: every workload, training and inference, on each device that is there; one record a run, resumable."""
+"""The study: every workload, training and inference, on each available device; one record a run, resumable."""
 
 from __future__ import annotations
 
@@ -8,35 +8,34 @@ from pathlib import Path
 
 from fathom.core import plugins
 from fathom.core.errors import BadOption, FathomError
-from fathom.core.events import Progress
+from fathom.core.events import OnProgress
 from fathom.core.record import Record
 from fathom.core.spec import PHASES, RunSpec
 from fathom.core.store import Store
+from fathom.experiments.checks import facts_of
 from fathom.experiments.isolate import failed, isolated
 from fathom.machine.host import usable_cores
 
-PARALLEL = ("deepq", "seq2seq", "memnet")  # the three whose parallelism the paper's Fig. 6 shows
 STEPS = 200  # timed in one run, at most
 BUDGET_S = 6.0  # for the timed steps of one run on all devices together
-SWEEP_BUDGET_S = 2.0  # for one run at a number of threads, where the op rows are what is asked for
+SWEEP_BUDGET_S = 2.0  # for the timed steps of one run of the thread sweep, whose op rows matter more
 
 
-def plan(names: Sequence[str], preset: str, devices: Sequence[str]) -> list[RunSpec]:
-    """Each workload in both phases on each device; and the three of Fig. 6 at 1, 2, 4, ... CPU threads.
+def plan(names: Sequence[str], preset: str, devices: Sequence[str], engine: str = "eager") -> list[RunSpec]:
+    """Each workload in both phases on each device; on the CPU, a thread sweep (1, 2, 4, ...) of those that ask for it.
 
-    Beside an accelerator the CPU runs the small preset, as published batches would take it hours: what is compared
-    is time per item.
+    Where there is an accelerator too, the CPU runs the small preset in place of paper, which would take it hours: the
+    two are compared by time per item.
     """
     chosen = list(names) or plugins.names("workloads")
-    for name in chosen:
-        plugins.check("workloads", name)
     specs: list[RunSpec] = []
-    for device in sorted(devices, key=lambda name: name == "cpu"):  # accelerators first: they tell more in less time
+    for device in sorted(devices, key=lambda name: name == "cpu"):  # accelerators first: they are faster
         fitting = "small" if device == "cpu" and len(devices) > 1 and preset == "paper" else preset
         base = RunSpec(
             workload="",
             preset=fitting,
             device=device,
+            engine=engine,
             steps=STEPS,
             budget_s=BUDGET_S / len(devices),
             kind="profiled",
@@ -46,7 +45,7 @@ def plan(names: Sequence[str], preset: str, devices: Sequence[str]) -> list[RunS
             specs += [
                 replace(base, workload=name, threads=threads, budget_s=SWEEP_BUDGET_S)
                 for name in chosen
-                if name in PARALLEL
+                if (facts := facts_of(name)) and facts["sweeps_threads"]
                 for threads in powers_of_two(usable_cores())
             ]
     return specs
@@ -57,34 +56,34 @@ def powers_of_two(most: int) -> list[int]:
     return sorted({1 << power for power in range(most.bit_length())} | {most})
 
 
-def conduct(
+def run_all(
     specs: Sequence[RunSpec],
     store: Store,
-    watch: Callable[[int, RunSpec], Progress],
-    run: Callable[[RunSpec, Progress], Record] = isolated,
-    wait: Callable[[], None] = lambda: None,
+    watch: Callable[[int, RunSpec], OnProgress],
+    run: Callable[[RunSpec, OnProgress], Record] = isolated,
+    on_wait: Callable[[], None] = lambda: None,
 ) -> Iterator[tuple[Record, Path]]:
-    """Runs each spec in a process of its own and keeps its record at once; a failure is a record too.
+    """Runs each spec in its own process and writes its record at once; a failure is a record too.
 
-    Several may conduct into one folder: they take turns, as runs side by side would slow each other, and what one
-    has measured the others do not measure again. wait() is called where somebody else has the turn.
+    Several processes may share a folder: they run one at a time, since concurrent runs would slow each other, and none
+    repeats what another has measured. on_wait() is called where another process is measuring.
     """
     for index, spec in enumerate(specs):
-        with store.turn(wait):
-            found = store.take(spec) or _kept(_run(spec, watch(index, spec), run), store)
-        yield found
+        with store.lock(on_wait):
+            done = store.claim(spec) or _stored(_run(spec, watch(index, spec), run), store)
+        yield done
 
 
-def _run(spec: RunSpec, progress: Progress, run: Callable[[RunSpec, Progress], Record]) -> Record:
+def _run(spec: RunSpec, on_progress: OnProgress, run: Callable[[RunSpec, OnProgress], Record]) -> Record:
     try:
-        return run(spec, progress)
+        return run(spec, on_progress)
     except FathomError as error:
         return failed(spec, str(error))
 
 
-def _kept(record: Record, store: Store) -> tuple[Record, Path]:
-    """A folder that takes no record ends the study: what is measured after it would be lost as well."""
+def _stored(record: Record, store: Store) -> tuple[Record, Path]:
+    """A folder that cannot be written to ends the study: every later run would be lost as well."""
     try:
         return record, store.add(record)
     except FathomError as error:
-        raise BadOption(f"{error}; this run is lost, those before it are kept: run it again to go on") from None
+        raise BadOption(f"{error}; this run is lost, earlier ones are kept: run the command again to resume") from None

@@ -1,6 +1,6 @@
-"""The other side of isolate.py: the worker that measures one spec, and above it a keeper that leaves nobody behind.
+"""The other side of isolate.py: the worker that measures one spec, and its supervisor, which leaves no process behind.
 
-Started as `python -m fathom.worker FD PARENT SPEC`, it reports on the pipe FD in JSON lines.
+Started as `python -m fathom.worker FD PARENT SPEC`, it reports JSON lines on the pipe FD.
 """
 
 from __future__ import annotations
@@ -17,53 +17,57 @@ from typing import Any
 import psutil
 
 from fathom.core.errors import BadOption, FathomError
-from fathom.core.events import Hear, Progress
+from fathom.core.events import OnEvent, OnProgress
 from fathom.core.record import Record
 from fathom.core.spec import RunSpec
 from fathom.measure.loop import measure
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # of Linux's prctl
+POLL_S = 0.002
 
 
-def keep(parent: int, pipe: int) -> None:
-    """Forks, and returns in the worker alone. The first process stays as its keeper: when the worker ends, when the
-    parent asks (SIGTERM) or when the parent is gone, it ends all that the worker started, and then itself."""
+def supervise(parent: int, pipe: int) -> None:
+    """Forks, and returns only in the worker. The first process stays as its supervisor.
+
+    When the worker ends, when the parent asks (SIGTERM) or when the parent is gone, the supervisor kills every process
+    that the worker started, and exits.
+    """
 
     def stop(number: int, _: object) -> None:
-        _end_all_below()
+        _kill_descendants()
         os._exit(128 + number)
 
     signal.signal(signal.SIGTERM, stop)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGINT, signal.SIGTERM))  # held back while it was started
-    _ask_linux(PR_SET_CHILD_SUBREAPER, 1)  # what the worker orphans comes to the keeper, whatever its session
-    _die_after(parent, signal.SIGTERM)
-    keeper, worker = os.getpid(), os.fork()
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGINT, signal.SIGTERM))  # the parent blocked them
+    _prctl(PR_SET_CHILD_SUBREAPER, 1)  # orphans of the worker become children of the supervisor, whatever their session
+    _signal_at_death_of(parent, signal.SIGTERM)
+    supervisor, worker = os.getpid(), os.fork()
     if worker == 0:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        _die_after(keeper, signal.SIGKILL)
+        _signal_at_death_of(supervisor, signal.SIGKILL)
         return
     os.close(pipe)
     while (ended := os.wait())[0] != worker:
         pass  # an orphan
-    _end_all_below()
+    _kill_descendants()
     code = os.waitstatus_to_exitcode(ended[1])
-    os._exit(code if code >= 0 else 128 - code)  # as a shell tells a signal
+    os._exit(code if code >= 0 else 128 - code)  # a signal as a shell reports it
 
 
-def _die_after(parent: int, number: signal.Signals) -> None:
+def _signal_at_death_of(parent: int, number: signal.Signals) -> None:
     """On Linux the kernel sends this signal when the parent ends, however that happens."""
-    _ask_linux(PR_SET_PDEATHSIG, number)
+    _prctl(PR_SET_PDEATHSIG, number)
     if os.getppid() != parent:
         os._exit(1)  # it was gone before the kernel was asked
 
 
-def _ask_linux(request: int, value: int) -> None:
+def _prctl(request: int, value: int) -> None:
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(request, value)
 
 
-def _end_all_below() -> None:
-    """Orphans come to the keeper, so that all is over when it has no child left."""
+def _kill_descendants() -> None:
+    """Until there is no child left: orphans become children of the supervisor."""
     while True:
         try:
             while os.waitpid(-1, os.WNOHANG)[0]:
@@ -73,47 +77,47 @@ def _end_all_below() -> None:
         for process in psutil.Process().children(recursive=True):
             with contextlib.suppress(psutil.Error):
                 process.kill()
-        time.sleep(0.002)
+        time.sleep(POLL_S)
 
 
 def work(pipe: int, spec: RunSpec) -> None:
-    """Measures and reports. Each line begins on a line of its own, whatever a workload may have written before it."""
-    _keep_from_children(pipe)
+    """Measures and reports. Every message starts on a new line, whatever a workload may have written to the pipe."""
+    _hide_from_children(pipe)
     out = os.fdopen(pipe, "wb")
 
-    def tell(**message: Any) -> None:
+    def report(**message: Any) -> None:
         out.write(b"\n" + json.dumps(message).encode() + b"\n")
         out.flush()
 
     try:
         if spec.cores:
             _bind(spec.cores)
-        record = _done(spec, lambda done, total: tell(progress=[done, total]), lambda told: tell(learning=dict(told)))
+        record = _run(spec, lambda done, total: report(progress=[done, total]), lambda event: report(event=dict(event)))
     except FathomError as error:
-        tell(refused=str(error))
+        report(refused=str(error))
     else:
-        tell(record=record.to_json())
+        report(record=record.to_json())
 
 
-def _done(spec: RunSpec, progress: Progress, hear: Hear) -> Record:
+def _run(spec: RunSpec, on_progress: OnProgress, on_event: OnEvent) -> Record:
     if spec.kind == "training":
         from fathom.training.run import train  # here, as it loads torch
 
-        return train(spec, progress, hear)
-    return measure(spec, progress)
+        return train(spec, on_progress, on_event)
+    return measure(spec, on_progress)
 
 
-def _keep_from_children(pipe: int) -> None:
-    """A child that a workload forks may go on as if it were the worker: it must not report too."""
+def _hide_from_children(pipe: int) -> None:
+    """A child that a workload forks may run on as if it were the worker: it must not report as well."""
     os.set_inheritable(pipe, False)
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.register_at_fork(after_in_child=lambda: os.dup2(nowhere, pipe, inheritable=False))
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.register_at_fork(after_in_child=lambda: os.dup2(null, pipe, inheritable=False))
 
 
 def _bind(cores: tuple[int, ...]) -> None:
-    """Before torch is loaded: its thread pools are made for the cores they find."""
+    """Before torch is loaded, which sizes its thread pools by the cores it finds."""
     if not hasattr(os, "sched_setaffinity"):
-        raise BadOption("this system does not let a program be bound to cores")
+        raise BadOption("this system cannot bind a process to cores")
     try:
         os.sched_setaffinity(0, cores)
     except OSError as error:
@@ -122,5 +126,5 @@ def _bind(cores: tuple[int, ...]) -> None:
 
 def main() -> None:
     pipe, parent = int(sys.argv[1]), int(sys.argv[2])
-    keep(parent, pipe)
+    supervise(parent, pipe)
     work(pipe, RunSpec.from_json(json.loads(sys.argv[3])))

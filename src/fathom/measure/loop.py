@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from fathom.core.errors import FathomError
-from fathom.core.events import Progress, now_and_then
+from fathom.core.events import OnProgress, throttled
 from fathom.core.record import Record, Sections, moment
 from fathom.core.spec import RunSpec
 from fathom.machine.host import fingerprint, gpu_uuid
@@ -29,7 +29,7 @@ LEAST_STEPS = 5  # before a budget may end a run
 PRECISE = 0.01  # half-width of the median's 95 % interval, relative
 
 
-def measure(spec: RunSpec, progress: Progress = lambda done, total: None) -> Record:
+def measure(spec: RunSpec, progress: OnProgress = lambda done, total: None) -> Record:
     """Runs the workload and tells what happened."""
     return recorded(spec, partial(_measured, spec, progress))
 
@@ -73,7 +73,7 @@ class _Moments:
         )
 
 
-def _measured(spec: RunSpec, progress: Progress) -> Record:
+def _measured(spec: RunSpec, progress: OnProgress) -> Record:
     begun = time.perf_counter()
     from fathom.engine.session import Session
     from fathom.machine.clock import StepClock
@@ -165,13 +165,13 @@ def _wrong(phase: str, results: Sequence[Any]) -> str | None:
     return None
 
 
-def _timed_pass(session: Session, clock: StepClock, progress: Progress) -> tuple[list[Any], list[str]]:
+def _timed_pass(session: Session, clock: StepClock, progress: OnProgress) -> tuple[list[Any], list[str]]:
     """Warm-up and timed steps; with a budget, in growing chunks until the median is known or the time is spent."""
     spec = session.spec
     total = spec.warmup + spec.steps
     training = spec.phase == "train"
     results: list[Any] = []
-    tell = now_and_then(progress)
+    tell = throttled(progress)
 
     def timed(step: Any) -> None:
         step.run()

@@ -6,7 +6,6 @@ protocols or processes. What changes while it runs lives in a State, which the s
 
 from __future__ import annotations
 
-import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
@@ -21,6 +20,7 @@ from torch.optim import Optimizer
 from fathom.core import plugins
 from fathom.core.errors import BadOption, UnknownName
 from fathom.data.base import Batch, Dataset, feed, reader_for
+from fathom.workloads.catalogue import check_option, option_facts
 from fathom.workloads.recipe import Recipe
 
 Output = dict[str, Tensor]
@@ -95,12 +95,10 @@ class Workload(ABC):
         """The preset with some fields changed; a wrong name or value is the user's to correct."""
         if preset not in cls.presets:
             raise UnknownName.among("preset", preset, cls.presets)
-        fields = {field.name: field for field in dataclasses.fields(cls)}
-        changes = {cls.renamed.get(name, name): value for name, value in changes.items()}
+        described = option_facts(cls)
         for name, value in changes.items():
-            if name not in fields:
-                raise UnknownName.among(f"option of {cls.name}", name, fields)
-            _check_type(cls.name, name, value, str(fields[name].type))
+            check_option(described, name, value)
+        changes = {cls.renamed.get(name, name): value for name, value in changes.items()}
         workload = cls(**{**cls.presets[preset], **changes})
         if workload.batch < 1:
             raise BadOption(f"batch must be at least 1, not {workload.batch}")
@@ -184,12 +182,3 @@ class Workload(ABC):
     def interact(self, state: State, output: Output | None) -> Output | None:
         """What the environment does after a step, with what inference gave (None in training): emulators play on."""
         return output
-
-
-def _check_type(workload: str, name: str, value: Any, declared: str) -> None:
-    """Fields are plain numbers, words and switches; tell a wrong one before the network is built."""
-    kinds: dict[str, tuple[type, ...]] = {"int": (int,), "float": (int, float), "str": (str,), "bool": (bool,)}
-    wanted = kinds.get(declared.removesuffix(" | None"))
-    optional = declared.endswith("None") and value is None
-    if wanted and not optional and (not isinstance(value, wanted) or (isinstance(value, bool) and bool not in wanted)):
-        raise BadOption(f"option {name} of {workload} must be {declared}, not {value!r}")

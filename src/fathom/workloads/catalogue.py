@@ -9,11 +9,13 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fathom.core import plugins
+from fathom.core.errors import BadOption, UnknownName
 
 if TYPE_CHECKING:
     from fathom.workloads.base import Workload
@@ -46,10 +48,31 @@ def describe(kind: type[Workload]) -> dict[str, Any]:
         "interactive": kind.interactive,
         "sweeps_threads": kind.sweeps_threads,
         "presets": {preset: dict(fields) for preset, fields in kind.presets.items()},
-        "options": {field.name: str(field.type) for field in dataclasses.fields(kind)},
-        "renamed": dict(kind.renamed),
+        **option_facts(kind),
         "recipe": None if kind.recipe is None else _recipe(kind.recipe),
     }
+
+
+def option_facts(kind: type[Workload]) -> dict[str, Any]:
+    """The part of a description that check_option needs: the types of all options, and those that were renamed."""
+    options = {field.name: str(field.type) for field in dataclasses.fields(kind)}
+    return {"name": kind.name, "options": options, "renamed": dict(kind.renamed)}
+
+
+def check_option(described: Mapping[str, Any], name: str, value: Any) -> None:
+    """Raises where a workload, as described, has no such option, or not with such a value.
+
+    Options are plain numbers, words and switches.
+    """
+    name = described["renamed"].get(name, name)
+    if name not in described["options"]:
+        raise UnknownName.among(f"option of {described['name']}", name, described["options"])
+    declared: str = described["options"][name]
+    kinds: dict[str, tuple[type, ...]] = {"int": (int,), "float": (int, float), "str": (str,), "bool": (bool,)}
+    wanted = kinds.get(declared.removesuffix(" | None"))
+    optional = declared.endswith("None") and value is None
+    if wanted and not optional and (not isinstance(value, wanted) or (isinstance(value, bool) and bool not in wanted)):
+        raise BadOption(f"option {name} of {described['name']} must be {declared}, not {value!r}")
 
 
 def _recipe(recipe: Recipe[Any]) -> dict[str, Any]:

@@ -10,11 +10,11 @@ from typing import ClassVar
 
 import psutil
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fathom.data import mnist
+from fathom.data.base import Batch
 from fathom.workloads.autoenc import Autoenc
-from fathom.workloads.base import State
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,8 +28,8 @@ class Faulty(Autoenc):
             os.kill(os.getpid(), signal.SIGKILL)
         return super().synthetic(seed)
 
-    def train_step(self, state: State) -> Tensor:
-        loss = super().train_step(state)
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        loss = super().loss(model, batch)
         if self.fault == "device out of memory":
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB.")
         if self.fault == "host out of memory":

@@ -10,17 +10,23 @@ import typer
 from fathom.core.errors import BadOption
 from fathom.core.spec import read_value
 
-Name = Annotated[str, typer.Argument(help="A workload.")]
-Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout, everything human on stderr.")]
+Name = Annotated[str, typer.Argument(help="A workload of `fathom list`, or your own class as package.module:Class.")]
+Names = Annotated[
+    list[str] | None,
+    typer.Argument(help="Workloads of `fathom list`, or your own classes as package.module:Class; default: all."),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout; messages go to stderr.")]
+Phase = Annotated[str, typer.Option(help="train or infer.")]
 Preset = Annotated[str, typer.Option(help="tiny (seconds), small (the full network) or paper (published sizes).")]
-Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1, ...; auto takes an accelerator where there is one.")]
+Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1, ...; auto is the first accelerator, else the CPU.")]
 Precision = Annotated[str, typer.Option(help="fp32, tf32 or bf16 (autocast).")]
-Out = Annotated[Path, typer.Option(help="Folder of records.")]
-Set = Annotated[list[str] | None, typer.Option("--set", help="A field of the workload, as name=value.")]
+Engine = Annotated[str, typer.Option(help="What executes the steps: eager, or another engine, such as cudagraph.")]
+Out = Annotated[Path, typer.Option(help="Folder of records to write to.")]
+Set = Annotated[list[str] | None, typer.Option("--set", help="An option of the workload, as name=value; repeatable.")]
 
 
 def options_of(pairs: list[str]) -> dict[str, Any]:
-    """What --set says."""
+    """The values of --set by name."""
     options = {}
     for pair in pairs:
         name, equals, value = pair.partition("=")

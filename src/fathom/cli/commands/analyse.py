@@ -1,4 +1,4 @@
-"""fathom analyse QUESTION RECORDS: one question answered from records, for people or scripts."""
+"""fathom analyse QUESTION RECORDS: one analysis of records, for people or scripts."""
 
 from __future__ import annotations
 
@@ -13,16 +13,18 @@ from fathom.cli.terminal import print_json, print_table, print_text, skipped
 from fathom.core import plugins
 from fathom.core.errors import BadOption
 from fathom.core.record import Record
-from fathom.core.store import read_some
+from fathom.core.store import read_nonempty
 
 
 def command(
-    question: Annotated[str, typer.Argument(help="One of the analyses, e.g. breakdown.")],
-    records: Annotated[list[Path] | None, typer.Argument(help="Folders of records, or single ones.")] = None,
-    published: Annotated[bool, typer.Option("--published", help="Answer from the paper's own numbers.")] = False,
+    question: Annotated[str, typer.Argument(help=f"One of: {', '.join(plugins.names('questions'))}.")],
+    records: Annotated[list[Path] | None, typer.Argument(help="Folders of records, or single record files.")] = None,
+    published: Annotated[
+        bool, typer.Option("--published", help="Use the numbers printed in the 2016 paper instead of records.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
-    """Answers one question from records."""
+    """Run one analysis on records and print its tables."""
     plugins.check("questions", question)
     finding = _published(question) if published else analyse(question, _records(records or []))
     if as_json:
@@ -36,15 +38,15 @@ def command(
 
 
 def _published(question: str) -> Finding:
-    """An analysis answers with a function of that name; in most of them it is the module of the paper's numbers."""
+    """An analysis may have a function `published`; in most of them this name is the imported module, if anything."""
     answer = getattr(plugins.load("questions", question), "published", None)
     if not callable(answer):
-        raise BadOption(f"the paper prints no numbers that {question} could be answered from")
+        raise BadOption(f"the paper prints no numbers for {question}")
     finding: Finding = answer()
     return finding
 
 
 def _records(paths: list[Path]) -> list[Record]:
     if not paths:
-        raise BadOption("name at least one folder of records (or --published)")
-    return read_some(paths, skipped)
+        raise BadOption("give at least one folder of records, or --published")
+    return read_nonempty(paths, skipped)

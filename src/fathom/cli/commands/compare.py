@@ -1,9 +1,8 @@
-"""fathom compare A B: what became slower or faster from A to B, by how much, and which ops did it."""
+"""fathom compare A B: what is slower or faster in B than in A, by how much, and which ops account for it."""
 
 from __future__ import annotations
 
 import math
-import statistics
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -13,58 +12,65 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fathom.cli.commands._options import Device, Json, Preset
-from fathom.cli.terminal import count, human, print_json, print_table, progress_bar, screen, seconds, skipped
+from fathom.cli.commands._options import Device, Engine, Json, Names, Phase, Preset
+from fathom.cli.commands._running import step_time
+from fathom.cli.terminal import count, human, print_json, print_table, progress_bar, screen, skipped
 from fathom.core import plugins
 from fathom.core.errors import BadOption, DataError
-from fathom.core.events import Progress as Told
+from fathom.core.events import OnProgress
 from fathom.core.record import Record
 from fathom.core.spec import RunSpec
 from fathom.core.store import Store, read
-from fathom.experiments.interleave import BUDGET_S, STEPS, Turn, interleave, side, turns
+from fathom.experiments.checks import check
+from fathom.experiments.interleave import BUDGET_S, STEPS, Launch, interleave, launch_order, parse_side
 
-if TYPE_CHECKING:  # what it computes with takes a second to load, which `fathom --help` need not wait for
+if TYPE_CHECKING:  # the statistics take a second to load
     from fathom.analysis.compare import Change, Comparison
 
-MANY = 500  # launches that nobody would wait for
-MEASURING = ("launches", "phase", "preset", "device", "out")  # options that say how, where something is measured
-EXPLAINED = 3  # changes told op by op, the largest; --json tells all
+MANY = 500  # runs that nobody would wait for
+MEASURING = ("runs", "phase", "preset", "device", "engine", "out")  # options of --interleave
+EXPLAINED = 3  # changes explained op by op, the largest; --json has all
+RENAMED = {"--launches": "--runs"}
 
 
 def command(
     context: typer.Context,
-    a: Annotated[str, typer.Argument(metavar="A", help="What was: a folder of records.")],
-    b: Annotated[str, typer.Argument(metavar="B", help="What is: another one.")],
-    names: Annotated[list[str] | None, typer.Argument(help="Only these workloads; all where none is named.")] = None,
+    a: Annotated[str, typer.Argument(metavar="A", help="The baseline: a folder of records.")],
+    b: Annotated[str, typer.Argument(metavar="B", help="What is compared with it: another folder of records.")],
+    names: Names = None,
     fail_over: Annotated[
-        str, typer.Option(metavar="PERCENT", help="Exit code 1 if a step is called slower by more than this.")
+        str, typer.Option(metavar="PERCENT", help="Exit code 1 if a step is significantly slower by more than this.")
     ] = "5%",
     now: Annotated[
         bool,
         typer.Option(
             "--interleave",
-            help="Measure both now, in turns. A and B are then each the folder of a checkout (with src/fathom) or of a "
-            "Python environment (with bin/python), or settings such as threads=1, precision=bf16 or set.latent=40.",
+            help="Measure both sides now, alternately. A and B are then each a checkout (a folder with src/fathom), a "
+            "Python environment (a folder with bin/python), or settings: threads=1, precision=bf16, engine=cudagraph, "
+            "set.latent=40.",
         ),
     ] = False,
-    launches: Annotated[int, typer.Option(min=1, help="With --interleave: processes of each side.")] = 10,
-    phase: Annotated[str, typer.Option(help="With --interleave: train or infer.")] = "train",
+    runs: Annotated[int, typer.Option(min=1, help="With --interleave: runs of each workload on each side.")] = 10,
+    phase: Phase = "train",
     preset: Preset = "small",
     device: Device = "auto",
+    engine: Engine = "eager",
     out: Annotated[
-        Path | None, typer.Option(help="With --interleave: a new folder for the records, a/ and b/ below it.")
+        Path | None, typer.Option(help="With --interleave: new folder of records, with subfolders a and b.")
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Compares B with A: step times, what is noise, and which ops made the difference.
+    """Compare the step times of B with those of A: ratio, significance, and the ops that account for a change.
 
-    Exit code 1 if B is slower by more than --fail-over, or fails where A did not; with --interleave, also if a workload
+    Exit code 1 if B is slower by more than --fail-over, or fails where A did not. With --interleave, also if a workload
     could not be measured on both sides.
     """
     beyond = _fraction(fail_over)
     if now:
-        base = RunSpec(workload="", phase=phase, preset=preset, device=device, steps=STEPS, budget_s=BUDGET_S)
-        folders = _measure(a, b, names or plugins.names("workloads"), base, launches, out)
+        base = RunSpec(
+            workload="", phase=phase, preset=preset, device=device, engine=engine, steps=STEPS, budget_s=BUDGET_S
+        )
+        folders = _measure(a, b, names or plugins.names("workloads"), base, runs, out)
     else:
         _refuse_measuring(context)
         folders = Path(a), Path(b)
@@ -85,11 +91,11 @@ def command(
 
 
 def _refuse_measuring(context: typer.Context) -> None:
-    """Without --interleave nothing is measured, and who says how it shall be expects something else."""
+    """Without --interleave nothing is measured: options that say how to measure are a mistake."""
     for name in MEASURING:
         source = context.get_parameter_source(name)
         if source is not None and source.name == "COMMANDLINE":
-            raise BadOption(f"--{name} goes with --interleave, which measures; without it two folders are read")
+            raise BadOption(f"--{name} needs --interleave, which measures; without it two folders of records are read")
 
 
 def _fraction(text: str) -> float:
@@ -107,12 +113,12 @@ def _read(folder: Path, names: Sequence[str] | None) -> list[Record]:
     found = [record for record in read([folder], skipped) if not names or record.spec.workload in names]
     if not found:
         of = f" of {', '.join(names)}" if names else ""
-        raise DataError.at(folder, f"no records{of}; fathom study makes some, --interleave measures both sides now")
+        raise DataError.at(folder, f"no records{of}; make some with fathom study, or measure with --interleave")
     return found
 
 
 def _contents(folder: Path, records: Sequence[Record]) -> str:
-    """What ran there, or why nothing did."""
+    """The successful runs there, or why there are none."""
     from fathom.analysis.compare import described
 
     lots: dict[str, dict[str, None]] = defaultdict(dict)
@@ -120,50 +126,45 @@ def _contents(folder: Path, records: Sequence[Record]) -> str:
         if record.outcome == "ok":
             lots[described(record)][record.spec.workload] = None
     if not lots:
-        return f"{folder} has failed runs alone ({records[-1].reason})"
+        return f"{folder} has only failed runs ({records[-1].reason})"
     return f"{folder} has " + " and ".join(f"{', '.join(names)} ({how})" for how, names in lots.items())
 
 
-def _measure(a: str, b: str, names: Sequence[str], base: RunSpec, launches: int, out: Path | None) -> tuple[Path, Path]:
-    """Both sides in turns, with a line for each launch; gives the folders of their records."""
-    sides = side("A", a), side("B", b)
-    for name in names:
-        plugins.check("workloads", name)
-    order = turns([replace(base, workload=name) for name in dict.fromkeys(names)], launches)
+def _measure(a: str, b: str, names: Sequence[str], base: RunSpec, runs: int, out: Path | None) -> tuple[Path, Path]:
+    """Both sides alternately, with a line for each run; gives the folders of their records."""
+    sides = parse_side("A", a), parse_side("B", b)
+    specs = [replace(base, workload=name) for name in dict.fromkeys(names)]
+    for spec in specs:
+        check(spec)
+    order = launch_order(specs, runs)
     root = out or Path(f"compared-{datetime.now():%Y%m%d-%H%M%S}")
     folders = _without_records(root)
     with progress_bar() as bar:
         whole = bar.add_task("compare", total=len(order))
         current = bar.add_task("")
 
-        def watch(index: int, turn: Turn) -> Told:
+        def watch(index: int, launch: Launch) -> OnProgress:
             bar.update(whole, completed=index)
-            bar.reset(current, description=f"{turn.spec.workload} {sides[turn.side].name}", total=None)
+            bar.reset(current, description=f"{launch.spec.workload} {sides[launch.side].name}", total=None)
             return lambda done, total: bar.update(current, completed=done, total=total)
 
         stores = Store(folders[0]), Store(folders[1])
         launched = interleave(order, sides, stores, watch)
-        human.print(f"{len(order)} launches in turns; their records go to {root}", highlight=False)
-        for number, (turn, record) in enumerate(launched, start=1):
-            what = f"{record.spec.workload} {record.spec.phase} {sides[turn.side].name}"
-            bar.console.print(f"{number:3} of {len(order)}  {what}: {_step(record)}", highlight=False)
+        human.print(f"{len(order)} runs, interleaved; records: {root}", highlight=False)
+        for number, (launch, record) in enumerate(launched, start=1):
+            what = f"{record.spec.workload} {record.spec.phase} {sides[launch.side].name}"
+            bar.console.print(f"{number:3} of {len(order)}  {what}: {step_time(record)}", highlight=False)
     return folders
 
 
 def _without_records(root: Path) -> tuple[Path, Path]:
-    """Where those of A and of B go: nothing is added to what was measured another day."""
+    """The folders of A and B: runs are never added to those of an earlier comparison."""
     folders = root / "a", root / "b"
     full = [folder for folder in folders if any(folder.glob("*.json"))]
     if full:
-        those = f", or compare those: fathom compare {folders[0]} {folders[1]}" if len(full) == len(folders) else ""
+        those = f", or compare these: fathom compare {folders[0]} {folders[1]}" if len(full) == len(folders) else ""
         raise BadOption(f"{root} has records already, in {' and '.join(map(str, full))}: give a new --out{those}")
     return folders
-
-
-def _step(record: Record) -> str:
-    if record.outcome != "ok":
-        return f"failed: {record.reason}"
-    return f"{seconds(statistics.median(record.step_s))} a step"
 
 
 def _print(
@@ -175,7 +176,7 @@ def _print(
     if shown:
         _print_ratios(shown)
     if len({each.setting for each in found}) == 1:
-        found = [replace(each, setting="") for each in found]  # told already, above all
+        found = [replace(each, setting="") for each in found]  # it stands in the title already
     changed = [each for each in found if each.verdict in ("slower", "faster") and each.explanation]
     changed.sort(key=lambda each: -abs(math.log(each.ratio or 1)))
     for each in changed[:EXPLAINED]:
@@ -185,13 +186,13 @@ def _print(
 
 
 def _print_ratios(shown: Sequence[Comparison]) -> None:
-    """What would be the same in every line is told once, above them, or not at all where it goes without saying."""
+    """One row per comparison; a column with the same value in every row becomes part of the title."""
     columns: dict[str, list[Any]] = {
         "workload": [each.workload for each in shown],
         "phase": [each.phase for each in shown],
         "setting": [each.setting for each in shown],
         "device": [each.device for each in shown],
-        "launches": [_launches(each) for each in shown],
+        "runs": [_runs(each) for each in shown],
         "A (ms)": [each.step_a_s and 1e3 * each.step_a_s for each in shown],
         "B (ms)": [each.step_b_s and 1e3 * each.step_b_s for each in shown],
         "B/A": [each.ratio and f"{each.ratio:.3f}" for each in shown],
@@ -199,10 +200,10 @@ def _print_ratios(shown: Sequence[Comparison]) -> None:
         "detectable": [_detectable(each) for each in shown],
         "verdict": [_verdict(each) for each in shown],
     }
-    title = "A step of B over a step of A"
-    for name, told in (("device", "on {}"), ("launches", "{}"), ("setting", "{}")):
+    title = "Step time of B over step time of A"
+    for name, part in (("device", "on {}"), ("runs", "{}"), ("setting", "{}")):
         if len(values := set(columns[name])) == 1:
-            title += f", {told.format(*values)}" if any(values) else ""
+            title += f", {part.format(*values)}" if any(values) else ""
             del columns[name]
     print_table(title, list(columns), list(zip(*columns.values(), strict=True)))
 
@@ -213,7 +214,7 @@ def _verdict(each: Comparison) -> str:
 
 
 def _failed_in(each: Comparison) -> list[str]:
-    """Where a launch failed: A, B or both."""
+    """The sides on which a run failed."""
     return [name for name, failed in (("A", each.failed_a), ("B", each.failed_b)) if failed]
 
 
@@ -223,10 +224,10 @@ def _detectable(each: Comparison) -> str | None:
     return f"{100 * each.detectable:.1f} %" if each.detectable < 1 else "over 100 %"
 
 
-def _launches(each: Comparison) -> str:
+def _runs(each: Comparison) -> str:
     if each.launches_a != each.launches_b:
-        return f"launches {each.launches_a} and {each.launches_b}"
-    return f"{each.launches_a} launch{'es' * (each.launches_a > 1)} each{', in turns' * each.paired}"
+        return f"{each.launches_a} and {each.launches_b} runs"
+    return f"{count(each.launches_a, 'run')} per side{', interleaved' * each.paired}"
 
 
 def _print_explanation(each: Comparison) -> None:
@@ -239,7 +240,7 @@ def _print_explanation(each: Comparison) -> None:
     print_table(f"Why {each.name} is {each.verdict}, by op type", columns, rows)
     slowdowns = [f"{slowdown:.2f} in {name}" for name, slowdown in zip("AB", each.slowdowns, strict=True) if slowdown]
     if slowdowns:
-        human.print(f"· the profiler, under which these times were taken, slows a step by {' and '.join(slowdowns)}")
+        human.print(f"· profiled over unprofiled step time: {' and '.join(slowdowns)}; op times are profiled")
 
 
 def _calls(change: Change) -> str | None:
@@ -250,14 +251,14 @@ def _calls(change: Change) -> str | None:
 
 
 def _lot(records: Sequence[Record]) -> str:
-    """How many runs, where, and with what."""
-    told = []
+    """How many runs, on which machines, with which versions."""
+    described = []
     for record in records:
         torch = record.machine.libraries.get("torch")
         commit = record.machine.commit
         parts = [record.machine_label, f"torch {torch}" if torch else "", f"commit {commit}" if commit else ""]
-        told.append(", ".join(filter(None, parts)))
-    return f"{count(len(records), 'run')} on {' and on '.join(dict.fromkeys(told))}"
+        described.append(", ".join(filter(None, parts)))
+    return f"{count(len(records), 'run')} on {' and on '.join(dict.fromkeys(described))}"
 
 
 def _notes(found: Sequence[Comparison], beyond: float) -> Iterator[str]:
@@ -271,16 +272,16 @@ def _notes(found: Sequence[Comparison], beyond: float) -> Iterator[str]:
     for remark, names in remarks.items():
         yield f"· {'all' if names == shown else ', '.join(names)}: {remark}"
     if needed := max((each.launches_needed or 0 for each in found), default=0):
-        way = f"{needed} launches a side, best with --interleave" if needed <= MANY else "a quieter machine"
-        yield f"· to see {100 * beyond:g} % in each, it takes {way}"
+        way = f"{needed} runs per side, best with --interleave" if needed <= MANY else "a quieter machine"
+        yield f"· to detect {100 * beyond:g} % in every workload, it takes {way}"
 
 
 def _summary(found: Sequence[Comparison], beyond: float) -> str:
     parts = []
     for verdict in ("slower", "faster"):
         if changed := [each for each in found if each.verdict == verdict]:
-            told = ", ".join(f"{each.name} by {100 * abs((each.ratio or 1) - 1):.1f} %" for each in changed)
-            parts.append(f"{verdict}: {told}")
+            by = ", ".join(f"{each.name} by {100 * abs((each.ratio or 1) - 1):.1f} %" for each in changed)
+            parts.append(f"{verdict}: {by}")
     parts += [
         f"{verdict}: {number}"
         for verdict in ("no change", "not comparable")
@@ -294,6 +295,6 @@ def _summary(found: Sequence[Comparison], beyond: float) -> str:
     if mean := geometric_mean(found):
         parts.append(f"geometric mean of B/A: {mean:.3f}")
     worse = ", ".join(each.name for each in found if each.regressed(beyond))
-    blind = [each.name for each in found if each.verdict == "no change" and (each.detectable or 0) > beyond]
-    unseen = f"; it could not have been seen in {', '.join(blind)}" if blind else ""
-    return f"{'; '.join(parts)}\nworse by more than {100 * beyond:g} %: {worse or 'nothing'}{unseen}"
+    noisy = [each.name for each in found if each.verdict == "no change" and (each.detectable or 0) > beyond]
+    undetectable = f"; not detectable in {', '.join(noisy)}" if noisy else ""
+    return f"{'; '.join(parts)}\nregressions above {100 * beyond:g} %: {worse or 'none'}{undetectable}"

@@ -53,7 +53,7 @@ def command(
     specs = [replace(spec, seed=seed + number) for number in range(runs)]
     _announce(spec, recipe, specs)
     store = Store(out)
-    left = store.left(specs, lambda record: record.learning is not None and record.learning.recipe == recipe.id)
+    left = store.remaining(specs, lambda record: record.learning is not None and record.learning.recipe == recipe.id)
     if done := len(specs) - len(left):
         _say(f"{done} of {count(runs, 'run')} in {out} already; another --out trains again")
     for each in left:
@@ -124,10 +124,10 @@ def _train(spec: RunSpec, recipe: Recipe[Any], store: Store, several: bool) -> N
     try:
         with progress_bar() as bar:
             view = View(spec, recipe, bar, several)
-            with store.turn(partial(_say, f"waiting: another run holds {store.folder}")):
-                if not store.take(spec):
+            with store.lock(partial(_say, f"waiting: another run holds {store.folder}")):
+                if not store.claim(spec):
                     view.start()
-                    record = isolated(spec, view.told, hear=view.hear, environment={FOLDER: str(checkpoints)})
+                    record = isolated(spec, view.told, on_event=view.hear, environment={FOLDER: str(checkpoints)})
                     store.add(record)
                     if record.outcome == "ok":
                         _forget(checkpoints, spec)

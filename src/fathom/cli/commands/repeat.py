@@ -1,4 +1,4 @@
-"""fathom repeat: programs launched again and again in random order, as the Minsky study did."""
+"""fathom repeat: many runs of each workload in random order, for run-to-run variation, as in the Minsky study."""
 
 from __future__ import annotations
 
@@ -9,78 +9,91 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fathom.cli.commands._conduct import conduct
-from fathom.cli.commands._options import Json, Out, Preset
-from fathom.cli.terminal import human, print_json, print_table
+from fathom.cli.commands._options import Engine, Json, Names, Out, Phase, Preset
+from fathom.cli.commands._running import run_all
+from fathom.cli.terminal import count, human, print_json, print_table
 from fathom.core import plugins
 from fathom.core.record import Record
 from fathom.core.spec import RunSpec
 from fathom.core.store import Store
 from fathom.experiments import repeat
+from fathom.experiments.checks import check, check_device, check_external
 
-if TYPE_CHECKING:  # the statistics take a second to load, which `fathom --help` need not wait for
+if TYPE_CHECKING:  # the statistics take a second to load
     from fathom.analysis.questions._launches import Launches
 
 
+RENAMED = {"--warmup": "--warmup-runs"}
+
+
 def command(
-    names: Annotated[list[str] | None, typer.Argument(help="Workloads; all of them where none is named.")] = None,
-    warmup: Annotated[int, typer.Option(min=0, help="Launches of each before those that count; kept apart.")] = 10,
-    runs: Annotated[int, typer.Option(min=1, help="Launches of each workload on each device.")] = 200,
-    phase: Annotated[str, typer.Option(help="train or infer.")] = "train",
+    names: Names = None,
+    warmup_runs: Annotated[
+        int, typer.Option(min=0, help="Warm-up runs of each configuration; recorded separately, in no result.")
+    ] = 10,
+    runs: Annotated[int, typer.Option(min=1, help="Runs of each workload on each device.")] = 200,
+    phase: Phase = "train",
     preset: Preset = "small",
     device: Annotated[
-        list[str] | None, typer.Option(help="These devices; where not given, the CPU and the first accelerator.")
+        list[str] | None, typer.Option(help="A device; repeatable; default: the CPU and the first accelerator.")
     ] = None,
-    steps: Annotated[int, typer.Option(help="Steps of a launch, after two of warm-up; all of them are RUN.")] = 10,
-    seed: Annotated[int, typer.Option(help="Of the random order of launches.")] = 0,
+    engine: Engine = "eager",
+    steps: Annotated[int, typer.Option(help="Steps of a run, after two warm-up steps; RUN is the time of all.")] = 10,
+    seed: Annotated[int, typer.Option(help="Random seed of the order of runs.")] = 0,
     out: Out = Path("records"),
     as_json: Json = False,
 ) -> None:
-    """Launches workloads many times in random order and tells how their times lie; goes on where it stopped.
+    """Run workloads many times in random order, each run in its own process, and report run-to-run variation.
 
-    Each workload on a GPU is then launched once more and traced from beginning to end, for the time in API calls.
+    Each workload on a GPU is then run once more for a whole-program trace, which gives the time in CUDA API calls.
+    Started again, it resumes an interrupted series.
     """
-    from fathom.machine.devices import available, resolve
-
-    devices = list(dict.fromkeys(str(resolve(name)) for name in device)) if device else available()[:2]
-    chosen = names or plugins.names("workloads")
-    for name in chosen:
-        from fathom.workloads.base import workload_class
-
-        workload_class(name).configured(preset)  # a mistake is told now, not by every launch
-    specs = repeat.plan(RunSpec(workload="", phase=phase, preset=preset, steps=steps), chosen, devices)
-    store, ordered = Store(out), repeat.order(specs, runs, seed)
-    left = store.left(ordered)
+    base = RunSpec(workload="", phase=phase, preset=preset, engine=engine, steps=steps)
+    specs = _configurations(base, names or plugins.names("workloads"), device or [])
+    store, ordered = Store(out), repeat.run_order(specs, runs, seed)
+    left = store.remaining(ordered)
     if done := len(ordered) - len(left):
-        human.print(f"{done} of {len(ordered)} launches are in {out} already")
-    first = repeat.order([spec for spec in specs if spec in left], warmup, seed)
-    if first:
-        human.print(
-            f"{len(first)} launch{'' if len(first) == 1 else 'es'} to warm up, kept apart in {out / repeat.WARM_UP}"
-        )
-        conduct(first, Store(out / repeat.WARM_UP), "warm-up")
-    conduct(left, store, "launches")
-    conduct(store.left(repeat.lives(specs)), store, "lives")
-    _tell(specs, list(store.records()), out, as_json)
-    if store.left(ordered):
+        human.print(f"{done} of {len(ordered)} runs are in {out} already")
+    warmups = repeat.run_order([spec for spec in specs if spec in left], warmup_runs, seed)
+    if warmups:
+        human.print(f"{count(len(warmups), 'warm-up run')}, recorded in {out / repeat.WARM_UP}")
+        run_all(warmups, Store(out / repeat.WARM_UP), "warm-up")
+    run_all(left, store, "runs")
+    run_all(store.remaining(repeat.program_traces(specs)), store, "whole-program traces")
+    _report(specs, list(store.records()), out, as_json)
+    if store.remaining(ordered):
         raise typer.Exit(1)
 
 
-def _tell(specs: Sequence[RunSpec], records: Sequence[Record], out: Path, as_json: bool) -> None:
-    """How the launches of each configuration lie: a table each, or one document."""
+def _configurations(base: RunSpec, names: Sequence[str], devices: Sequence[str]) -> list[RunSpec]:
+    """One spec for each workload and device; wrong names are refused before torch is loaded to look for devices."""
+    for spec in repeat.plan(base, names, ["cpu"]):
+        check(spec)
+    for device in devices:
+        check_device(device)
+    from fathom.machine.devices import available, resolve
+
+    found = list(dict.fromkeys(str(resolve(device)) for device in devices)) or available()[:2]
+    specs = repeat.plan(base, names, found)
+    check_external(specs)
+    return specs
+
+
+def _report(specs: Sequence[RunSpec], records: Sequence[Record], out: Path, as_json: bool) -> None:
+    """How the runs of each configuration vary: a table each, or one document."""
     from fathom.analysis.questions._launches import launched
 
-    told = []
+    documents = []
     for spec in specs:
         own = [record for record in records if record.spec.id == spec.id]
         failed = sum(record.outcome != "ok" for record in own)
         for launches in launched(record for record in own if record.outcome == "ok"):
             if as_json:
-                told.append(_document(launches, failed))
+                documents.append(_document(launches, failed))
             else:
                 _print(launches, failed)
     if as_json:
-        print_json({"records": str(out), "configurations": told})
+        print_json({"records": str(out), "configurations": documents})
 
 
 def _print(launches: Launches, failed: int) -> None:
@@ -88,12 +101,12 @@ def _print(launches: Launches, failed: int) -> None:
 
     rows: list[list[Any]] = []
     for name, section in {**SECTIONS, **PARTS}.items():
-        if lies := launches.spread(section):
-            spread = [None if lies.variation is None else 100 * lies.variation, lies.p5, lies.p95]
-            rows.append([name, lies.median, lies.low, lies.high, *spread])
+        if found := launches.spread(section):
+            variation = None if found.variation is None else 100 * found.variation
+            rows.append([name, found.median, found.low, found.high, variation, found.p5, found.p95])
     columns = ["section", "median (s)", "95 % from", "to", "variation (%)", "p5 (s)", "p95 (s)"]
-    what = f"{launches.workload} {launches.phase} on {launches.place}, launches: {len(launches.runs)}"
-    print_table(what + (f", and {failed} that failed" if failed else ""), columns, rows)
+    title = f"{launches.workload} {launches.phase} on {launches.place}: {count(len(launches.runs), 'run')}"
+    print_table(title + (f", {failed} failed" if failed else ""), columns, rows)
 
 
 def _document(launches: Launches, failed: int) -> dict[str, Any]:
@@ -106,5 +119,5 @@ def _document(launches: Launches, failed: int) -> dict[str, Any]:
         "device": launches.runs[0].device,
         "launches": len(launches.runs),
         "failed": failed,
-        "sections": {name: dataclasses.asdict(lies) for name, lies in sections.items() if lies},
+        "sections": {name: dataclasses.asdict(found) for name, found in sections.items() if found},
     }

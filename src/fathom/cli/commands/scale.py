@@ -1,4 +1,4 @@
-"""fathom scale: how much faster a workload gets with every core it may use."""
+"""fathom scale: speed-up and parallel efficiency of workloads on 1, 2, 4, ... cores."""
 
 from __future__ import annotations
 
@@ -8,48 +8,55 @@ from typing import Annotated
 import typer
 
 from fathom.analysis.finding import Finding, analyse
-from fathom.cli.commands._conduct import conduct
-from fathom.cli.commands._options import Json, Out, Preset
+from fathom.cli.commands._options import Engine, Json, Names, Out, Phase, Preset
+from fathom.cli.commands._running import run_all
 from fathom.cli.terminal import human, print_json, print_table
 from fathom.core import plugins
 from fathom.core.errors import BadOption
 from fathom.core.spec import RunSpec
 from fathom.core.store import Store
 from fathom.experiments import scale
+from fathom.experiments.checks import check, check_external
 
 
 def command(
-    names: Annotated[list[str] | None, typer.Argument(help="Workloads; all of them where none is named.")] = None,
-    cores: Annotated[str | None, typer.Option(help="Numbers of cores, as 1,2,4; powers of two up to all.")] = None,
-    phase: Annotated[str, typer.Option(help="train or infer.")] = "train",
+    names: Names = None,
+    cores: Annotated[
+        str | None, typer.Option(help="Core counts, such as 1,2,4; default: powers of two up to all cores.")
+    ] = None,
+    phase: Phase = "train",
     preset: Preset = "small",
-    steps: Annotated[int, typer.Option(help="Timed steps, at most.")] = 50,
-    budget: Annotated[float, typer.Option(help="Seconds for the steps of one run, at most.")] = 3.0,
+    engine: Engine = "eager",
+    steps: Annotated[int, typer.Option(help="Timed steps of a run, at most.")] = 50,
+    budget: Annotated[float, typer.Option(help="Seconds for the timed steps of a run, at most.")] = 3.0,
     out: Out = Path("records"),
     as_json: Json = False,
 ) -> None:
-    """Runs workloads bound to 1, 2, 4, ... cores and says what the cores were worth; goes on where it stopped."""
-    chosen = names or plugins.names("workloads")
-    for name in chosen:
-        plugins.check("workloads", name)
-    base = RunSpec(workload="", phase=phase, preset=preset, steps=steps, budget_s=budget)
-    planned = scale.plan(base, chosen, _counts(cores))
+    """Run workloads bound to 1, 2, 4, ... CPU cores and print speed-up and parallel efficiency.
+
+    Started again, it resumes an interrupted series.
+    """
+    base = RunSpec(workload="", phase=phase, preset=preset, engine=engine, steps=steps, budget_s=budget)
+    planned = scale.plan(base, names or plugins.names("workloads"), _counts(cores))
+    for spec in planned:
+        check(spec)
+    check_external(planned)
     store = Store(out)
-    left = store.left(planned)
+    left = store.remaining(planned)
     if done := len(planned) - len(left):
-        human.print(f"{done} of {len(planned)} runs are in {out} already; another --out measures them again")
-    conduct(left, store, "scale")
+        human.print(f"{done} of {len(planned)} runs are in {out} already; another --out repeats them")
+    run_all(left, store, "scale")
     wanted = {spec.id for spec in planned}
     finding = analyse("cores", [record for record in store.records() if record.spec.id in wanted])
     if as_json:
         print_json({"records": str(out), **finding.to_json()})
     else:
-        _tell(finding)
-    if store.left(planned):
+        _print(finding)
+    if store.remaining(planned):
         raise typer.Exit(1)
 
 
-def _tell(finding: Finding) -> None:
+def _print(finding: Finding) -> None:
     for table in finding.tables:
         print_table(table.title, table.columns, table.rows)
     human.print(finding.summary)
@@ -61,4 +68,4 @@ def _counts(cores: str | None) -> list[int] | None:
     try:
         return [int(count) for count in cores.split(",")] if cores else None
     except ValueError:
-        raise BadOption(f"--cores takes numbers such as 1,2,4, not {cores!r}") from None
+        raise BadOption(f"--cores takes core counts such as 1,2,4, not {cores!r}") from None

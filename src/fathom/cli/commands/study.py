@@ -1,4 +1,4 @@
-"""fathom study: the whole suite on this machine, from nothing to a report."""
+"""fathom study: the whole suite on this machine, and its report."""
 
 from __future__ import annotations
 
@@ -9,39 +9,46 @@ from typing import Annotated, Any
 
 import typer
 
-from fathom.cli.commands._conduct import conduct
-from fathom.cli.commands._options import Json, Out, Preset
+from fathom.cli.commands._options import Engine, Json, Names, Out, Preset
+from fathom.cli.commands._running import run_all
 from fathom.cli.terminal import human, print_json, print_table, skipped
+from fathom.core import plugins
 from fathom.core.errors import DataError
 from fathom.core.record import Record
 from fathom.core.spec import RunSpec
 from fathom.core.store import Store, check_writable, read
 from fathom.experiments import study
+from fathom.experiments.checks import check, check_device, check_external
 
 
 def command(
-    names: Annotated[list[str] | None, typer.Argument(help="Workloads; all of them where none is named.")] = None,
+    names: Names = None,
     preset: Preset = "small",
-    device: Annotated[list[str] | None, typer.Option(help="Only these devices; all there are where not given.")] = None,
+    device: Annotated[
+        list[str] | None, typer.Option(help="Only this device; repeatable; default: every device of this machine.")
+    ] = None,
+    engine: Engine = "eager",
     resume: Annotated[
-        bool, typer.Option("--resume/--fresh", help="Go on where this folder stops, or measure all of it again.")
+        bool,
+        typer.Option("--resume/--fresh", help="Resume: skip the runs that are in --out already. Fresh: repeat them."),
     ] = True,
     out: Out = Path("records"),
-    report: Annotated[Path, typer.Option(help="The report, a single HTML file.")] = Path("report.html"),
+    report: Annotated[Path, typer.Option(help="Report to write, a single HTML file.")] = Path("report.html"),
     as_json: Json = False,
 ) -> None:
-    """Runs every workload, in training and inference, on each device; then writes the report."""
-    from fathom.machine.devices import available, resolve
+    """Run every workload, training and inference, on every device, and write the report.
+
+    Started again, it resumes an interrupted study.
+    """
+    planned = _plan(names or [], preset, device or [], engine)
     from fathom.report import write
 
-    devices = [str(resolve(name)) for name in device] if device else available()
     store = Store(out)
-    planned = study.plan(names or [], preset, devices)
-    left = store.left(planned) if resume else planned
+    left = store.remaining(planned) if resume else planned
     if done := len(planned) - len(left):
-        human.print(f"{done} of {len(planned)} runs are in {out} already; --fresh measures them again")
+        human.print(f"{done} of {len(planned)} runs are in {out} already; --fresh repeats them")
     check_writable(report)
-    conduct(left, store, "study")
+    run_all(left, store, "study")
     records = _latest(planned, store)
     path = write(read([out], skipped), report)
     if as_json:
@@ -54,11 +61,25 @@ def command(
         raise typer.Exit(1)
 
 
+def _plan(names: Sequence[str], preset: str, devices: Sequence[str], engine: str) -> list[RunSpec]:
+    """The runs of the study; wrong names are refused before torch is loaded to look for devices."""
+    for name in names or plugins.names("workloads"):
+        check(RunSpec(workload=name, preset=preset, engine=engine))
+    for device in devices:
+        check_device(device)
+    from fathom.machine.devices import available, resolve
+
+    found = list(dict.fromkeys(str(resolve(device)) for device in devices)) or available()
+    planned = study.plan(names, preset, found, engine)
+    check_external(planned)
+    return planned
+
+
 def _latest(specs: Sequence[RunSpec], store: Store) -> list[Record]:
-    """The newest record of each planned run, in the plan's order."""
+    """The newest record of each planned run, in the order of the plan."""
     newest = {record.spec.id: record for record in store.records()}
     if gone := sum(spec.id not in newest for spec in specs):
-        raise DataError.at(store.folder, f"{gone} of {len(specs)} records were written and are gone; run it again")
+        raise DataError.at(store.folder, f"{gone} of {len(specs)} records were written and have vanished; run it again")
     return [newest[spec.id] for spec in specs]
 
 

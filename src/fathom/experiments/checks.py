@@ -1,0 +1,69 @@
+"""What can be refused before a worker is started, from names alone: loading torch to find out would take seconds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from importlib.metadata import entry_points
+from typing import Any
+
+from fathom.core import plugins
+from fathom.core.errors import DeviceError, FathomError, UnknownName
+from fathom.core.spec import RunSpec
+from fathom.workloads import catalogue
+
+DEVICES = ("cpu", "cuda", "mps", "xpu", "hpu", "mtia")  # kinds that torch knows by itself
+
+
+def check(spec: RunSpec) -> None:
+    """Raises what the worker would refuse, as far as names tell; the machine itself is not looked at."""
+    plugins.check("workloads", spec.workload)
+    if not is_external(spec.workload) and (facts := facts_of(spec.workload)):
+        if spec.preset not in facts["presets"]:
+            raise UnknownName.among("preset", spec.preset, facts["presets"])
+        for name, value in spec.options.items():
+            catalogue.check_option(facts, name, value)
+    plugins.check("engines", spec.engine)
+    check_device(spec.device, spec.precision)
+
+
+def check_device(name: str, precision: str = "fp32") -> None:
+    """Raises where torch could not have such a device, or the device not such a precision."""
+    kind, colon, index = name.partition(":")
+    third_party = kind.isidentifier() and bool(entry_points(group="torch.backends"))  # it may add a kind of its own
+    if (kind != "auto" or colon) and (bool(colon) != index.isdecimal() or not (kind in DEVICES or third_party)):
+        raise DeviceError(f"no device {name!r}; there may be: auto, cpu, cuda, cuda:1, mps, xpu")
+    if precision == "tf32" and kind not in ("auto", "cuda"):
+        raise DeviceError(f"precision tf32 needs an NVIDIA GPU, not {name}")
+
+
+def check_external(specs: Iterable[RunSpec]) -> None:
+    """Loads each workload that is not built in, and raises what is wrong with its name or preset.
+
+    For many runs: a mistake is one error now rather than a failure of every run. A module that fails in another way is
+    left to the runs, which record how.
+    """
+    for workload, preset in dict.fromkeys((spec.workload, spec.preset) for spec in specs):
+        if is_external(workload):
+            from fathom.workloads.base import workload_class  # torch
+
+            try:
+                workload_class(workload).configured(preset)
+            except FathomError:
+                raise
+            except Exception:
+                continue
+
+
+def facts_of(workload: str) -> dict[str, Any] | None:
+    """What the catalogue says of a workload; None where its file cannot be loaded: its runs record why."""
+    try:
+        return catalogue.facts(workload)
+    except FathomError:
+        raise
+    except Exception:
+        return None
+
+
+def is_external(workload: str) -> bool:
+    """Named by `package.module:Class` or an entry point: only loading it tells what it is."""
+    return not (catalogue.FOLDER / f"{workload}.py").is_file()
