@@ -65,9 +65,7 @@ class TrainingRun:
         self.resumed = 0
         self.diverged: str | None = None
         self.meter = Meters(session.device)
-        self.gpu_shared = gpu_shared(
-            session.device
-        )  # None where that is not known
+        self.gpu_shared = gpu_shared(session.device)  # None where that is not known
         self.metered = self.meter.joules()  # up to the last evaluation
         self.begun = time.perf_counter()
         self.checkpoint = Checkpoint(session.spec, session.device)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import ClassVar
 
 import torch
-from fathom import Engine
 from torch import Tensor
+
+from fathom import Engine
 
 Batch = dict[str, Tensor]
 
