@@ -8,7 +8,7 @@ FathomError
 ├── DoesNotFit     a batch that the device's memory cannot hold
 ├── EngineError    a step that the engine cannot execute, and why
 ├── MissingExtra   an optional package, and how to install it
-└── Refused        any of these, met by a worker process and told in its words
+└── Refused        any of these, raised in a worker process, with its text
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ class Sections:
 
 @dataclass(frozen=True, kw_only=True)
 class OpRow:
-    """One op at one place in the network, per step: the mean over the middle half of the profiled steps."""
+    """One op in one layer of the network, per step: the mean over the middle half of the profiled steps."""
 
     op: str  # as torch names it, e.g. aten::addmm
     type: str  # Fathom op type, e.g. MatMul, Conv2DBackFilter (taxonomy.py)
@@ -57,7 +57,7 @@ class Kernel:
     name: str
     kind: str  # kernel, memcpy or memset
     op: str  # the op that launched it, as its rows name it; "" where none did
-    type: str  # that op's type, or what the kernel's own name tells
+    type: str  # that op's type, or what the kernel's own name says
     calls: float
     device_s: float  # its duration: two at once count twice, and share the time in rows
 

@@ -129,10 +129,10 @@ class RunSpec:
 
         A worker of another checkout is started with these: it need not know the fields that are left out.
         """
-        said = {name: value for name, value in self.to_json().items() if value != _DEFAULTS[name] and value != {}}
-        switch = {kind: name for name, kind in _SWITCHES.items()}.get(said.pop("kind", ""))
+        changed = {name: value for name, value in self.to_json().items() if value != _DEFAULTS[name] and value != {}}
+        switch = {kind: name for name, kind in _SWITCHES.items()}.get(changed.pop("kind", ""))
         old = {new: name for name, new in _RENAMED.items()}
-        return {old.get(name, name): value for name, value in said.items()} | ({switch: True} if switch else {})
+        return {old.get(name, name): value for name, value in changed.items()} | ({switch: True} if switch else {})
 
     @property
     def id(self) -> str:
@@ -140,10 +140,10 @@ class RunSpec:
 
         They are of what is not left at its default, so that a field added later leaves the old ids as they were.
         """
-        said = self.non_defaults()
-        if "options" in said:  # a value may be typed as 1 or as 1.0
-            said["options"] = {name: _whole(value) for name, value in said["options"].items()}
-        return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()[:12]
+        changed = self.non_defaults()
+        if "options" in changed:  # a value may be typed as 1 or as 1.0
+            changed["options"] = {name: _whole(value) for name, value in changed["options"].items()}
+        return hashlib.sha256(json.dumps(changed, sort_keys=True).encode()).hexdigest()[:12]
 
 
 _DEFAULTS = {

@@ -7,14 +7,14 @@ cannot fit is better refused beforehand. A GPU's allocator refuses by itself.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import psutil
 import torch
-from torch import Tensor
+from torch import Tensor, UntypedStorage
 from torch.autograd.graph import saved_tensors_hooks
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
+from torch.overrides import TorchFunctionMode
 
 from fathom.core.errors import DoesNotFit
 from fathom.workloads.base import Workload
@@ -48,36 +48,43 @@ def least_bytes(workload: Workload, phase: str) -> int:
     return 2 * weights + (inputs + saved) * workload.batch // SAMPLE
 
 
-class _LargestOp(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class _LargestOp(TorchFunctionMode):
     """Notes the most that one op reads and writes, weights aside: so much must be there at once."""
 
     def __init__(self, model: torch.nn.Module) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.weights = {parameter.untyped_storage()._cdata for parameter in model.parameters()}
+        super().__init__()
+        self.weights = _storages(model.parameters())
         self.nbytes = 0
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
-        tensors = [leaf for leaf in tree_leaves((args, kwargs, result)) if isinstance(leaf, Tensor)]
-        storages = {tensor.untyped_storage()._cdata: tensor.nbytes for tensor in tensors}
-        self.nbytes = max(self.nbytes, sum(size for key, size in storages.items() if key not in self.weights))
+        touched = _storages(_tensors([args, list((kwargs or {}).values()), result]))
+        self.nbytes = max(self.nbytes, sum(s.nbytes() for key, s in touched.items() if key not in self.weights))
         return result
 
 
+def _storages(tensors: Iterable[Tensor]) -> dict[int, UntypedStorage]:
+    """By their identity: views share one, and each is held, so that no number is used twice."""
+    found = (tensor.untyped_storage() for tensor in tensors)
+    return {id(storage): storage for storage in found}
+
+
+def _tensors(value: Any) -> Iterator[Tensor]:
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, tuple | list):
+        for item in value:
+            yield from _tensors(item)
+
+
 def _saved_bytes(workload: Workload, model: torch.nn.Module, batch: dict[str, Tensor]) -> int:
-    own = {parameter.untyped_storage()._cdata for parameter in model.parameters()}
-    sizes: dict[int, int] = {}
+    """What backward needs of a forward pass, beside the weights and the batch itself."""
+    own, saved = _storages([*model.parameters(), *batch.values()]), {}
 
     def keep(tensor: Tensor) -> Tensor:
-        storage = tensor.untyped_storage()
-        if storage._cdata not in own:
-            sizes[storage._cdata] = tensor.nbytes
+        saved.update(_storages([tensor]))
         return tensor
 
-    def give_back(tensor: Any) -> Any:
-        return tensor
-
-    with saved_tensors_hooks(keep, give_back):
-        prediction = workload.forward(model, batch)  # held, so that no storage's number is used twice
-    del prediction
-    return sum(sizes.values())
+    with saved_tensors_hooks(keep, lambda tensor: tensor):
+        workload.forward(model, batch)
+    return sum(storage.nbytes() for key, storage in saved.items() if key not in own)

@@ -1,4 +1,4 @@
-"""Session: one workload brought to life on one device, with the lifecycle of the 2016 suite: init, setup, run."""
+"""Session: one workload set up on one device and run, with the lifecycle of the 2016 suite: init, setup, run."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ class Session:
             self.workload.begin(self._state)
 
     def prepare(self, loss: Loss, infer: Infer, clip: Callable[[], object] | None) -> None:
-        """Makes the engine anew: for a trainer that trains another network, or by another loss."""
+        """Makes a new engine: for a trainer that trains another network, or by another loss."""
         self._engine = engine_class(self.spec.engine)(self.state, loss, infer, clip)
 
     def train_step(self) -> Tensor:

@@ -31,14 +31,14 @@ def fastest(work: Callable[[], object], device: torch.device, repeats: int, budg
 class StepClock:
     """Marks the boundaries between steps without making the host wait for the device.
 
-    Steps may come in several stretches, each after a begin(): what is done between two stretches is no step's time.
+    Steps may come in several chunks, each after a begin(): what is done between two chunks is no step's time.
     """
 
     def __init__(self, device: torch.device, marks: int = 0) -> None:
         """With what so many marks need made ahead: the driver makes an event when it is first recorded."""
         self.device = device
         self.mark: Callable[[], None] = self._note_time if device.type == "cpu" else self._record_event
-        self._begun: set[int] = set()  # the marks that begin a stretch, by number
+        self._begun: set[int] = set()  # the marks that begin a chunk, by number
         self._moments: list[float] = []  # on a CPU
         self._events: list[torch.Event] = []  # on any other device
         self._ready = [] if device.type == "cpu" else [self._event() for _ in range(marks)]
@@ -61,7 +61,7 @@ class StepClock:
         return torch.Event(self.device, enable_timing=True)
 
     def seconds(self) -> list[float]:
-        """The time between each mark and the next, of all stretches."""
+        """The time between each mark and the next, of all chunks."""
         if self.device.type == "cpu":
             between = [after - before for before, after in pairwise(self._moments)]
         else:

@@ -56,7 +56,7 @@ def fingerprint(device: torch.device | None = None) -> Machine:
 
 
 def affinity() -> list[int] | None:
-    """The cores this process may use; None where the system does not tell."""
+    """The cores this process may use; None where the system does not say."""
     return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None
 
 
@@ -75,8 +75,8 @@ def topology() -> list[HardwareThread]:
     nodes = {number: node for node, members in _memory_nodes().items() for number in members}
     found = []
     for number in numbers:
-        told = _first_line(f"/sys/devices/system/cpu/cpu{number}/topology/thread_siblings_list")
-        found.append(HardwareThread(number, min(cpu_numbers(told)) if told else number, nodes.get(number, 0)))
+        text = _first_line(f"/sys/devices/system/cpu/cpu{number}/topology/thread_siblings_list")
+        found.append(HardwareThread(number, min(cpu_numbers(text)) if text else number, nodes.get(number, 0)))
     return found
 
 
@@ -239,7 +239,7 @@ def gpu_shared(device: torch.device) -> bool | None:
     handle = gpu_handle(device)
     try:
         return None if handle is None else len(pynvml.nvmlDeviceGetComputeRunningProcesses(handle)) > 1
-    except pynvml.NVMLError:  # not every driver tells
+    except pynvml.NVMLError:  # not every driver knows
         return None
 
 
@@ -247,7 +247,7 @@ def _memory_nodes() -> dict[int, list[int]]:
     """Memory node -> the hardware threads near it."""
     folders = Path("/sys/devices/system/node").glob("node[0-9]*")
     lists = {int(folder.name.removeprefix("node")): _first_line(str(folder / "cpulist")) for folder in folders}
-    return {node: cpu_numbers(told) for node, told in lists.items() if told}
+    return {node: cpu_numbers(text) for node, text in lists.items() if text}
 
 
 def _cpu_name() -> str:
@@ -255,8 +255,8 @@ def _cpu_name() -> str:
         if line.startswith("model name"):
             return line.split(":", 1)[1].strip()
     try:  # ARM kernels give numbers there; lscpu knows their names
-        told = subprocess.run(["lscpu"], capture_output=True, text=True, timeout=10, check=True).stdout
-        for line in told.splitlines():
+        text = subprocess.run(["lscpu"], capture_output=True, text=True, timeout=10, check=True).stdout
+        for line in text.splitlines():
             if line.startswith("Model name"):
                 return line.split(":", 1)[1].strip()
     except (OSError, subprocess.SubprocessError):

@@ -30,7 +30,7 @@ PRECISE = 0.01  # half-width of the median's 95 % interval, relative
 
 
 def measure(spec: RunSpec, progress: OnProgress = lambda done, total: None) -> Record:
-    """Runs the workload and tells what happened."""
+    """Runs the workload and records what happened."""
     return recorded(spec, partial(_measured, spec, progress))
 
 
@@ -87,7 +87,7 @@ def _measured(spec: RunSpec, progress: OnProgress) -> Record:
         wake(session.device)
         moments = _Moments(begun, imported, constructed, awake=time.perf_counter())
         if spec.kind == "program":
-            return _lived(session, moments)
+            return _traced(session, moments)
         session.setup()
         ready = time.perf_counter()
         clock = StepClock(session.device, marks=1 + spec.warmup + spec.steps)
@@ -104,10 +104,10 @@ def _judged(
     spec, training = session.spec, session.spec.phase == "train"
     # before a profiler takes memory of its own
     peak_host_bytes, peak_device_bytes = _peak_host_bytes(), _peak_device_bytes(session.device)
-    wrong = _wrong(spec.phase, results)
-    answers = [] if training or wrong else session.workload.answers(results[-1], session.state.source)
+    problem = _problem(spec.phase, results)
+    answers = [] if training or problem else session.workload.answers(results[-1], session.state.source)
     profile = None
-    if spec.kind == "profiled" and not wrong:
+    if spec.kind == "profiled" and not problem:
         from fathom.measure.profiling import profiled
 
         profile = profiled(session, seconds[spec.warmup :])
@@ -116,8 +116,8 @@ def _judged(
         machine=fingerprint(session.device),
         device=str(session.device),
         gpu_uuid=gpu_uuid(session.device),
-        outcome="failed" if wrong else "ok",
-        reason=wrong,
+        outcome="failed" if problem else "ok",
+        reason=problem,
         sections=moments.sections(session, first_step_s=seconds[0]),
         warmup_s=seconds[: spec.warmup],
         step_s=seconds[spec.warmup :],
@@ -133,29 +133,29 @@ def _judged(
     )
 
 
-def _lived(session: Session, moments: _Moments) -> Record:
+def _traced(session: Session, moments: _Moments) -> Record:
     """All of a program under the profiler, as the Minsky study's nvprof saw it; its steps are not timed."""
-    from fathom.measure.profiling import lived
+    from fathom.measure.profiling import program_trace
 
-    life, results = lived(session)
-    wrong = _wrong(session.spec.phase, results)
+    program, results = program_trace(session)
+    problem = _problem(session.spec.phase, results)
     return Record(
         spec=session.spec,
         machine=fingerprint(session.device),
         device=str(session.device),
         gpu_uuid=gpu_uuid(session.device),
-        outcome="failed" if wrong else "ok",
-        reason=wrong,
+        outcome="failed" if problem else "ok",
+        reason=problem,
         sections=moments.sections(session),
-        program=life,
+        program=program,
     )
 
 
-def _wrong(phase: str, results: Sequence[Any]) -> str | None:
+def _problem(phase: str, results: Sequence[Any]) -> str | None:
     """Why the results cannot be believed: a loss, or the last output of inference, that is no number."""
     if phase == "train":
-        wrong = next((index for index, loss in enumerate(results) if not math.isfinite(loss)), None)
-        return None if wrong is None else f"the loss is {float(results[wrong])} at step {wrong}"
+        first = next((index for index, loss in enumerate(results) if not math.isfinite(loss)), None)
+        return None if first is None else f"the loss is {float(results[first])} at step {first}"
     for name, values in results[-1].items():
         if values.is_floating_point():
             if bool(values.isnan().any()):
@@ -171,17 +171,17 @@ def _timed_pass(session: Session, clock: StepClock, progress: OnProgress) -> tup
     total = spec.warmup + spec.steps
     training = spec.phase == "train"
     results: list[Any] = []
-    tell = throttled(progress)
+    report = throttled(progress)
 
     def timed(step: Any) -> None:
         step.run()
         clock.mark()
-        tell(step.index + 1, total)
+        report(step.index + 1, total)
 
     def run(steps: int) -> None:
         clock.begin()
         done = session.run(steps, on_step=timed)
-        results[:] = [*results, *done] if training else done[-1:]  # outputs are large; the last one tells enough
+        results[:] = [*results, *done] if training else done[-1:]  # outputs are large; the last one is enough
 
     if spec.budget_s is None:
         run(total)
@@ -195,14 +195,14 @@ def _timed_pass(session: Session, clock: StepClock, progress: OnProgress) -> tup
         steps_s = clock.seconds()[spec.warmup :]
         known = half_width(steps_s)
         bound = f"median known to {known:.1%}" if math.isfinite(known) else "too few to bound the median"
-        told = f"{len(steps_s)} steps, {bound}"
+        reached = f"{len(steps_s)} steps, {bound}"
         if known <= PRECISE:
-            return results, [f"stopped as precise: {told}"]
+            return results, [f"stopped as precise: {reached}"]
         if len(steps_s) >= spec.steps:
-            return results, [f"stopped at the step limit: {told}"]
+            return results, [f"stopped at the step limit: {reached}"]
         left_s = stop - time.perf_counter()
         if left_s <= 0:
-            return results, [f"stopped as the budget of {spec.budget_s:g} s was spent: {told}"]
+            return results, [f"stopped as the budget of {spec.budget_s:g} s was spent: {reached}"]
         affordable = max(1, int(left_s / (sum(steps_s) / len(steps_s))))
         run(min(chunk, affordable, spec.steps - len(steps_s)))
         chunk *= 2

@@ -138,18 +138,18 @@ def profile(
         )
 
 
-_LIBRARIES = (str(Path(torch.__file__).parent), "<frozen")  # where a line number helps nobody
+_LIBRARIES = (str(Path(torch.__file__).parent), "<frozen")  # where a line number is of no use
 
 
 def users_fault(target: str, error: Exception) -> Exception:
-    """An error of the model in one line; one in which no code of theirs and no layer had a part, as it is."""
+    """An error of the user's model in one line; one that comes from Fathom alone, as it is."""
     files = [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
     ours, layers = str(Path(__file__).parents[1]), str(Path(nn.__file__).parent)
     in_model = any(file.startswith(layers) or not file.startswith((ours, *_LIBRARIES)) for file in files)
-    return _told(target, error) if in_model and not files[-1].startswith(ours) else error
+    return _one_line(target, error) if in_model and not files[-1].startswith(ours) else error
 
 
-def _told(target: str, error: Exception) -> BadOption:
+def _one_line(target: str, error: Exception) -> BadOption:
     """What went wrong in a user's code, and where in it."""
     frames = traceback.extract_tb(error.__traceback__)
     theirs = [frame for frame in frames if not frame.filename.startswith((str(Path(__file__).parents[1]), *_LIBRARIES))]
@@ -165,13 +165,13 @@ def from_target(target: str) -> tuple[Any, ...]:
     except FathomError:
         raise
     except Exception as error:
-        raise _told(target, error) from None
+        raise _one_line(target, error) from None
     if not callable(make):
         raise BadOption(f"{target} is no function, but {type(make).__name__}")
     try:
         made = make()
     except Exception as error:
-        raise _told(target, error) from None
+        raise _one_line(target, error) from None
     if isinstance(made, Workload):
         return (made,)
     if isinstance(made, tuple) and len(made) in {2, 3} and isinstance(made[0], nn.Module):

@@ -35,7 +35,7 @@ MIN_STEPS = 6  # fewer values show no trend
 MAX_CPU_STEPS = 24
 MAX_DEVICE_STEPS = 12  # kernels vary less, and their traces are larger
 MAX_PLAIN_STEPS = 100
-PLAIN_S = 1.0  # of plain steps, as a host's speed wanders: six of them told 68 ms where a hundred told 84
+PLAIN_S = 1.0  # of plain steps, as a host's speed wanders: six of them had a median of 68 ms where a hundred had 84
 BUDGET_S = 6.0  # of profiled steps, where the run has none; a step of minutes is still profiled MIN_STEPS times
 
 
@@ -83,7 +83,7 @@ def _plain(session: Session) -> list[float]:
     return first + (_timed(session, more) if more > 0 else [])
 
 
-def lived(session: Session) -> tuple[GpuTime | None, list[float] | list[Output]]:
+def program_trace(session: Session) -> tuple[GpuTime | None, list[float] | list[Output]]:
     """The setup and every step of a session that has none behind it, under the profiler, and what the steps gave."""
     recorder = torch.profiler.profile(activities=_activities(session))
     with _stderr_silenced():
@@ -98,13 +98,13 @@ def lived(session: Session) -> tuple[GpuTime | None, list[float] | list[Output]]
 
 
 def roles(networks: Mapping[str, nn.Module]) -> dict[str, str]:
-    """Module path -> what the module is for: said by the module itself (its `role`), or its kind in plain words."""
+    """Module path -> what the module is for: as the module itself says (its `role`), or its kind in plain words."""
     found: dict[str, str] = {}
     for path, module in _modules(networks):
-        said = getattr(module, "role", None)
+        own = getattr(module, "role", None)
         plain = next((word for kinds, word in _PLAIN if isinstance(module, kinds)), None)
         inherited = found.get(path.rpartition(".")[0])
-        found[path] = said or (inherited if inherited and inherited != "network" else plain) or "network"
+        found[path] = own or (inherited if inherited and inherited != "network" else plain) or "network"
     return found
 
 

@@ -57,8 +57,8 @@ class Recipe(ABC, Generic[WorkloadT]):
     def id(self) -> str:
         """Twelve hex digits that are the same for equal recipes."""
         fields = {each.name: getattr(self, each.name) for each in dataclasses.fields(self)}
-        told = {name: value for name, value in fields.items() if name not in ("protocol", "variants")}
-        text = json.dumps({"class": type(self).__name__, **told}, sort_keys=True, default=dict)
+        identity = {name: value for name, value in fields.items() if name not in ("protocol", "variants")}
+        text = json.dumps({"class": type(self).__name__, **identity}, sort_keys=True, default=dict)
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
     def for_run(self, folder: Path | None, options: Mapping[str, Any]) -> Recipe[Any]:

@@ -124,7 +124,7 @@ class Seq2Seq(Workload):
             "label_smoothing": 0.1,
             "averaging": 0.999,
             "beam": 5,
-            "reverse_source": True,  # said aloud, so that reports name it beside runs without
+            "reverse_source": True,  # named, so that reports name it beside runs without
         },
     )
 

@@ -64,9 +64,9 @@ class SpeechRecipe(Recipe["Speech"]):
         read, split = (an4.read, "test") if workload.is_an4(folder) else (timit.read, "core")
         found = read(folder, split, sizes, workload.by_speaker)
         if too_large := {reason: count for reason, count in found.skipped.items() if reason not in timit.LEFT_OUT}:
-            told = ", ".join(f"{count} with {reason}" for reason, count in too_large.items())
+            counts = ", ".join(f"{count} with {reason}" for reason, count in too_large.items())
             hint = "try a larger --set frames=N or phones=N"
-            raise DataError.at(folder, f"test utterances do not fit the network: {told}; {hint}")
+            raise DataError.at(folder, f"test utterances do not fit the network: {counts}; {hint}")
         return found
 
     def evaluate(self, workload: Speech, state: State, data: Utterances) -> float:
@@ -216,7 +216,7 @@ class Speech(Workload):
         return SGD(model.parameters(), self.learning_rate, self.momentum, weight_decay=decay, nesterov=True)
 
     def infer(self, model: nn.Module, batch: Batch) -> Output:
-        """The phones heard, padded with 0, and how many."""
+        """The phones recognised, padded with 0, and how many."""
         log_probs_BTC = self.forward(model, batch).float().log_softmax(-1)
         frames_B = strided(batch["frames"], self.stride)
         if self.beam == 1:

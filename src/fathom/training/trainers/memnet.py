@@ -44,11 +44,11 @@ class Facts:
         features = [torch.zeros(1, 2 * words)]  # the first sentence is the empty one, for all tasks
         pointers = []
         for stories in tasks:
-            told = torch.cat([stories.columns["question"].unsqueeze(1), stories.columns["story"]], 1)
-            distinct, which = torch.unique(told.flatten(0, 1), dim=0, return_inverse=True)
+            texts = torch.cat([stories.columns["question"].unsqueeze(1), stories.columns["story"]], 1)
+            distinct, which = torch.unique(texts.flatten(0, 1), dim=0, return_inverse=True)
             where = torch.where((distinct != NIL).any(1), torch.arange(len(distinct)) + sum(map(len, features)), 0)
             features.append(word_weights(workload, distinct, words))
-            pointers.append(F.pad(where[which].view(told.shape[:2]), (0, memory + 1 - told.shape[1])))
+            pointers.append(F.pad(where[which].view(texts.shape[:2]), (0, memory + 1 - texts.shape[1])))
         self.features = torch.cat(features).to(device)
         self.sentences = torch.cat(pointers).to(device)  # [questions, 1 + M]: the question comes first
         self.answers = torch.cat([stories.columns["answer"] for stories in tasks]).to(device)
@@ -133,13 +133,15 @@ class Ensemble(nn.Module):
         `empty` [N, B, M] says before which sentences an empty memory comes, as random noise.
         """
         pointers = facts.sentences[rows]
-        heard = F.embedding(pointers, facts.features)  # [N, B, 1 + M, 2 V]
+        sentences = F.embedding(pointers, facts.features)  # [N, B, 1 + M, 2 V]
         words, times = self.table[:, : self.words], self.table[:, self.words :]
         weights = torch.cat([words, words * self.ramp, times * self.time_weight], 1)
-        told = torch.cat([heard[:, :, 1:], self._slots(pointers[:, :, 1:] > 0, empty).to(heard.dtype)], 3)
+        timed = torch.cat([sentences[:, :, 1:], self._slots(pointers[:, :, 1:] > 0, empty).to(sentences.dtype)], 3)
         d = self.workload.dimension
-        memories = torch.bmm(told.flatten(1, 2), weights).view(*told.shape[:3], -1, d).flatten(0, 1).unbind(2)
-        state = torch.bmm(heard[:, :, 0], weights[:, : 2 * self.words, :d]).flatten(0, 1).unsqueeze(1)  # [N B, 1, d]
+        memories = torch.bmm(timed.flatten(1, 2), weights).view(*timed.shape[:3], -1, d).flatten(0, 1).unbind(2)
+        state = (
+            torch.bmm(sentences[:, :, 0], weights[:, : 2 * self.words, :d]).flatten(0, 1).unsqueeze(1)
+        )  # [N B, 1, d]
         for read, written in pairwise(memories):
             attention = torch.bmm(state, read.transpose(1, 2))
             if not linear:
@@ -170,11 +172,11 @@ class Ensemble(nn.Module):
         length = torch.linalg.vector_norm(gradient, dim=(1, 2), keepdim=True)
         gradient.mul_((norm / (length + 1e-6)).clamp(max=1))
 
-    def _slots(self, told: Tensor, empty: Tensor | None) -> Tensor:
-        """How long ago each sentence was told: [N, B, M, M], at most one 1 in a row, none for an empty memory."""
-        slot = torch.arange(told.shape[2], device=told.device)
+    def _slots(self, present: Tensor, empty: Tensor | None) -> Tensor:
+        """How long ago each sentence was read: [N, B, M, M], at most one 1 in a row, none for an empty memory."""
+        slot = torch.arange(present.shape[2], device=present.device)
         slots = slot if empty is None else (slot + empty.cumsum(2)).minimum(self.memories - 1)
-        return (slots.unsqueeze(-1) == slot) & told.unsqueeze(-1)
+        return (slots.unsqueeze(-1) == slot) & present.unsqueeze(-1)
 
 
 def _barred(padding: Tensor, starts: int) -> Tensor:
