@@ -204,6 +204,30 @@ def test_data_prepared_outside_ops_has_its_wall_time() -> None:
     assert walk.breakdown(gpu_step()).data_s() is None
 
 
+def test_a_pass_of_the_network_that_data_is_made_with_is_no_data_time() -> None:
+    step = [
+        event("fathom.step", 0, 100, "user_annotation"),
+        event("fathom.data", 5, 60, "user_annotation"),
+        event("fathom.forward", 10, 20, "user_annotation"),
+        event("aten::mm", 12, 10),
+    ]
+    found = walk.breakdown(step)
+    assert found.data_s() == pytest.approx(40e-6)
+    assert [row.phase for row in found.rows()] == ["forward"]
+
+
+def test_an_op_with_a_marker_around_its_children_is_not_counted_beside_them() -> None:
+    step = [
+        event("fathom.step", 0, 100, "user_annotation"),
+        event("CheckpointFunction", 10, 80),
+        event("fathom.layer block", 15, 70, "user_annotation"),
+        event("aten::addmm", 20, 60),
+    ]
+    found = walk.breakdown(step)
+    assert [(row.op, row.cpu_s) for row in found.rows()] == [("aten::addmm", pytest.approx(60e-6))]
+    assert found.outside_s() == pytest.approx(40e-6)
+
+
 def test_an_interrupted_step_is_not_typical() -> None:
     events = []
     for step, duration in enumerate([10, 11, 12, 500]):

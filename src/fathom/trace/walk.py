@@ -202,6 +202,7 @@ class _Walk:
 
     def _close(self, stack: list[Frame]) -> None:
         frame = stack.pop()
+        stack[-1].has_ops |= frame.has_ops  # a marker between an op and its children makes the op no leaf
         if not frame.is_op or frame.claimed_by is not None:
             return
         assert frame.event is not None
