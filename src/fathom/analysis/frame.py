@@ -1,0 +1,149 @@
+"""Records as pandas tables: one row per run, or one row per op of each profiled run.
+
+    runs = frame(records)
+    runs[runs.outcome == "ok"].groupby(["workload", "machine"]).step_median_s.min()
+    op_frame(records).merge(runs[["id", "precision"]], on="id").groupby(["precision", "type"]).seconds.sum()
+
+Columns have nullable types, the same for any records: what was not measured is missing (pandas.NA), never zero. pandas
+is imported by the functions, so that a report that has no use for it does not wait for it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import statistics
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from fathom.analysis.questions.phases import settled_steps
+from fathom.core.record import OpRow, Record, Sections
+
+if TYPE_CHECKING:
+    import pandas
+
+TEXT, COUNT, NUMBER, SWITCH, TIME = "string", "Int64", "Float64", "boolean", "datetime64[ns, UTC]"
+
+RUN_COLUMNS = {  # of frame(), with their types
+    "id": TEXT,
+    "workload": TEXT,
+    "phase": TEXT,
+    "kind": TEXT,
+    "preset": TEXT,
+    "device": TEXT,  # that it ran on
+    "machine": TEXT,  # the processor's label, as in reports
+    "precision": TEXT,
+    "engine": TEXT,
+    "batch": COUNT,  # missing: the preset's
+    "threads": COUNT,  # intra-op threads that torch used
+    "cores": COUNT,  # how many it was bound to; missing: not bound
+    "data": TEXT,  # missing: synthetic
+    "seed": COUNT,
+    "options": TEXT,  # changed fields of the workload, as JSON
+    "outcome": TEXT,
+    "reason": TEXT,
+    "steps": COUNT,  # timed
+    "step_median_s": NUMBER,  # of the timed steps after warm-up
+    "item": TEXT,
+    "items_per_step": COUNT,
+    "items_per_s": NUMBER,
+    "parameters": COUNT,
+    "last_loss": NUMBER,
+    "peak_host_bytes": COUNT,
+    "peak_device_bytes": COUNT,
+    **dict.fromkeys((field.name for field in dataclasses.fields(Sections)), NUMBER),
+    "profiled": SWITCH,
+    "profiler_slowdown": NUMBER,
+    "quality": NUMBER,
+    "target_reached": SWITCH,
+    "training_s": NUMBER,
+    "energy_j": NUMBER,
+    "gpu_shared": SWITCH,
+    "started": TIME,
+    "spec": TEXT,  # its id: equal for equal work
+    "commit": TEXT,
+    "torch": TEXT,  # version
+    "schema": COUNT,
+}
+OP_COLUMNS = {  # of op_frame(): the run, the fields of its op rows, and the time that counts
+    "id": TEXT,
+    "workload": TEXT,
+    "phase": TEXT,
+    "machine": TEXT,
+    "op": TEXT,
+    "type": TEXT,
+    "group": TEXT,
+    "layer": TEXT,
+    "role": TEXT,
+    "op_phase": TEXT,  # OpRow.phase: forward, backward, optimizer, data or other; `phase` is the run's, as in frame()
+    "shapes": TEXT,
+    "calls": NUMBER,
+    "cpu_s": NUMBER,
+    "device_s": NUMBER,
+    "flop": NUMBER,
+    "bytes": NUMBER,
+    "seconds": NUMBER,  # per step: the device's time where there is one, else the CPU's
+}
+
+
+def frame(records: Iterable[Record]) -> pandas.DataFrame:
+    """One row per run, in the order of the records; the columns are RUN_COLUMNS."""
+    return _table([_run(record) for record in records], RUN_COLUMNS)
+
+
+def op_frame(records: Iterable[Record]) -> pandas.DataFrame:
+    """One row per op row of each profiled run, values per step; the columns are OP_COLUMNS, `id` is the run's."""
+    return _table([row for record in records for row in _ops(record)], OP_COLUMNS)
+
+
+def _table(rows: list[dict[str, Any]], columns: Mapping[str, str]) -> pandas.DataFrame:
+    import pandas
+
+    table = pandas.DataFrame(rows, columns=list(columns), dtype=object)
+    for name, kind in columns.items():
+        if kind == TIME:
+            table[name] = pandas.to_datetime(table[name], utc=True, format="ISO8601", errors="coerce")
+    return table.astype(dict(columns))
+
+
+def _run(record: Record) -> dict[str, Any]:
+    spec, machine, profile, learning = record.spec, record.machine, record.profile, record.learning
+    step_s = statistics.median(settled_steps(record)) if record.step_s else None
+    return {
+        **{name: getattr(spec, name) for name in ("workload", "phase", "kind", "preset", "precision", "engine")},
+        **{name: getattr(spec, name) for name in ("batch", "data", "seed")},
+        **{name: getattr(record, name) for name in ("id", "device", "outcome", "reason", "item", "items_per_step")},
+        **{name: getattr(record, name) for name in ("parameters", "peak_host_bytes", "peak_device_bytes", "started")},
+        **dataclasses.asdict(record.sections),
+        "machine": record.machine_label,
+        "threads": spec.threads or machine.cpu.threads,
+        "cores": len(spec.cores) if spec.cores else None,
+        "options": json.dumps(dict(spec.options), sort_keys=True) if spec.options else None,
+        "steps": len(record.step_s),
+        "step_median_s": step_s,
+        "items_per_s": record.items_per_step / step_s if record.items_per_step and step_s else None,
+        "last_loss": record.losses[-1] if record.losses else None,
+        "profiled": profile is not None,
+        "profiler_slowdown": profile.slowdown if profile else None,
+        "quality": learning.quality if learning else None,
+        "target_reached": learning.reached if learning else None,
+        "training_s": learning.seconds if learning else None,
+        "energy_j": learning.energy_j if learning else None,
+        "gpu_shared": record.disturbance.gpu_shared,
+        "spec": spec.id,
+        "commit": machine.commit,
+        "torch": machine.libraries.get("torch"),
+        "schema": record.schema,
+    }
+
+
+def _ops(record: Record) -> list[dict[str, Any]]:
+    if record.profile is None:
+        return []
+    spec, names = record.spec, [field.name for field in dataclasses.fields(OpRow)]
+    run = {"id": record.id, "workload": spec.workload, "machine": record.machine_label}
+    rows = []
+    for row in record.profile.rows:
+        own = {name: getattr(row, name) for name in names}
+        rows.append({**own, **run, "op_phase": row.phase, "phase": spec.phase, "seconds": record.profile.seconds(row)})
+    return rows
