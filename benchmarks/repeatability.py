@@ -18,12 +18,12 @@ Cells = dict[tuple[str, str, str, str], float]
 
 
 def shares(folder: Path) -> Cells:
-    """Workload, phase, place and op type -> percent of the step."""
+    """Workload, phase, machine and op type -> percent of the step."""
     chosen = select(list(Store(folder).records()), profiled=True)
     return {
-        (setting.workload, setting.phase, setting.place, kind): percent
-        for setting in chosen.settings
-        for kind, percent in setting.percent_by(op_type).items()
+        (group.workload, group.phase, group.machine, kind): percent
+        for group in chosen.groups
+        for kind, percent in group.percent_by(op_type).items()
     }
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from fathom import published
-from fathom.analysis.finding import Chart, Finding, Series, Table
+from fathom.analysis.finding import Band, Chart, Finding, Series, Table
 from fathom.core.fingerprint import Machine
 from fathom.core.record import OpRow, Profile, Record, Sections
 from fathom.core.spec import RunSpec
@@ -45,6 +45,7 @@ AWKWARD = [
     "vgg",
     "1e5",
 ]
+ROLES: list[Any] = ["measured", "published", "remainder", "limit", "target"]
 VALUES = [None, 0, 1, -1, 0.5, 1e-300, 1e300, -2.5, float("nan"), float("inf"), 2**40]
 
 
@@ -100,7 +101,10 @@ def sample_records() -> list[Record]:
 def sample_findings() -> list[Finding]:
     """Every kind of chart, with awkward names, missing values and text that would like to be markup."""
     types = list(published.op_percent()["vgg"])
-    bands = [(f"{letter} {name}", sum(group_of(kind) == letter for kind in types)) for letter, name in GROUPS.items()]
+    bands = [
+        Band(label=f"{letter} {name}", columns=sum(group_of(kind) == letter for kind in types))
+        for letter, name in GROUPS.items()
+    ]
     shares = {name: [float(row[kind]) for kind in types] for name, row in published.op_percent().items()}
     heat = Chart(kind="heatmap", title="Share of time", x_title="op type", y_title="workload", bands=bands,
                  series=[Series(name=name, x=types, y=[*row[:-1], None]) for name, row in shares.items()])  # fmt: skip
@@ -111,11 +115,11 @@ def sample_findings() -> list[Finding]:
     phases = Chart(kind="bar", title="Time per item", x_title="workload", y_title="over CPU training", log_y=True,
                    series=[Series(name=name, x=list(WORKLOADS), y=[1.0 * scale] * 7 + [None])
                            for name, scale in (("train, CPU", 1), ("infer, CPU", 0.3), ("train, GPU", 0.02))]
-                   + [Series(name="published in 2016", x=list(WORKLOADS), y=[0.5] * 8)])  # fmt: skip
+                   + [Series(name="published in 2016", role="published", x=list(WORKLOADS), y=[0.5] * 8)])  # fmt: skip
     stacked = Chart(kind="stacked", title="Classes", x_title="workload", y_title="share (%)",
                     series=[Series(name=f"{letter} {name}", x=list(WORKLOADS), y=[float(index + 1)] * 8)
                             for index, (letter, name) in enumerate(GROUPS.items())])  # fmt: skip
-    roof = Series(name=charts.ROOF, x=[0.1, 3.0, 100.0], y=[1e9, 3e10, 3e10], text=["measured"] * 3)
+    roof = Series(name="roof", role="limit", x=[0.1, 3.0, 100.0], y=[1e9, 3e10, 3e10], text=["measured"] * 3)
     cloud = [Series(name=name, x=[0.5 + index / 9, 2.0 + index, 30.0], y=[1e8, 5e9, 2e10 / (1 + index)],
                     text=["MatMul", HOSTILE, "Add"])
              for index, name in enumerate(WORKLOADS)]  # fmt: skip
@@ -138,9 +142,9 @@ def sample_findings() -> list[Finding]:
     ]
 
 
-def finding(question: str, pictures: list[Chart], tables: Sequence[Table] = (), notes: Sequence[str] = ()) -> Finding:
+def finding(question: str, drawn: list[Chart], tables: Sequence[Table] = (), notes: Sequence[str] = ()) -> Finding:
     return Finding(question=question, title=f"What of {question}?", summary=f"It is {len(question)} % of all.",
-                   charts=pictures, tables=list(tables), notes=list(notes))  # fmt: skip
+                   charts=drawn, tables=list(tables), notes=list(notes))  # fmt: skip
 
 
 def tree() -> Chart:
@@ -158,15 +162,23 @@ def any_finding(chance: random.Random) -> Finding:
         many = chance.choice([0, 1, 2, 7, 60])
         x = [chance.choice(AWKWARD) for _ in range(many)] if chance.random() < 0.5 else list(range(many))
         series = [
-            Series(name=name, x=x, y=[chance.choice(VALUES) for _ in x], text=[chance.choice(AWKWARD) for _ in x])
+            Series(
+                name=name,
+                x=x,
+                y=[chance.choice(VALUES) for _ in x],
+                text=[chance.choice(AWKWARD) for _ in x],
+                role=chance.choice(ROLES),
+            )
             for name in chance.sample(AWKWARD, chance.choice([0, 1, 9]))
         ]
         if kind == "dendrogram":
             series = tree().series[: chance.randrange(3)]
-        bands = [(chance.choice(AWKWARD), many)] if kind == "heatmap" else []
+        total = chance.choice(["", HOSTILE])
+        bands = [Band(label=chance.choice(AWKWARD), columns=many, total=total)] if kind == "heatmap" else []
         return Chart(kind=kind, title=chance.choice(AWKWARD), x_title=chance.choice(AWKWARD), bands=bands,
                      y_title=chance.choice(AWKWARD), series=series, log_x=chance.random() < 0.3,
-                     log_y=chance.random() < 0.3, note=chance.choice(AWKWARD))  # fmt: skip
+                     log_y=chance.random() < 0.3, note=chance.choice(AWKWARD), unit=chance.choice(AWKWARD),
+                     limits=chance.choice([None, (0.0, 1.0)]))  # fmt: skip
 
     columns = chance.randrange(1, 20)
     rows = [[chance.choice(AWKWARD + VALUES) for _ in range(columns)] for _ in range(chance.choice([0, 1, 30]))]  # type: ignore[operator]

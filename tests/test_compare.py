@@ -57,29 +57,29 @@ def _fewer_resamples(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("paired", [False, True])
-def test_equal_launches_are_hardly_ever_called_different(paired: bool) -> None:
+def test_equal_launches_rarely_differ_significantly(paired: bool) -> None:
     found = trials(10, paired=paired)
-    assert sum(each.called for each in found) <= 4
+    assert sum(each.significant for each in found) <= 4
     assert sum(each.low <= 1 <= each.high for each in found) >= 0.9 * TRIALS, "of 95 % intervals that many hold the 1"
 
 
 @pytest.mark.parametrize("paired", [False, True])
-def test_five_percent_are_called_from_ten_launches(paired: bool) -> None:
+def test_five_percent_are_significant_from_ten_launches(paired: bool) -> None:
     for factor, right in ((1.05, 1), (1 / 1.05, -1)):
         found = trials(10, factor=factor, paired=paired)
-        assert sum(each.called for each in found) >= (0.94 if paired else 0.98) * TRIALS
-        assert all(math.copysign(1, math.log(each.value)) == right for each in found if each.called)
+        assert sum(each.significant for each in found) >= (0.94 if paired else 0.98) * TRIALS
+        assert all(math.copysign(1, math.log(each.value)) == right for each in found if each.significant)
         assert sum(each.low <= factor <= each.high for each in found) >= 0.9 * TRIALS
 
 
-def test_a_drift_that_meets_both_sides_is_not_called_and_hides_no_change() -> None:
+def test_a_drift_of_both_sides_is_not_significant_and_hides_no_change() -> None:
     """The machine becomes slower by a quarter while the launches of both sides are made in turns."""
     drift = np.linspace(1.0, 1.25, 10)
     called = {1.0: 0, 1.05: 0}
     for factor in called:
         for seed in range(100):
             a, b = steps_of(10, seed, drift=drift), steps_of(10, 10_000 + seed, factor=factor, drift=drift)
-            called[factor] += ratio(a, b, paired=True).called
+            called[factor] += ratio(a, b, paired=True).significant
     assert called[1.0] <= 3
     assert called[1.05] >= 95
 
@@ -94,8 +94,8 @@ def test_noise_is_that_between_launches_not_between_steps() -> None:
 
 def test_few_launches_are_given_a_floor() -> None:
     one = ratio([[1.0] * 50], [[1.14] * 50])
-    assert (one.noise, one.called) == (FLOOR, False)
-    assert ratio([[1.0] * 50], [[1.16] * 50]).called
+    assert (one.noise, one.significant) == (FLOOR, False)
+    assert ratio([[1.0] * 50], [[1.16] * 50]).significant
     assert ratio([[1.0] * 50] * 4, [[1.0] * 50] * 4).noise == pytest.approx(FLOOR / 2)
     assert ratio([[1.0] * 50] * FEW, [[1.0] * 50] * FEW).noise == pytest.approx(0.0)
 
@@ -107,10 +107,10 @@ def test_the_ratio_of_b_over_a_is_one_over_that_of_a_over_b() -> None:
 
 def test_detectable_is_what_a_change_must_exceed() -> None:
     found = Ratio(1.10, 1.05, 1.16, 0.02)
-    assert found.called
+    assert found.significant
     assert found.detectable == pytest.approx(1.16 / 1.10 - 1)
-    assert not Ratio(1.10, 1.05, 1.16, 0.11).called, "not beyond the noise"
-    assert not Ratio(1.10, 0.99, 1.16, 0.02).called, "the interval holds 1"
+    assert not Ratio(1.10, 1.05, 1.16, 0.11).significant, "not beyond the noise"
+    assert not Ratio(1.10, 0.99, 1.16, 0.02).significant, "the interval holds 1"
     assert launches_needed(found, 10, 0.10) is None
     assert launches_needed(Ratio(1, 0.9, 1.1, 0.2), 10, 0.05) == 160, "a quarter of the noise takes sixteen times"
     assert launches_needed(Ratio(1, 0.9, 1.1, 0.2), 1, 0.05) == 2 * FEW
@@ -185,7 +185,7 @@ def test_steps_of_different_sizes_are_compared_per_item() -> None:
     each = only(compare([a], [b]))
     assert each.ratio == pytest.approx(0.75)
     assert (each.step_b_s, each.setting) == (1.5, "batch 100 → 200")
-    assert "compared per item: 100 in a step of A, 200 in one of B" in each.remark
+    assert "compared per item: 100 items per step in A, 200 in B" in each.remark
     assert each.explanation == [], "op times are of a step"
     unknown = only(compare([replace(a, items_per_step=None)], [b]))
     assert (unknown.verdict, unknown.ratio) == ("not comparable", None)
@@ -194,7 +194,7 @@ def test_steps_of_different_sizes_are_compared_per_item() -> None:
 def test_a_doubled_layer_is_compared_and_told() -> None:
     each = only(compare([record_of(parameters=1000)], [record_of(parameters=1500, step_s=[1.5] * 10)]))
     assert each.verdict == "slower"
-    assert "another network: 1,000 parameters in A, 1,500 in B" in each.remark
+    assert "different networks: 1,000 parameters in A, 1,500 in B" in each.remark
 
 
 def test_what_fails_in_b_is_a_regression_whatever_the_limit() -> None:
@@ -249,7 +249,7 @@ def test_the_same_records_on_both_sides_are_told_and_are_not_in_turns() -> None:
     runs = launched(steps_of(10, 1))
     each = only(compare(runs, runs))
     assert (each.verdict, each.paired) == ("no change", False)
-    assert each.remark == "the same records on both sides: nothing can differ"
+    assert each.remark == "the same records on both sides"
     some = only(compare(runs, runs[:6]))
     assert some.remark == "6 records are on both sides"
 
@@ -326,7 +326,7 @@ def test_a_folder_against_itself_is_told(
 ) -> None:
     assert fathom(monkeypatch, "compare", folders[0], folders[0]) == 0
     printed = capsys.readouterr()
-    assert "all: the same records on both sides: nothing can differ" in printed.err
+    assert "all: the same records on both sides" in printed.err
     assert "interleaved" not in printed.out
 
 

@@ -42,7 +42,9 @@ def numbers(finding: Finding) -> list[float]:
     """The numbers of its tables row by row, then of its charts series by series, x before y."""
     rows = (cell for table in finding.tables for row in table.rows for cell in row)
     points = (value for chart in finding.charts for series in chart.series for value in (*series.x, *series.y))
-    return [float(value) for value in (*rows, *points) if isinstance(value, int | float) and not isinstance(value, bool)]
+    return [
+        float(value) for value in (*rows, *points) if isinstance(value, int | float) and not isinstance(value, bool)
+    ]
 
 
 @cache

@@ -38,7 +38,7 @@ def step_row(record: Record) -> dict[str, Any]:
     return dict(zip(table.columns, table.rows[0], strict=True))
 
 
-def life(workload: str = "autoenc") -> Record:
+def program(workload: str = "autoenc") -> Record:
     return record_of(
         workload,
         place=GPU,
@@ -61,7 +61,7 @@ def test_a_steps_idle_time_is_that_of_the_plain_step() -> None:
 
 def test_the_profilers_slowdown_and_the_share_of_launch_calls_stand_beside_a_step() -> None:
     row = step_row(on_gpu())
-    assert row["profiler's slowdown"] == pytest.approx(1.6)
+    assert row["profiled/unprofiled"] == pytest.approx(1.6)
     assert row["launching (%)"] == pytest.approx(18)  # 1.8 of the profiled 10 ms, and not of the plain 6
 
 
@@ -70,26 +70,26 @@ def test_a_gap_longer_than_the_step_is_the_profilers_and_not_shown() -> None:
     assert step_row(on_gpu(longest_gap_s=0.007))["longest gap (ms)"] is None
 
 
-def test_a_life_counts_its_context_as_api_time_and_stands_beside_table_1() -> None:
-    finding = gpu_efficiency.analyse([life()])
+def test_a_program_counts_its_context_as_api_time_beside_table_1() -> None:
+    finding = gpu_efficiency.analyse([program()])
     table, calls = finding.tables
     row = dict(zip(table.columns, table.rows[0], strict=True))
     assert row["kernels/API"] == pytest.approx(0.0029 / 0.055)
     assert row["published"] == published.gpu_efficiency()["autoenc"].kernel_over_api_time == 0.0010
     assert row["copies (% of kernels and copies)"] == pytest.approx(100 * 0.0001 / 0.003)
     assert row["steps"] == 10  # two of them warm-up
-    assert calls.rows[0][2:4] == ["making the context", "context"]
+    assert calls.rows[0][2:4] == ["context creation", "context"]
     (chart,) = finding.charts
     shares = {series.name: series.y[0] for series in chart.series}
     assert shares["launches"] == pytest.approx(100 * 0.0018 / 0.055)
     assert sum(shares.values()) == pytest.approx(100)
 
 
-def test_a_life_is_no_run_for_other_questions() -> None:
+def test_a_program_run_is_no_run_for_other_questions() -> None:
     from fathom.analysis.questions import phases
 
-    finding = phases.analyse([life()])
-    assert finding.summary.startswith("Nothing to answer from")
+    finding = phases.analyse([program()])
+    assert finding.summary == "Not measured. Run `fathom study`."
     assert finding.notes == []
 
 

@@ -16,7 +16,7 @@ from fathom import published
 from fathom.analysis.finding import Finding, Table
 from fathom.analysis.questions import sections, variance
 from fathom.analysis.questions._launches import launched, same_work
-from fathom.analysis.statistics import spread
+from fathom.analysis.statistics import distribution
 from fathom.core.record import Record, Sections
 
 SERVER, H200 = "Server CPU, 16 cores", "NVIDIA H200"
@@ -48,11 +48,11 @@ def profiled(workload: str) -> Record:
 
 def test_the_modes_of_one_machine_are_one_work() -> None:
     (work,), notes = same_work([*launches("vgg", 2.0, gpu=True), *launches("vgg", 10.0, 12.0)])
-    assert [(each.mode, each.place, len(each.runs)) for each in work.modes] == [
+    assert [(each.mode, each.machine, len(each.runs)) for each in work.modes] == [
         ("CPU", SERVER, 2),
         ("CPU+GPU", H200, 1),
     ]
-    assert (work.machine, notes) == (SERVER, [])
+    assert (work.host, notes) == (SERVER, [])
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def test_other_work_is_not_set_against_and_the_reason_is_told(other: dict[str, A
     (work,), notes = same_work([*launches("vgg", 10.0), *launches("vgg", 1.0, gpu=True, **other)])
     assert [each.mode for each in work.modes] == ["CPU"]
     (note,) = notes
-    assert note.startswith("Not set against the other mode, which did other work: vgg train on NVIDIA H200")
+    assert note.startswith("Not compared, as the other mode did different work: vgg train on NVIDIA H200")
     assert "small, 12 steps" in note
 
 
@@ -75,14 +75,16 @@ def test_a_gpu_is_not_compared_with_the_cpu_of_another_machine() -> None:
     laptop = record_of("vgg", None, sections=sections_of(50.0), spec={"device": "cpu"})
     finding = sections.analyse([laptop, *launches("vgg", 1.0, gpu=True)])
     assert {row[2] for row in table(finding, "Sections over").rows} == {"CPU"}
-    assert not any(each.title.startswith("CPU+GPU against") for each in finding.tables)
+    assert not any(each.title.startswith("Wall time of CPU+GPU") for each in finding.tables)
 
 
 def test_what_was_launched_often_wins_over_a_fuller_single_run() -> None:
     often, once = launches("vgg", 1.0, 2.0, 3.0), launches("vgg", 9.0, preset="paper")
     (work,), (note,) = same_work([*once, *often])
     assert work.modes[0].runs == often
-    assert note.startswith("Left out, as fuller or more often repeated launches are there: vgg train on Server CPU")
+    assert note.startswith(
+        "Not shown: launches superseded by more complete or more often repeated ones: vgg train on Server"
+    )
     assert "paper, 12 steps" in note
 
 
@@ -99,7 +101,7 @@ def test_a_profiled_pass_or_a_budget_is_not_a_whole_program() -> None:
 def test_sections_are_over_the_mean_wall_time_of_the_cpu() -> None:
     records = [*launches("vgg", 10.0, 30.0), *launches("vgg", 4.0, 6.0, gpu=True)]
     found = table(sections.analyse(records), "Sections over")
-    cpu, gpu = (cells(found, mode=mode, source="ours") for mode in ("CPU", "CPU+GPU"))
+    cpu, gpu = (cells(found, mode=mode, source="measured") for mode in ("CPU", "CPU+GPU"))
     names = ("INIT", "SETUP", "RUN", "MAIN", "WALL")
     assert [cpu[name] for name in names] == pytest.approx([0.1, 0.2, 0.6, 0.9, 1.0])
     assert [gpu[name] for name in names] == pytest.approx([0.025, 0.05, 0.15, 0.225, 0.25])
@@ -116,34 +118,34 @@ def test_published_rows_are_those_of_the_paper_beside_each_of_ours() -> None:
     }
     assert theirs == printed
     assert theirs["seq2seq", "CPU+GPU"] == [0.6164, 0.1939, 0.0863, 0.9008, 0.9237]
-    assert [row[3] for row in found.rows if row[0] == "vgg"] == ["ours", "published", "ours", "published"]
-    assert [row[3] for row in found.rows if row[0] == "speech"] == ["ours", "ours"], "the study has no speech"
+    assert [row[3] for row in found.rows if row[0] == "vgg"] == ["measured", "published", "measured", "published"]
+    assert [row[3] for row in found.rows if row[0] == "speech"] == ["measured", "measured"], "the study has no speech"
 
 
 def test_a_cpu_alone_has_no_rows_with_a_gpu() -> None:
     finding = sections.analyse(launches("autoenc", 4.0))
-    assert [row[2:4] for row in table(finding, "Sections over").rows] == [["CPU", "ours"], ["CPU", "published"]]
+    assert [row[2:4] for row in table(finding, "Sections over").rows] == [["CPU", "measured"], ["CPU", "published"]]
     assert [chart.title.split(":")[0] for chart in finding.charts] == [
         "Sections over the CPU's wall time",
         "Sections over the CPU's wall time",
-        "Until the first step is done",
+        "Start-up time to the end of the first step",
     ]
-    assert finding.summary == "On the CPU, init and setup take 30% (autoenc) of a program's wall time."
+    assert finding.summary == "Init and setup as a share of a program's wall time on the CPU: 30 % (autoenc)."
 
 
 def test_what_a_gpu_is_worth_beside_the_published() -> None:
     records = [*launches("residual", 19.9, 20.0, 20.1), *launches("residual", 0.99, 1.0, 1.01, gpu=True)]
     records += [*launches("autoenc", 3.98, 4.0, 4.02), *launches("autoenc", 4.9, 5.0, 5.1, gpu=True)]
     finding = sections.analyse(records)
-    residual = cells(table(finding, "CPU+GPU against"), workload="residual")
-    assert (residual["WALL over CPU's"], residual["speed-up"]) == pytest.approx((0.05, 20.0))
+    residual = cells(table(finding, "Wall time of CPU+GPU"), workload="residual")
+    assert (residual["CPU+GPU/CPU"], residual["speed-up"]) == pytest.approx((0.05, 20.0))
     assert (residual["published"], residual["published speed-up"]) == pytest.approx((0.0809, 12.36), abs=0.005)
-    assert "with a GPU a program takes 0.05 (residual) to 1.25 (autoenc) of it" in finding.summary
-    assert "Faster with a GPU: residual (0.05). No faster with a GPU: autoenc (1.25). Published: " in finding.summary
+    assert "Wall time with a GPU over that on the CPU: 0.05 (residual) to 1.25 (autoenc)." in finding.summary
+    assert "Faster with a GPU: residual (0.05). Slower with a GPU: autoenc (1.25). Published: " in finding.summary
     assert finding.summary.endswith("Published: 0.08 (residual) to 1.16 (autoenc).")
     bars = {series.name: dict(zip(series.x, series.y, strict=True)) for series in finding.charts[2].series}
     assert bars["CPU alone"] == {"autoenc": 1.0, "residual": 1.0}
-    assert bars["CPU+GPU, ours"] == pytest.approx({"autoenc": 1.25, "residual": 0.05})
+    assert bars["CPU+GPU, measured"] == pytest.approx({"autoenc": 1.25, "residual": 0.05})
     assert bars["CPU+GPU, published"] == {"autoenc": 1.1558, "residual": 0.0809}
 
 
@@ -156,36 +158,38 @@ def test_the_interval_of_wall_over_the_cpus_is_welchs() -> None:
     wide = stats.t.ppf(0.975, free) * error
     assert (found.median, found.low, found.high) == pytest.approx((1.25, 1.25 / math.exp(wide), 1.25 * math.exp(wide)))
     row = cells(
-        table(sections.analyse([*launches("vgg", *cpu), *launches("vgg", *gpu, gpu=True)]), "CPU+GPU"), workload="vgg"
+        table(sections.analyse([*launches("vgg", *cpu), *launches("vgg", *gpu, gpu=True)]), "Wall time of"),
+        workload="vgg",
     )
-    assert (row["95 % from"], row["to"]) == pytest.approx((found.low, found.high))
+    assert (row["95 % from"], row["95 % to"]) == pytest.approx((found.low, found.high))
 
 
 def test_a_difference_within_what_launches_differ_by_is_named_as_such() -> None:
     records = [*launches("vgg", 3.0, 4.0, 5.0), *launches("vgg", 3.5, 4.5, 5.5, gpu=True)]
     records += [*launches("autoenc", 4.0), *launches("autoenc", 5.0, gpu=True)]
     finding = sections.analyse(records)
-    assert "Not told apart by these launches: autoenc (1.25) and vgg (1.12)." in finding.summary
-    assert "o faster with a GPU" not in finding.summary
-    alone = cells(table(finding, "CPU+GPU against"), workload="autoenc")
-    assert (alone["95 % from"], alone["to"]) == (None, None), "one launch does not tell"
+    assert "No significant difference: autoenc (1.25) and vgg (1.12)." in finding.summary
+    assert "er with a GPU:" not in finding.summary
+    alone = cells(table(finding, "Wall time of CPU+GPU"), workload="autoenc")
+    assert (alone["95 % from"], alone["95 % to"]) == (None, None), "one launch does not tell"
 
 
-def test_only_what_is_not_shown_is_said_to_be_left_out() -> None:
+def test_only_runs_that_are_not_shown_have_a_note() -> None:
     """A study at the published sizes beside launches of the small preset: the launches are shown, the study is not."""
     study = replace(profiled("vgg"), machine=MACHINES[GPU], device="cuda:0")
     paper = replace(study, spec=replace(study.spec, preset="paper"))
     finding = sections.analyse([paper, *launches("vgg", 10.0, 20.0), *launches("vgg", 1.0, 2.0, gpu=True)])
     rows = table(finding, "Sections in seconds").rows
     assert [row[:4] for row in rows] == [["vgg", "train", "CPU", "small"], ["vgg", "train", "CPU+GPU", "small"]]
-    (note,) = [note for note in finding.notes if note.startswith("Left out")]
-    assert note.endswith(f"where launches of a fixed number of steps are: vgg train on {H200} (paper).")
+    (note,) = [note for note in finding.notes if note.startswith("Not shown")]
+    assert note.endswith(f"superseded by launches of a fixed number of steps: vgg train on {H200} (paper).")
 
 
 def test_the_notes_say_that_the_studys_main_leaves_start_up_out() -> None:
     notes = " ".join(sections.analyse(launches("autoenc", 4.0)).notes)
     assert "Our INIT and MAIN include importing torch." in notes
-    assert "start-up lies outside MAIN, which is 0.40 of WALL for autoenc" in notes
+    assert "start-up lies outside MAIN" in notes
+    assert "Its MAIN over WALL on the CPU: 0.40 (autoenc)" in notes
 
 
 def test_stacks_add_up_to_the_wall_time() -> None:
@@ -199,10 +203,10 @@ def test_stacks_add_up_to_the_wall_time() -> None:
 def test_named_parts_in_seconds_and_as_shares_of_main() -> None:
     records = [*launches("vgg", 10.0), *launches("vgg", 4.0, gpu=True)]
     finding = sections.analyse(records)
-    gpu = cells(table(finding, "Named parts"), mode="CPU+GPU")
+    gpu = cells(table(finding, "Parts of"), mode="CPU+GPU")
     assert (gpu["imports (s)"], gpu["GPU context (s)"], gpu["first step (s)"]) == pytest.approx((0.32, 0.2, 0.6))
     assert gpu["GPU context (%)"] == pytest.approx(100 * 0.2 / 3.6)
-    assert cells(table(finding, "Named parts"), mode="CPU")["GPU context (s)"] is None
+    assert cells(table(finding, "Parts of"), mode="CPU")["GPU context (s)"] is None
     starting = {series.name: series.y for series in finding.charts[-1].series}
     assert starting == {
         "imports": pytest.approx([0.8, 0.32]),
@@ -218,8 +222,8 @@ def test_a_studys_runs_give_seconds_and_no_wall_time() -> None:
     assert finding.tables[0].title == "Sections in seconds"
     row = cells(finding.tables[0], workload="vgg")
     assert (row["INIT (s)"], row["SETUP (s)"], row["RUN (s)"], row["WALL (s)"]) == (10.0, 20.0, 60.0, None)
-    assert finding.summary.startswith("Until its first step is done a program takes 45.0 (vgg) seconds.")
-    assert any(note.startswith("In seconds alone, 1 of 1 rows") for note in finding.notes)
+    assert finding.summary.startswith("Start-up to the end of the first step: 45.0 s (vgg).")
+    assert any(note.startswith("1 of 1 rows have seconds only") for note in finding.notes)
 
 
 def test_repeated_launches_win_over_a_studys_runs_of_the_same_place() -> None:
@@ -231,7 +235,7 @@ def test_repeated_launches_win_over_a_studys_runs_of_the_same_place() -> None:
 
 def test_a_run_whose_wall_time_nobody_saw_is_no_answer() -> None:
     inside = record_of("vgg", None, sections=Sections(init_s=1.0, setup_s=1.0, run_s=1.0, main_s=3.0))
-    assert sections.analyse([inside]).summary.startswith("Nothing to answer from: no run whose parent")
+    assert sections.analyse([inside]).summary == "Not measured. Run `fathom repeat`."
 
 
 # variance
@@ -239,7 +243,7 @@ def test_a_run_whose_wall_time_nobody_saw_is_no_answer() -> None:
 
 def test_spread_by_hand() -> None:
     values = [1.0, 2.0, 3.0, 4.0, 100.0]
-    found = spread(values)
+    found = distribution(values)
     assert (found.count, found.mean, found.median) == (5, 22.0, 3.0)
     assert found.deviation == pytest.approx(statistics.stdev(values))
     assert found.variation == pytest.approx(statistics.stdev(values) / 22)
@@ -249,9 +253,9 @@ def test_spread_by_hand() -> None:
     assert 1.0 <= found.low <= 3.0 <= found.high <= 100.0
 
 
-def test_two_launches_bound_no_median_and_one_has_no_spread() -> None:
-    assert (spread([1.0, 2.0]).low, spread([1.0, 2.0]).high) == (None, None)
-    assert (spread([1.0]).deviation, spread([1.0]).variation) == (None, None)
+def test_two_launches_bound_no_median_and_one_has_no_distribution() -> None:
+    assert (distribution([1.0, 2.0]).low, distribution([1.0, 2.0]).high) == (None, None)
+    assert (distribution([1.0]).deviation, distribution([1.0]).variation) == (None, None)
 
 
 def test_launches_are_over_the_mean_of_the_cpu() -> None:
@@ -269,7 +273,7 @@ def test_every_section_of_every_launch_counts_outliers_too() -> None:
     found = table(finding, "Every section")
     wall = cells(found, section="WALL")
     assert (wall["launches"], wall["mean (s)"], wall["median (s)"]) == (4, 20.0, 10.0)
-    assert wall["deviation (s)"] == 20.0
+    assert wall["standard deviation (s)"] == 20.0
     assert wall["variation (%)"] == pytest.approx(100.0)
     assert cells(found, section="INIT")["mean (s)"] == pytest.approx(2.0)
     assert max(finding.charts[0].series[0].y) == 2.5
@@ -288,10 +292,11 @@ def test_whether_the_gpus_spread_is_lower_as_the_study_saw() -> None:
     finding = variance.analyse(records)
     found = table(finding, "Standard deviation")
     vgg, autoenc = (cells(found, workload=name) for name in ("vgg", "autoenc"))
-    assert (vgg["the GPU's, of CPU's mean"], vgg["the GPU's, of own mean"]) == ("lower", "not told apart")
-    assert (autoenc["the GPU's, of CPU's mean"], autoenc["the GPU's, of own mean"]) == ("higher", "higher")
+    absolute, relative = "variation with a GPU, of CPU's mean", "variation with a GPU, of own mean"
+    assert (vgg[absolute], vgg[relative]) == ("lower", "no significant difference")
+    assert (autoenc[absolute], autoenc[relative]) == ("higher", "higher")
     assert vgg["CPU (% of CPU's mean)"] == pytest.approx(10 * vgg["CPU+GPU (% of CPU's mean)"], rel=0.5)
-    assert "lower than the CPU's for 1 of 2 workloads and higher for 1" in finding.summary
+    assert "lower than on the CPU for 1 of 2 workloads and higher for 1" in finding.summary
     assert "the Minsky study found it consistently lower" in finding.summary
     assert "lower for 0 and higher for 1." in finding.summary
 
@@ -299,8 +304,7 @@ def test_whether_the_gpus_spread_is_lower_as_the_study_saw() -> None:
 def test_two_launches_are_too_few_and_the_command_is_told() -> None:
     finding = variance.analyse([*launches("vgg", 1.0, 2.0), *launches("autoenc", 1.0)])
     assert finding.summary == (
-        "Nothing to answer from: no configuration was launched 3 times; `fathom repeat vgg autoenc --runs 20` would "
-        "answer it."
+        "Not measured: no configuration has 3 launches. Run `fathom repeat vgg autoenc --runs 20`."
     )
     assert finding.tables == []
 
@@ -308,7 +312,7 @@ def test_two_launches_are_too_few_and_the_command_is_told() -> None:
 def test_a_mode_launched_too_few_times_is_told() -> None:
     finding = variance.analyse([*launches("vgg", 1.0, 2.0, 3.0), *launches("vgg", 1.0, gpu=True)])
     assert [series.name for series in finding.charts[0].series] == ["CPU"]
-    assert f"Left out, launched fewer than 3 times: vgg train on {H200}." in finding.notes
+    assert f"Not shown: fewer than 3 launches: vgg train on {H200}." in finding.notes
 
 
 def test_without_a_cpu_launches_are_over_their_own_mean() -> None:

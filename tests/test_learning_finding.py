@@ -1,4 +1,4 @@
-"""The finding about learning: what counts as a result, what is called what, and what it took to the target."""
+"""The finding about training to a target: what counts as a result, how tasks are named, and what the target took."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from fathom.analysis.finding import Cell, Finding
 from fathom.analysis.questions import learning
 from fathom.core.record import Artifact, Disturbance, Learning, Point, Record
 
-PICTURE = Artifact(title="Samples", png="iVBORw0KGgo=")
+IMAGE = Artifact(title="Samples", png="iVBORw0KGgo=")
 
 
 def learnt(
     qualities: Sequence[float] = (10.0, 20.0, 30.0, 31.0), *, second_s: float = 1.0, joules: bool = True, **changes: Any
 ) -> Learning:
-    """A round a second, of 100 items and 1000 J, that goes on to the end whether it has reached the target or not."""
+    """An evaluation a second, every 100 items and 1000 J, on to the end whether the target is reached or not."""
     curve = [
         Point(items=100 * n, seconds=second_s * n, loss=1 / n, quality=quality, energy_j=1000.0 * n if joules else None)
         for n, quality in enumerate(qualities, 1)
@@ -27,7 +27,7 @@ def learnt(
         **{"metric": "BLEU", "unit": "points", "target": target, "better": "higher", "protocol": "all of the test set"},
         **{"quality": curve[-1].quality, "reached": None if target is None else curve[-1].quality >= target},
         **{"seconds": curve[-1].seconds, "items": curve[-1].items, "energy_j": 1000.0 * len(curve)},
-        **{"metered": "a counter", "curve": curve, "artifacts": [PICTURE]},
+        **{"metered": "a counter", "curve": curve, "artifacts": [IMAGE], "data": "multi30k"},
     }
     return Learning(**{**fields, **changes})
 
@@ -50,7 +50,7 @@ def rows(finding: Finding, table: int) -> list[dict[str, Cell]]:
     return [dict(zip(shown.columns, row, strict=True)) for row in shown.rows]
 
 
-def lesson(*records: Record) -> dict[str, Cell]:
+def task(*records: Record) -> dict[str, Cell]:
     (row,) = rows(learning.analyse(records), 0)
     return row
 
@@ -58,24 +58,24 @@ def lesson(*records: Record) -> dict[str, Cell]:
 def test_a_finding_shows_every_seed() -> None:
     finding = learning.analyse([run_of(1), run_of(0)])
     assert [row["seed"] for row in rows(finding, 1)] == [0, 1]
-    assert {row["what"] for row in rows(finding, 1)} == {"seq2seq on multi30k"}, "both learnt in the same way"
+    assert {row["task"] for row in rows(finding, 1)} == {"seq2seq on multi30k"}, "both learnt in the same way"
     (chart,) = finding.charts
     assert [series.name for series in chart.series] == ["seed 0", "seed 1", "target"]
-    assert learning.analyse([]).summary.startswith("Nothing to answer from")
+    assert learning.analyse([]).summary == "Not measured. Run `fathom learn WORKLOAD`."
 
 
 def table_of(seed: int, error: float, answer: str = "attic", title: str = "Errors") -> Record:
     columns, rows = ["task", "published", "error", "loss", "asked"], [["one", 13.9, error, None, answer]]
-    return run_of(seed, learnt(artifacts=[Artifact(title=title, columns=columns, rows=rows), PICTURE]))
+    return run_of(seed, learnt(artifacts=[Artifact(title=title, columns=columns, rows=rows), IMAGE]))
 
 
 def test_tables_of_several_seeds_are_one_with_the_spread_of_what_differs() -> None:
     finding = learning.analyse([table_of(2, 12.0), table_of(0, 10.0), table_of(1, 14.0)])
     (table,) = finding.tables[2:]
-    assert table.title == "seq2seq on multi30k, 3 seeds, median (least to most): Errors"
+    assert table.title == "seq2seq on multi30k, 3 seeds, median (min to max): Errors"
     assert table.rows == [["one", 13.9, "12 (10 to 14)", None, "attic"]]
-    assert [picture.title for picture in finding.pictures] == ["seq2seq on multi30k, seed 0: Samples"]
-    assert "pictures and tables are the first one's" in finding.notes[-1]
+    assert [image.title for image in finding.images] == ["seq2seq on multi30k, seed 0: Samples"]
+    assert finding.notes[-1].startswith("Images, and tables that differ")
 
 
 def test_tables_that_differ_in_more_than_numbers_are_the_first_seeds() -> None:
@@ -88,12 +88,12 @@ def test_tables_that_differ_in_more_than_numbers_are_the_first_seeds() -> None:
 def test_a_single_run_shows_what_it_has() -> None:
     finding = learning.analyse([table_of(4, 10.0)])
     assert [table.title for table in finding.tables[2:]] == ["seq2seq on multi30k, seed 4: Errors"]
-    assert not any("first one's" in note for note in finding.notes)
+    assert not any("first seed" in note for note in finding.notes)
 
 
 def test_runs_of_other_options_are_other_things_and_not_other_seeds() -> None:
     finding = learning.analyse([run_of(0, spec={"options": {"rate": 0.1}}), run_of(1, spec={"options": {"rate": 0.5}})])
-    assert [row["what"] for row in rows(finding, 0)] == [
+    assert [row["task"] for row in rows(finding, 0)] == [
         "seq2seq on multi30k (rate 0.1)",
         "seq2seq on multi30k (rate 0.5)",
     ]
@@ -102,22 +102,22 @@ def test_runs_of_other_options_are_other_things_and_not_other_seeds() -> None:
     assert [series.name for series in chart.series] == ["rate 0.1, seed 0", "rate 0.5, seed 1", "target"]
 
 
-def test_a_lesson_that_failed_is_told() -> None:
-    finding = learning.analyse([run_of(learning=None, outcome="failed", reason="the loss is nan in round 1")])
-    assert rows(finding, 1)[0]["outcome"] == "failed: the loss is nan in round 1"
+def test_a_failed_run_is_listed() -> None:
+    finding = learning.analyse([run_of(learning=None, outcome="failed", reason="the loss is nan in evaluation 1")])
+    assert rows(finding, 1)[0]["outcome"] == "failed: the loss is nan in evaluation 1"
     assert finding.summary.endswith("Not in every run: seq2seq on multi30k, 0 of 1 runs, 1 failed.")
     assert (finding.charts, finding.notes) == ([], [])
 
 
 def test_a_run_that_diverged_is_no_result_though_it_has_a_curve() -> None:
-    wild = run_of(2, learnt([10.0, 99.0]), outcome="failed", reason="the loss is nan in round 3")
+    wild = run_of(2, learnt([10.0, 99.0]), outcome="failed", reason="the loss is nan in evaluation 3")
     finding = learning.analyse([run_of(0), run_of(1, learnt([10.0, 20.0, 30.0, 33.0])), wild])
     assert "seq2seq on multi30k, 2 of 3 runs, 1 failed" in finding.summary
     (row,) = rows(finding, 0)
-    assert row["quality: median (least to most)"] == "32 (31 to 33)"
+    assert row["quality: median (min to max)"] == "32 (31 to 33)"
     assert row["reached"] == "2 of 3, 1 failed"
     failed = rows(finding, 1)[2]
-    assert failed["outcome"] == "failed: the loss is nan in round 3"
+    assert failed["outcome"] == "failed: the loss is nan in evaluation 3"
     assert (failed["quality"], failed["time (s)"]) == (None, None)
     assert [series.name for series in finding.charts[0].series] == ["seed 0", "seed 1", "seed 2, failed", "target"]
 
@@ -137,63 +137,63 @@ def test_of_the_same_run_twice_the_last_that_went_well_counts() -> None:
         run_of(started="2026-11-15T03:00:00.000+00:00", outcome="failed", reason="no memory"),
     ]
     for order in (attempts, attempts[::-1]):
-        assert lesson(*order)["quality: median (least to most)"] == "32"
+        assert task(*order)["quality: median (min to max)"] == "32"
     finding = learning.analyse(attempts)
-    assert finding.notes[-1] == "2 runs are left out, as the same was run again: the last that went well counts."
+    assert finding.notes[-1] == "Not shown: 2 runs superseded by a later run of the same spec."
     again = run_of(started="2026-11-15T04:00:00.000+00:00", outcome="failed", reason="no disk")
     assert rows(learning.analyse([again, attempts[2]]), 1)[0]["outcome"] == "failed: no disk"
     elsewhere = run_of(place=LAPTOP)
     assert len(learning.analyse([attempts[0], elsewhere]).tables[0].rows) == 2
 
 
-def test_what_it_took_is_counted_to_the_target_and_the_lesson_to_its_end() -> None:
+def test_cost_is_counted_to_the_target_and_the_run_to_its_end() -> None:
     slow = learnt([30.0], second_s=7.0)
-    row = lesson(run_of(0), run_of(1, learnt(second_s=2.0)), run_of(2, slow), run_of(3, learnt([10.0, 20.0])))
+    row = task(run_of(0), run_of(1, learnt(second_s=2.0)), run_of(2, slow), run_of(3, learnt([10.0, 20.0])))
     assert row["metric"] == "BLEU (points)"
     assert row["target"] == 30.0
-    assert row["quality: median (least to most)"] == "30.5 (20 to 31)"
+    assert row["quality: median (min to max)"] == "30.5 (20 to 31)"
     assert row["reached"] == "3 of 4"
     assert row["time to target (s)"] == 6.0
     assert row["items to target"] == 300
     assert row["energy to target (kJ)"] == 3.0
-    assert row["whole lesson (s)"] == 5.5
-    never = lesson(run_of(0, learnt([10.0])))
+    assert row["whole run (s)"] == 5.5
+    never = task(run_of(0, learnt([10.0])))
     assert [never[f"{cost} to target{unit}"] for cost, unit in (("time", " (s)"), ("items", ""))] == [None, None]
 
 
 def test_a_target_that_was_lost_again_is_not_reached() -> None:
-    row = lesson(run_of(0, learnt([31.0, 29.0])))
+    row = task(run_of(0, learnt([31.0, 29.0])))
     assert (row["reached"], row["time to target (s)"]) == ("0 of 1", None)
 
 
 def test_an_old_record_knows_the_energy_to_a_target_at_which_it_stopped() -> None:
-    assert lesson(run_of(0, learnt([10.0, 30.0], joules=False)))["energy to target (kJ)"] == 2.0
-    assert lesson(run_of(0, learnt(joules=False)))["energy to target (kJ)"] is None
+    assert task(run_of(0, learnt([10.0, 30.0], joules=False)))["energy to target (kJ)"] == 2.0
+    assert task(run_of(0, learnt(joules=False)))["energy to target (kJ)"] is None
 
 
 def test_the_outcome_says_what_befell_a_run() -> None:
     killed = run_of(0, learnt(resumed=1), disturbance=Disturbance(gpu_shared=True))
     finding = learning.analyse([killed, run_of(1, learnt([1.0], resumed=2)), run_of(2)])
     assert [row["outcome"] for row in rows(finding, 1)] == [
-        "reached; went on after 1 kill; shared the GPU",
-        "not reached; went on after 2 kills",
+        "reached; resumed once; shared the GPU",
+        "not reached; resumed 2 times",
         "reached",
     ]
 
 
 def test_a_shared_gpu_tells_quality_but_neither_time_nor_energy() -> None:
     crowded = [run_of(seed, learnt(second_s=9.0), disturbance=Disturbance(gpu_shared=True)) for seed in (1, 2)]
-    row = lesson(run_of(0), *crowded)
-    assert (row["time to target (s)"], row["whole lesson (s)"]) == (3.0, 4.0)
+    row = task(run_of(0), *crowded)
+    assert (row["time to target (s)"], row["whole run (s)"]) == (3.0, 4.0)
     assert row["reached"] == "3 of 3"
     notes = learning.analyse([run_of(0), *crowded]).notes
-    assert notes[-1].endswith("where other runs of the same lesson had the GPU to themselves.")
-    assert lesson(*crowded)["time to target (s)"] == 27.0, "better than nothing"
-    assert learning.analyse(crowded).notes[-1].endswith("There are no such runs of seq2seq on multi30k.")
+    assert notes[-1].endswith("where other runs of the same task had the GPU to themselves.")
+    assert task(*crowded)["time to target (s)"] == 27.0, "better than nothing"
+    assert learning.analyse(crowded).notes[-1].endswith("All runs shared the GPU: seq2seq on multi30k.")
     assert not [note for note in learning.analyse([run_of(0)]).notes if "shared" in note]
 
 
-def test_the_summary_counts_lessons_and_keeps_their_names_apart() -> None:
+def test_the_summary_counts_tasks_with_distinct_names() -> None:
     """What differs stands in brackets; a switch that is on says its name alone, and what is left open says nothing."""
     both = [
         run_of(0, spec={"options": {"reverse": True, "beam": 5}}),
@@ -203,38 +203,38 @@ def test_the_summary_counts_lessons_and_keeps_their_names_apart() -> None:
     usual = run_of(0, name="memnet")
     finding = learning.analyse([*both, longer, usual, run_of(0, learnt(target=None), name="deepq")])
     assert finding.summary == (
-        "3 of 4 lessons reached their target in every run: seq2seq on multi30k (reverse, beam 5), memnet on multi30k "
-        "and memnet on multi30k (evaluations 9). Not in every run: seq2seq on multi30k (reverse False), 0 of 1 runs. "
-        "Judged without a target: deepq on multi30k."
+        "3 of 4 training tasks reached the target in every run: seq2seq on multi30k (reverse, beam 5), memnet on "
+        "multi30k and memnet on multi30k (evaluations 9). Not in every run: seq2seq on multi30k (reverse False), 0 of "
+        "1 runs. Without a target: deepq on multi30k."
     )
 
 
 def test_without_a_target_there_is_none_to_reach_and_none_to_draw() -> None:
     finding = learning.analyse([run_of(0, learnt(target=None))])
     (row,) = rows(finding, 0)
-    assert (row["target"], row["reached"], row["time to target (s)"], row["whole lesson (s)"]) == (
+    assert (row["target"], row["reached"], row["time to target (s)"], row["whole run (s)"]) == (
         None,
         "no target",
         None,
         4.0,
     )
     assert rows(finding, 1)[0]["outcome"] == "no target"
-    assert finding.summary == "Judged without a target: seq2seq on multi30k."
+    assert finding.summary == "Without a target: seq2seq on multi30k."
     assert [series.name for series in finding.charts[0].series] == ["seed 0"]
 
 
-def test_a_place_is_said_where_there_are_several() -> None:
-    assert "place" not in learning.analyse([run_of(0), run_of(1)]).tables[1].columns
+def test_a_machine_is_named_where_there_are_several() -> None:
+    assert "machine" not in learning.analyse([run_of(0), run_of(1)]).tables[1].columns
     finding = learning.analyse([run_of(0), run_of(0, place=LAPTOP), run_of(0, spec={"precision": "bf16"}, name="vgg")])
-    assert [row["what"] for row in rows(finding, 0)] == [
+    assert [row["task"] for row in rows(finding, 0)] == [
         "seq2seq on multi30k (Laptop CPU, 4 cores)",
         "seq2seq on multi30k (NVIDIA H200)",
         "vgg on multi30k",
     ]
-    assert [(row["place"], row["precision"]) for row in rows(finding, 1)][2] == ("NVIDIA H200", "bf16")
+    assert [(row["machine"], row["precision"]) for row in rows(finding, 1)][2] == ("NVIDIA H200", "bf16")
 
 
-def test_lessons_that_are_judged_otherwise_are_not_seeds_of_one() -> None:
+def test_tasks_with_other_metrics_are_not_seeds_of_one() -> None:
     """One task, and questions held out, have metrics of their own and no switch that would name them."""
     alone, task = {"options": {"task_number": 0}}, {"options": {"task_number": 3}}
     held_out = {"options": {"task_number": 0, "judged_on": "valid"}}
@@ -245,7 +245,7 @@ def test_lessons_that_are_judged_otherwise_are_not_seeds_of_one() -> None:
             run_of(0, learnt([5.0], metric="error in validation", target=None), spec=held_out),
         ]
     )
-    assert {row["what"]: row["target"] for row in rows(finding, 0)} == {
+    assert {row["task"]: row["target"] for row in rows(finding, 0)} == {
         "seq2seq on multi30k (task_number 0)": 30.0,
         "seq2seq on multi30k (task_number 3)": 40.3,
         "seq2seq on multi30k (task_number 0, judged_on valid)": None,

@@ -186,8 +186,8 @@ def test_models_of_different_names_and_sizes_are_not_averaged() -> None:
     records.append(suite.profile(wide, torch.randn(8, 64), device="cpu", name="mine/wide"))
     assert [record.spec.workload for record in records] == ["Sequential", "Sequential", "mine_wide"]
     assert len({record.spec.id for record in records}) == 3
-    settings = {setting.workload: setting.runs for setting in select(records, profiled=True).settings}
-    assert {name: len(runs) for name, runs in settings.items()} == {"Sequential": 1, "mine_wide": 1}
+    groups = {group.workload: group.runs for group in select(records, profiled=True).groups}
+    assert {name: len(runs) for name, runs in groups.items()} == {"Sequential": 1, "mine_wide": 1}
     kept = suite.Record.from_json(json.loads(json.dumps(records[2].to_json())))
     assert kept.spec.id == records[2].spec.id
 

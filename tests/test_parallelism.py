@@ -32,34 +32,36 @@ def test_a_sweep_is_of_its_own_runs() -> None:
     assert finding.charts[0].series[-1].y == [1000]
 
 
-def test_the_op_most_left_behind_is_drawn_however_light_it_was() -> None:
+def test_the_worst_scaling_op_is_drawn_however_light_it_was() -> None:
     names = ("MatMul", "Conv2D", "Add", "Sub", "Mul", "Div", "Pow", "Softmax", "Tile", "Select", "Pad", "Sum", "Tanh")
     runs = [at_threads("vgg", n, **dict.fromkeys(names, 1.0 / n), Gather=0.2) for n in (1, 8)]
     finding = parallelism.analyse(runs)
-    assert "Most left behind is Gather" in finding.summary
+    assert "Gather scales worst: its share grows from 2 % to 11 % (1 thread to 8" in finding.summary
     chart = finding.charts[0]
     assert len(chart.series[0].x) == parallelism.DRAWN + 1
     assert any(name.startswith("Gather,") for name in chart.series[0].x)
-    assert chart.note.startswith("The 13 of 14")
+    assert chart.note == "13 of 14 ops: the slowest single-threaded and the worst-scaling."
 
 
-def test_deepqs_published_optimizer_stands_beside_ours() -> None:
+def test_a_published_share_of_the_optimizer_is_beside_the_measured_one() -> None:
     finding = parallelism.analyse([at_threads("deepq", n, Conv2D=0.8 / n, ApplyRMSProp=0.2) for n in (1, 4)])
     table = next(table for table in finding.tables if table.title == "The optimizer in a training step of deepq")
-    assert cells(table, threads=4)["ours (% of step)"] == pytest.approx(50)
+    assert cells(table, threads=4)["measured (% of step)"] == pytest.approx(50)
     assert cells(table, threads=8)["published (%)"] == 7
-    assert cells(table, threads=8)["ours (% of step)"] is None
+    assert cells(table, threads=8)["measured (% of step)"] is None
     without = parallelism.analyse([at_threads("vgg", n, Conv2D=1 / n) for n in (1, 4)])
-    assert not any("deepq" in table.title for table in without.tables)
+    assert not any("optimizer" in table.title for table in without.tables)
 
 
 def test_items_of_different_kinds_are_not_divided() -> None:
-    def timed(workload: str, phase: str, step_s: float) -> Record:
-        return record_of(workload, None, spec={"phase": phase}, step_s=[step_s] * 10, warmup_s=[step_s] * 2)
+    def timed(workload: str, phase: str, step_s: float, item: str | None) -> Record:
+        steps: dict[str, Any] = {"step_s": [step_s] * 10, "warmup_s": [step_s] * 2}
+        return record_of(workload, None, spec={"phase": phase}, item=item, **steps)
 
-    alike = [timed("vgg", "train", 4.0), timed("vgg", "infer", 1.0)]
-    finding = phases.analyse([*alike, timed("deepq", "train", 400.0), timed("deepq", "infer", 1.0)])
-    assert "training takes 4 times as long as inference" in finding.summary
+    alike = [timed("vgg", "train", 4.0, None), timed("vgg", "infer", 1.0, "image")]
+    other = [timed("deepq", "train", 400.0, "transition"), timed("deepq", "infer", 1.0, "action")]
+    finding = phases.analyse([*alike, *other])
+    assert finding.summary.startswith("Training time over inference time per item: 4 on")
     assert [row[0] for row in finding.tables[1].rows] == ["vgg"]
     over = finding.tables[0].columns[-1]
     assert cells(finding.tables[0], workload="deepq", phase="infer")["items/s"] == 100, "its row stays"
@@ -68,9 +70,10 @@ def test_items_of_different_kinds_are_not_divided() -> None:
         series.name.split(",")[0]: dict(zip(series.x, series.y, strict=True)) for series in finding.charts[0].series
     }
     assert bars == {"train": {"vgg": 1, "deepq": 1}, "infer": {"vgg": 0.25, "deepq": None}}
-    assert finding.charts[0].note == "deepq has no bar for inference: other items than in training."
+    assert finding.charts[0].note == "deepq has no bar for inference: its items differ from those of training."
     assert phases.analyse(alike).charts[0].note == ""
-    assert any("An item of deepq is a transition" in note for note in finding.notes)
+    said = "deepq: an item is one transition in training and one action in inference, so their times are not compared."
+    assert said in finding.notes
     assert not any("deepq" in note for note in phases.analyse(alike).notes)
 
 

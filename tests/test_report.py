@@ -19,10 +19,14 @@ from markdown_it import MarkdownIt
 from sample_report import AWKWARD, DRAWING, GPU, HOSTILE, any_finding, record, sample_findings, sample_records
 
 from fathom import report
-from fathom.analysis.finding import Chart, Finding, Picture, Series, Table
+from fathom.analysis import formatting
+from fathom.analysis import questions as shipped
+from fathom.analysis.finding import Chart, Finding, Image, Series, Table, questions
+from fathom.core import plugins
 from fathom.core.errors import BadOption
+from fathom.core.record import Sections
 from fathom.core.spec import RunSpec
-from fathom.report import charts, runs, words
+from fathom.report import charts, runs
 from fathom.report.machines import machines
 from fathom.report.method import method
 from fathom.report.text import chart_table
@@ -133,7 +137,7 @@ def test_colours_of_charts_are_names_that_the_style_defines(page: Page) -> None:
 def test_what_was_not_measured_is_a_dash_that_says_so(page: Page) -> None:
     missing = sum(cell is None for table in all_tables() for row in table.rows for cell in row)
     assert missing > 10
-    assert page.text.count(words.DASH) >= missing
+    assert page.text.count(formatting.DASH) >= missing
     assert page.titles.count("not measured") == missing
 
 
@@ -151,7 +155,7 @@ def test_the_page_weighs_little_beside_plotly() -> None:
     assert len(text.encode()) - len(get_plotlyjs().encode()) < 250_000
 
 
-def test_the_headline_is_the_median_of_each_workload_place_and_phase() -> None:
+def test_the_headline_is_the_median_of_each_workload_machine_and_phase() -> None:
     records = sample_records()
     table = runs.headline(records)
     assert len(table.rows) == 8 * 2 * 2
@@ -171,7 +175,7 @@ def test_a_failed_run_has_a_row_and_a_reason_but_no_speed() -> None:
     (row,) = runs.headline([broken]).rows
     assert row[-4:] == [None, None, None, "failed"]
     assert runs.failed([broken]).rows[0][3] == "the loss is nan at step 3"
-    assert runs.learning([broken]) == []
+    assert runs.losses([broken]) == []
 
 
 def test_runs_bound_to_some_cores_are_not_the_headline_unless_there_are_no_others() -> None:
@@ -206,32 +210,32 @@ def test_machines_in_words() -> None:
     (server,) = machines([on_card, beside])  # a CPU run does not list the card, and is of the same machine
     facts = dict(server.facts)
     assert server.name == "Example Xeon with Example H200"
-    assert facts["Processor"] == "Example Xeon, 16 logical cores on 2 physical, 2 of them allowed to this program"
+    assert facts["Processor"] == "Example Xeon, 16 logical cores on 2 physical, 2 of them available to the process"
     assert facts["Accelerator memory"] == "141 GiB"
-    assert facts["Clock held back by"] == "software power cap, software thermal slowdown"
+    assert facts["Throttling"] == "software power cap, software thermal slowdown"
     assert facts["Software"] == "Python 3.11.7 · torch 2.13.0 · numpy 2.4.6"
     assert facts["Runs"] == "2, 2026-11-15 01:22 UTC to 2026-11-16 10:00 UTC"
     (laptop,) = machines([record("vgg")])
     assert dict(laptop.facts)["Accelerators"] == "none used"
-    assert dict(laptop.facts)["Clock governor"] == words.DASH
+    assert dict(laptop.facts)["Clock governor"] == formatting.DASH
 
 
 def test_the_method_is_told_from_the_records() -> None:
     told = dict(method(sample_records()))
     assert "events on the device's own clock" in told["Clocks"]
-    assert "here 1.20 ×" in told["Separate passes"]
+    assert "unprofiled step time: 1.20." in told["Separate passes"]
     assert "1 % to 7 % of a step" in told["What adds up"]
     assert told["Data"].startswith("All data are synthetic")
     real = record("vgg", spec=RunSpec(workload="vgg", data="imagenet"), profile=None)
     told = dict(method([real]))
     assert "events" not in told["Clocks"]
-    assert "No run of this report was profiled" in told["Separate passes"]
+    assert "No run of this report has both" in told["Separate passes"]
     assert told["Data"] == "1 run read real data (imagenet)."
 
 
-def test_answers_that_agree_are_told_together_and_drawings_stay_drawings(page: Page) -> None:
-    said = {each.workload: each for each in runs.answers(sample_records())}
-    assert said["autoenc"].place == "Example-N1, 2 cores and Example H200"
+def test_equal_outputs_are_listed_together_and_drawings_stay_drawings(page: Page) -> None:
+    outputs = {each.workload: each for each in runs.outputs(sample_records())}
+    assert outputs["autoenc"].machine == "Example-N1, 2 cores and Example H200"
     assert DRAWING in page.text
 
 
@@ -241,22 +245,26 @@ def test_answers_that_agree_are_told_together_and_drawings_stay_drawings(page: P
      (3.5e9, "3.50 × 10⁹"), (-2.5e-7, "−2.50 × 10⁻⁷"), (0.99999, "1.00"), (float("nan"), "nan"), (-1.5, "−1.50")],
 )  # fmt: skip
 def test_numbers(value: float, shown: str) -> None:
-    assert words.number(value) == shown
+    assert formatting.number(value) == shown
 
 
 def test_columns_share_their_decimals() -> None:
-    assert words.column([12.5, 3.14159, 140.0]) == ["12.5", "3.1", "140.0"]
-    assert words.column([35.0, 3.0, 0.0, None]) == ["35", "3", "0", "—"]
-    assert words.column([80.25, 40.25, 0.0801], "share (%)") == ["80.2", "40.2", "0.1"]
-    assert words.column([80.25, 40.25, 0.0301], "share (%)") == ["80.2", "40.2", "0.0301"]  # no zero that is not one
-    assert words.column([1521.4, 20.06, 2.034], "95 % from (ms)") == [
+    assert formatting.column([12.5, 3.14159, 140.0]) == ["12.5", "3.1", "140.0"]
+    assert formatting.column([35.0, 3.0, 0.0, None]) == ["35", "3", "0", "—"]
+    assert formatting.column([80.25, 40.25, 0.0801], "share (%)") == ["80.2", "40.2", "0.1"]
+    assert formatting.column([80.25, 40.25, 0.0301], "share (%)") == [
+        "80.2",
+        "40.2",
+        "0.0301",
+    ]  # no zero that is not one
+    assert formatting.column([1521.4, 20.06, 2.034], "95 % from (ms)") == [
         "1521",
         "20.1",
         "2.03",
     ]  # very different sizes
-    assert words.column([1e-16, 0.0]) == ["1.00 × 10⁻¹⁶", "0"]
-    assert words.column([20000, 7, None, "x"]) == ["20,000", "7", "—", "x"]
-    assert words.column([5e9, 1.5]) == ["5.00 × 10⁹", "1.50"]
+    assert formatting.column([1e-16, 0.0]) == ["1.00 × 10⁻¹⁶", "0"]
+    assert formatting.column([20000, 7, None, "x"]) == ["20,000", "7", "—", "x"]
+    assert formatting.column([5e9, 1.5]) == ["5.00 × 10⁹", "1.50"]
 
 
 def test_a_chart_as_a_table() -> None:
@@ -276,61 +284,80 @@ def test_a_long_line_as_a_table_is_some_points_from_the_first_to_the_last() -> N
     assert table.columns == ["", "time (s)", "quality"]
     assert [row[1] for row in table.rows] == [0, 24, 49, 74, 98]
     assert table.rows[-1] == ["a", 98, 196]
-    short = [Series(name="seed 0", x=[1, 2], y=[3, 4]), Series(name="target", x=[0, 2], y=[5, 5])]
+    short = [Series(name="seed 0", x=[1, 2], y=[3, 4]), Series(name="target", role="target", x=[0, 2], y=[5, 5])]
     table = chart_table(Chart(kind="line", title="", x_title="s", y_title="quality", series=short))
     assert table.rows == [["seed 0", 1, 3], ["seed 0", 2, 4], ["target", 0, 5], ["target", 2, 5]], "no dashes"
 
 
-LEARNT = RunSpec(workload="vgg", kind="training")
+TRAINING = RunSpec(workload="vgg", kind="training")
 
 
-def test_learning_has_no_speed_of_a_step() -> None:
-    run = record("vgg", spec=LEARNT, step_s=[], losses=[], profile=None)
+def test_a_training_run_has_no_step_time() -> None:
+    run = record("vgg", spec=TRAINING, step_s=[], losses=[], profile=None)
     timed = record("alexnet")
     assert [row[0] for row in runs.headline([run, timed]).rows] == ["alexnet"]
-    assert "options" not in runs.headline([record("vgg", spec=replace(LEARNT, options={"a": 1})), timed]).columns
+    assert "options" not in runs.headline([record("vgg", spec=replace(TRAINING, options={"a": 1})), timed]).columns
     assert len(runs.every_run([run, timed]).rows) == 2
     assert [heading for heading, _ in method([run])] == ["Data", "What is missing"]
 
 
 @pytest.mark.usefixtures("light")
-def test_a_report_of_learning_alone_does_not_speak_of_steps() -> None:
-    run = record("vgg", spec=LEARNT, step_s=[], losses=[], profile=None)
-    page = Page(report.html([run], [], "Lessons"))
-    for text in (page.text, report.markdown([run], [], "Lessons")):
+def test_a_report_of_training_runs_alone_does_not_speak_of_steps() -> None:
+    run = record("vgg", spec=TRAINING, step_s=[], losses=[], profile=None)
+    page = Page(report.html([run], [], "Training"))
+    for text in (page.text, report.markdown([run], [], "Training")):
         assert runs.NO_HEADLINE in text
-        assert "timed steps" not in text
+        assert "after warm-up" not in text
 
 
 @pytest.mark.usefixtures("light")
-def test_the_tables_that_answer_come_before_the_charts_and_others_after() -> None:
-    tables = [Table(title=f"Table {number}", columns=["what"], rows=[["x"]]) for number in range(3)]
+def test_leading_tables_come_before_the_charts_and_others_after() -> None:
+    tables = [Table(title=f"Table {n}", columns=["what"], rows=[["x"]], leading=n == 1) for n in range(3)]
     chart = Chart(kind="line", title="Curve 0", x_title="", y_title="", series=[Series(name="a", x=[1], y=[2])])
-    picture = Picture(title="Sample 0", png="iVBORw0KGgo=")
-    for question, order in (
-        ("learning", ["Table 0", "Table 1", "Curve 0", "Sample 0", "Table 2"]),
-        ("skew", ["Curve 0", "Sample 0", "Table 0", "Table 1", "Table 2"]),
-    ):
-        answer = Finding(question=question, title="?", summary="", tables=tables, charts=[chart], pictures=[picture])
-        page = re.sub(r"<script.*?</script>", "", report.html([], [answer], "A study"), flags=re.DOTALL)
-        for text in (page, report.markdown([], [answer], "A study")):
-            assert sorted(order, key=text.index) == order
+    image = Image(title="Sample 0", png="iVBORw0KGgo=")
+    answer = Finding(question="mine", title="?", summary="", tables=tables, charts=[chart], images=[image])
+    page = re.sub(r"<script.*?</script>", "", report.html([], [answer], "A study"), flags=re.DOTALL)
+    order = ["Table 1", "Curve 0", "Sample 0", "Table 0", "Table 2"]
+    for text in (page, report.markdown([], [answer], "A study")):
+        assert sorted(order, key=text.index) == order
 
 
 @pytest.mark.usefixtures("light")
-def test_an_outcome_alarms_where_something_went_wrong() -> None:
-    said = [
-        "reached; went on after 1 kill",
-        "no target; shared the GPU",
-        "ok",
-        "not reached",
-        "failed: nan",
-        "1 of 2 failed",
-    ]
-    table = Table(title="", columns=["what", "outcome"], rows=[["x", text] for text in said])
-    answer = Finding(question="learning", title="?", summary="", tables=[table])
-    page = report.html([], [answer], "A study")
-    assert re.findall(r'class="alarm">([^<]*)</td>', page) == said[3:]
+def test_the_cells_that_report_a_problem_are_marked() -> None:
+    table = Table(title="", columns=["what", "outcome"], rows=[["x", "reached"], ["y", "not reached"]], alarms=[(1, 1)])
+    page = report.html([], [Finding(question="mine", title="?", summary="", tables=[table])], "A study")
+    assert re.findall(r'class="alarm">([^<]*)</td>', page) == ["not reached"]
+    records = [record("vgg"), record("alexnet", outcome="failed", reason="nan")]
+    for own in (runs.headline(records), runs.every_run(records)):
+        assert [own.rows[row][column] for row, column in own.alarms] == ["failed"]
+
+
+@pytest.mark.usefixtures("light")
+def test_a_question_of_another_package_is_answered_in_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file is the registration: it says its own place, and nothing else is edited."""
+    source = """
+from fathom.analysis.finding import Finding, Table
+TITLE = "How many runs are there?"
+ORDER = 15
+def analyse(records):
+    table = Table(title="Runs", columns=["runs"], rows=[[len(records)]])
+    return Finding(question="census", title=TITLE, summary=f"{len(records)} runs.", tables=[table])
+"""
+    (tmp_path / "census.py").write_text(source)
+    monkeypatch.setattr(shipped, "__path__", [*shipped.__path__, str(tmp_path)])
+    assert questions()[:3] == ["breakdown", "census", "phases"]
+    text = report.write([record("vgg")], tmp_path / "report.md").read_text()
+    titles = [plugins.load("questions", name).TITLE for name in ("breakdown", "census", "phases")]
+    assert sorted(titles, key=lambda title: text.index(f"## {title}")) == titles
+    monkeypatch.delitem(sys.modules, "fathom.analysis.questions.census")
+
+
+def test_a_report_of_one_answer_has_its_title(tmp_path: Path) -> None:
+    run = record("vgg", spec=TRAINING, step_s=[], losses=[], profile=None, sections=Sections())
+    title = plugins.load("questions", "learning").TITLE
+    assert report.write([run], tmp_path / "report.md").read_text().startswith(f"# {title}\n")
 
 
 def test_markdown_says_the_same_and_stays_text() -> None:

@@ -12,7 +12,7 @@ import pytest
 from sample_report import WORKLOADS, record, sample_records, tree
 
 from fathom import report
-from fathom.analysis.finding import Chart, Series
+from fathom.analysis.finding import Band, Chart, Series
 from fathom.report import charts
 from fathom.report.colours import Colours
 from fathom.report.text import chart_table
@@ -20,21 +20,20 @@ from fathom.report.text import chart_table
 
 def test_a_workload_keeps_its_colour_and_no_two_series_look_the_same() -> None:
     colours = Colours(sample_records())
-    names = [
-        *WORKLOADS,
-        "vgg train",
-        "vgg (infer)",
-        "published in 2016",
-        "outside ops",
-        *(f"type {n}" for n in range(30)),
+    series = [
+        *(Series(name=name, x=[], y=[]) for name in WORKLOADS),
+        *(Series(name=name, workload="vgg", x=[], y=[]) for name in ("vgg train", "on 4 cores")),
+        Series(name="2016", role="published", x=[], y=[]),
+        Series(name="(outside ops)", role="remainder", x=[], y=[]),
+        *(Series(name=f"type {n}", x=[], y=[]) for n in range(30)),
     ]
-    chart = Chart(
-        kind="line", title="", x_title="", y_title="", series=[Series(name=name, x=[], y=[]) for name in names]
-    )
+    names = [each.name for each in series]
+    chart = Chart(kind="line", title="", x_title="", y_title="", series=series)
     looks = dict(zip(names, colours.looks(chart), strict=True))
     assert len({looks[name].colour for name in WORKLOADS}) == 8
-    assert {looks[name].colour for name in ("vgg", "vgg train", "vgg (infer)")} == {colours.workload("vgg")}
+    assert {looks[name].colour for name in ("vgg", "vgg train", "on 4 cores")} == {colours.workload("vgg")}
     assert len(set(looks.values())) == len(names)
+    assert (looks["2016"].colour, looks["(outside ops)"].colour) == ("var(--quiet)", "var(--rest)")
     assert Colours([record("vgg")]).workload("vgg") == colours.workload("vgg")  # in every report
     assert Colours([record("my.module:make")]).workload("my.module:make") == "var(--ink)"
     few = Chart(
@@ -96,7 +95,7 @@ def test_heat_rises_in_even_steps_of_lightness_and_text_can_be_read(theme: int) 
 
 
 def test_bars_that_share_a_colour_are_hatched_in_it() -> None:
-    series = [Series(name=name, x=["a"], y=[1.0]) for name in ("vgg train", "vgg infer")]
+    series = [Series(name=name, workload="vgg", x=["a"], y=[1.0]) for name in ("vgg train", "vgg infer")]
     chart = Chart(kind="bar", title="", x_title="", y_title="", series=series)
     plain, hatched = (trace["marker"] for trace in charts.figure(chart, Colours([]))["data"])
     assert plain["color"] == hatched["color"]
@@ -105,7 +104,8 @@ def test_bars_that_share_a_colour_are_hatched_in_it() -> None:
 
 
 def test_bands_of_a_heat_map_are_brackets_over_their_columns() -> None:
-    chart = Chart(kind="heatmap", title="", x_title="", y_title="", bands=[("A", 2), ("B", 1)],
+    bands = [Band(label="A", columns=2), Band(label="B", columns=1)]
+    chart = Chart(kind="heatmap", title="", x_title="", y_title="", bands=bands,
                   series=[Series(name="vgg", x=["Add", "Mul", "MatMul"], y=[1.0, None, 99.0])])  # fmt: skip
     figure = charts.figure(chart, Colours([]))
     ends = [re.findall(r"([-\d.]+),", shape["path"]) for shape in figure["layout"]["shapes"]]
@@ -119,7 +119,7 @@ def test_bands_of_a_heat_map_are_brackets_over_their_columns() -> None:
     assert charts.figure(below, Colours([]))["data"][0]["colorscale"] == charts.DIVERGING
 
 
-def test_a_tree_has_its_leaves_on_the_axis_and_its_distances_at_the_joints() -> None:
+def test_a_dendrogram_has_its_leaves_on_the_axis_and_its_distances_at_the_merges() -> None:
     figure = charts.figure(tree(), Colours([]))
     assert figure["layout"]["yaxis"]["tickvals"] == [0, 1, 2]
     assert figure["layout"]["yaxis"]["ticktext"] == ["vgg", "residual", "alexnet"]
@@ -146,9 +146,10 @@ def test_axes_are_what_they_are_said_to_be() -> None:
 
 
 def test_shares_have_one_scale_and_their_sums_come_first() -> None:
-    bands = [("A Elementwise", 2), ("B Matrix", 1), ("rest", 2)]
+    bands = [Band(label="A Elementwise", columns=2, total="all A"), Band(label="B Matrix", columns=1, total="all B")]
+    bands.append(Band(label="rest", columns=2))
     x = ["Add", "Mul", "MatMul", "other ops", "outside ops"]
-    chart = Chart(kind="heatmap", title="Percent of a step", x_title="", y_title="", bands=bands,
+    chart = Chart(kind="heatmap", title="", x_title="", y_title="", bands=bands, unit="%", limits=(0, 100),
                   series=[Series(name="vgg", x=x, y=[10.0, None, 20.0, 4.0, 66.0])])  # fmt: skip
     figure = charts.figure(chart, Colours([]))
     (trace,) = figure["data"]
@@ -156,11 +157,23 @@ def test_shares_have_one_scale_and_their_sums_come_first() -> None:
     assert trace["x"] == ["other ops", "outside ops", "all A", "all B", "Add", "Mul", "MatMul"]
     assert trace["z"] == [[4.0, 66.0, 10.0, 20.0, 10.0, None, 20.0]]
     labels = [(label["text"], label["x"]) for label in figure["layout"]["annotations"]]
-    assert labels == [("rest", 0.5), ("classes", 2.5), ("A Elementwise", 4.5), ("B Matrix", 6.0)]
+    assert labels == [("rest", 0.5), ("totals", 2.5), ("A Elementwise", 4.5), ("B Matrix", 6.0)]
     assert figure["least_width"] < 300
+    assert trace["customdata"][0][:2] == ["4 %", "66 %"]
 
 
-def test_trees_of_one_page_have_one_scale() -> None:
+def test_nothing_is_inferred_from_a_title_or_a_name() -> None:
+    plain = Chart(kind="heatmap", title="Percent of a step", x_title="", y_title="",
+                  series=[Series(name="rest", x=["Add"], y=[7.0])])  # fmt: skip
+    assert charts.figure(plain, Colours([]))["data"][0]["zmax"] == 7.0
+    names = [Series(name=name, x=[1, 2], y=[3, 4]) for name in ("roof", "target")]
+    scatter = Chart(kind="scatter", title="", x_title="", y_title="", series=names)
+    assert {trace["mode"] for trace in charts.figure(scatter, Colours([]))["data"]} == {"markers"}
+    lines = Chart(kind="line", title="", x_title="", y_title="", series=names)
+    assert {trace["mode"] for trace in charts.figure(lines, Colours([]))["data"]} == {"lines+markers"}
+
+
+def test_dendrograms_of_one_page_have_one_scale() -> None:
     joint = Series(name="a and b", x=[0, 0.9, 0.9, 0], y=[0, 0, 1, 1], text=["a", "", "", "b"])
     far = Chart(kind="dendrogram", title="", x_title="", y_title="", series=[joint])
     ranges = [charts.figure(each, Colours([]))["layout"]["xaxis"]["range"] for each in (tree(), far)]
@@ -175,7 +188,7 @@ def test_boxes_keep_their_height_beside_a_far_value() -> None:
     low, high = layout["yaxis"]["range"]
     assert 0.9 < low < 0.98
     assert 1.02 < high < 1.1
-    assert layout["annotations"][0]["text"] == "1 of 21 values lies beyond, at 30"
+    assert layout["annotations"][0]["text"] == "1 outlier not shown (30)"
     calm = Chart(kind="box", title="", x_title="", y_title="", series=[Series(name="vgg", x=["Add"] * 20, y=near)])
     assert "range" not in charts.figure(calm, Colours([]))["layout"]["yaxis"]
 
@@ -189,11 +202,11 @@ def striving(*series: Series) -> Any:
 
 
 def test_the_axis_shows_how_a_curve_comes_near_its_target() -> None:
-    target = Series(name="target", x=[0, 8], y=[30.0, 30.0])
+    target = Series(name="target", role="target", x=[0, 8], y=[30.0, 30.0])
     figure = striving(curve(-500, -90, 2, 20, 24, 26, 28, 29, 31), target)
     assert figure["layout"]["yaxis"]["range"] == pytest.approx([18.9, 32.1])
     (note,) = figure["layout"]["annotations"]
-    assert note["text"] == "3 of 9 values lie beyond, from -500 to 2"
+    assert note["text"] == "3 early values not shown (-500 to 2)"
     assert (note["xanchor"], note["yanchor"]) == ("right", "bottom")
     assert figure["data"][1]["mode"] == "lines"
     falling = striving(curve(900, 500, 70, 40, 34, 32, 31, 30, 29), target)
@@ -201,7 +214,7 @@ def test_the_axis_shows_how_a_curve_comes_near_its_target() -> None:
 
 
 def test_an_axis_is_whole_where_nothing_lies_far_off_or_nothing_is_striven_for() -> None:
-    target = Series(name="target", x=[0, 8], y=[30.0, 30.0])
+    target = Series(name="target", role="target", x=[0, 8], y=[30.0, 30.0])
     for series in ([curve(29, 28, 27, 31)], [curve(30, 30, 30), target], [curve(29, 28, 27, 31), target], [target]):
         assert "range" not in striving(*series)["layout"]["yaxis"]
     assert "range" not in striving(curve(-500, -90, 2, 20, 24, 26))["layout"]["yaxis"]

@@ -98,35 +98,39 @@ RUNS = [bound(1, 8.0, 1), bound(2, 5.0, 2), bound(2, 10.0, 4), bound(4, 4.0, 4),
 def test_efficiency_is_speed_up_over_cores() -> None:
     (curve,) = cores.curves_of(RUNS)
     found = {}
-    for point in curve.points:
-        speedup, efficiency = curve.speedup(point), curve.efficiency(point)
+    for binding in curve.bindings:
+        speedup, efficiency = curve.speedup(binding), curve.efficiency(binding)
         assert speedup is not None
         assert efficiency is not None
-        found[point.count, point.way] = (speedup.median, efficiency.median)
+        found[binding.count, binding.mode] = (speedup.median, efficiency.median)
     assert found == {
         (1, "matching"): (1.0, 1.0),
         (2, "matching"): (1.6, 0.8),
         (2, "all"): (0.8, 0.4),
-        (2, "two a core"): (1.25, 0.625),
+        (2, "two per core"): (1.25, 0.625),
         (4, "matching"): (2.0, 0.5),
     }
     finding = cores.analyse(RUNS)
-    worth = dict(zip(finding.tables[0].columns, finding.tables[0].rows[0], strict=True))
-    assert (worth["cores"], worth["speed-up"], worth["efficiency (%)"]) == (4, 2.0, 50.0)
-    assert worth["all/matching"] == 2.0
-    assert "vgg makes good use of the cores" in finding.summary.lower()
-    assert not any("hardware threads, so that" in note for note in finding.notes)
+    row = dict(zip(finding.tables[0].columns, finding.tables[0].rows[0], strict=True))
+    assert (row["cores"], row["speed-up"], row["efficiency (%)"]) == (4, 2.0, 50.0)
+    assert row["all/matching"] == 2.0
+    assert finding.summary == "Parallel efficiency on 4 cores: 50 % (vgg). At least 50 %: vgg."
+    assert not any("two hardware threads per core" in note for note in finding.notes)
 
 
 def test_a_pool_for_all_is_drawn_where_it_was_measured_and_on_all_cores() -> None:
-    """Many threads on one core are not one thread; on all the cores of the machine the two ways are one."""
+    """Many threads on one core are not one thread; on all the cores of the machine the two modes are one."""
     (curve,) = cores.curves_of(RUNS)
-    assert [(point.count, point.way) for point in curve.along("all")] == [(2, "all"), (4, "matching")]
+    assert [(binding.count, binding.mode) for binding in curve.along("all")] == [(2, "all"), (4, "matching")]
     (curve,) = cores.curves_of([*RUNS, bound(1, 16.0, 4)])
-    assert [(point.count, point.way) for point in curve.along("all")] == [(1, "all"), (2, "all"), (4, "matching")]
+    assert [(binding.count, binding.mode) for binding in curve.along("all")] == [
+        (1, "all"),
+        (2, "all"),
+        (4, "matching"),
+    ]
     few = [run for run in RUNS if run.spec.cores and len(run.spec.cores) < 4]
     (curve,) = cores.curves_of(few)
-    assert [(point.count, point.way) for point in curve.along("all")] == [(2, "all")], "2 are not all the cores"
+    assert [(binding.count, binding.mode) for binding in curve.along("all")] == [(2, "all")], "2 are not all the cores"
 
 
 def noisy(middle: float, part: float) -> list[float]:
@@ -148,25 +152,28 @@ def test_the_interval_of_a_speed_up_is_of_both_medians() -> None:
     assert (one["speed-up from"], one["speed-up to"]) == (1, 1), "one core over itself"
 
 
-def test_what_is_known_badly_is_no_number_in_the_summary() -> None:
+def test_an_imprecise_efficiency_is_no_number_in_the_summary() -> None:
     finding = cores.analyse([bound(1, 8.0, 1), bound(4, noisy(4.0, 0.5), 4)])
-    assert "The efficiency of vgg on 4 cores is known badly" in finding.summary
-    assert "Whether vgg gets half of the cores cannot be told." in finding.summary
-    assert "%" not in finding.summary
-
-
-def test_the_summary_says_on_how_many_cores_runs_are_that_tell_nothing() -> None:
-    assert cores.analyse([bound(1, 8.0, 1)]).summary.startswith("Runs on one core alone do not tell")
-    assert cores.analyse([bound(2, 8.0, 2)]).summary == (
-        "Runs on 2 cores do not tell what a further core is worth without one on one core."
+    assert finding.summary == (
+        "Not significantly different from 50 %: vgg. "
+        "Imprecise on 4 cores, with an interval wider than half of the value: vgg."
     )
 
 
-def test_failed_runs_are_told() -> None:
-    note = "Left out, failed: vgg train on 4 cores with 4 threads: out of memory x 2."
+def test_without_one_core_or_with_one_alone_the_command_is_named() -> None:
+    assert cores.analyse([bound(1, 8.0, 1)]).summary == (
+        "Only one core was measured, so there is no efficiency. Run `fathom scale` with more cores."
+    )
+    assert cores.analyse([bound(2, 8.0, 2)]).summary == (
+        "Measured on 2 cores, but not on one core, so there is no speed-up. Run `fathom scale`."
+    )
+
+
+def test_failed_runs_are_noted() -> None:
+    note = "Not shown: failed runs: vgg train on 4 cores with 4 threads: out of memory x 2."
     assert note in cores.analyse([*RUNS[:2], failed_on(4), failed_on(4)]).notes
     nothing = cores.analyse([failed_on(4), failed_on(4)])
-    assert nothing.summary == "Nothing to answer from: every run bound to cores failed."
+    assert nothing.summary == "Not measured: every run bound to cores failed. Run `fathom scale`."
     assert nothing.notes == [note]
 
 
@@ -183,11 +190,11 @@ def test_scale_ends_with_1_where_a_run_failed(
     arguments = ["scale", "vgg", "--cores", "1", "--out", str(tmp_path), "--json"]
     assert run_fathom(monkeypatch, *arguments) == (1 if fails else 0)
     told = document(capsys)
-    assert any(note.startswith("Left out, failed: vgg train on one core") for note in told["notes"]) is fails
+    assert any(note.startswith("Not shown: failed runs: vgg train on one core") for note in told["notes"]) is fails
 
 
 def test_bound_runs_answer_no_other_question() -> None:
     from fathom.analysis.questions import phases
 
-    assert phases.analyse(RUNS).summary.startswith("Nothing to answer from")
-    assert cores.analyse([record_of("vgg")]).summary.startswith("Nothing to answer from: no run bound to cores")
+    assert phases.analyse(RUNS).summary == "Not measured. Run `fathom study`."
+    assert cores.analyse([record_of("vgg")]).summary == "Not measured. Run `fathom scale`."

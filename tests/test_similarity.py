@@ -1,4 +1,4 @@
-"""A model measured where none of the eight was stands in the tree of a place that has them, and says so."""
+"""A workload measured where no reference workload was is clustered with those of another machine, and says so."""
 
 from __future__ import annotations
 
@@ -6,44 +6,45 @@ from sample_records import GPU, LAPTOP, op_row, record_of
 
 from fathom import published
 from fathom.analysis.questions import similarity
+from fathom.core.fingerprint import Cpu, Gpu, Machine
 from fathom.core.record import Record
 
-OTHER_GPU = {"cpu": {"name": "Server CPU", "logical_cores": 16, "affinity": None}, "gpus": [{"name": "NVIDIA A10"}]}
+OTHER_GPU = Machine(cpu=Cpu(name="Server CPU", logical_cores=16), gpus=[Gpu(name="NVIDIA A10")])
 
 
-def eight(place: str) -> list[Record]:
+def references(place: str) -> list[Record]:
     return [
         record_of(name, [op_row(kind, percent, place=place) for kind, percent in row.items() if percent], place=place)
         for name, row in published.op_percent().items()
     ]
 
 
-def test_a_guest_is_drawn_among_the_eight_on_the_same_kind_of_device() -> None:
+def test_another_workload_is_clustered_with_references_on_the_same_kind_of_device() -> None:
     mine = record_of("mine:make", [op_row("MatMul", 1.0, place=GPU)], place=GPU, machine=OTHER_GPU)
-    finding = similarity.analyse([mine, *eight(GPU), *eight(LAPTOP)])
+    finding = similarity.analyse([mine, *references(GPU), *references(LAPTOP)])
     tree = next(chart for chart in finding.charts if chart.title == "Training on NVIDIA H200")
     assert "mine:make" in {text for series in tree.series for text in series.text}
-    assert tree.note == "mine:make was measured on NVIDIA A10, where none of the eight was."
-    assert "mine:make, measured on NVIDIA A10 without the eight, is closest to speech" in finding.summary
-    assert "alone" not in finding.summary
+    assert tree.note == "mine:make was measured on NVIDIA A10, where no reference workload was."
+    assert "mine:make, measured on NVIDIA A10 without reference workloads, is closest to speech" in finding.summary
+    assert "Only" not in finding.summary
     laptop = next(chart for chart in finding.charts if chart.title == "Training on Laptop CPU, 4 cores")
     assert "mine:make" not in {text for series in laptop.series for text in series.text}
     table = finding.tables[0]
     row = next(dict(zip(table.columns, row, strict=True)) for row in table.rows if row[0] == "mine:make")
-    assert (row["place"], row["nearest measured"], row["measured on"]) == ("NVIDIA A10", "speech", "NVIDIA H200")
+    assert (row["machine"], row["nearest measured"], row["measured on"]) == ("NVIDIA A10", "speech", "NVIDIA H200")
 
 
-def test_a_guest_whose_name_is_taken_says_where_it_is_from() -> None:
+def test_another_workload_whose_name_is_taken_names_its_machine() -> None:
     here = record_of("mine", [op_row("MatMul", 1.0, place=GPU)], place=GPU)
     there = record_of("mine", [op_row("Add", 1.0, place=GPU)], place=GPU, machine=OTHER_GPU)
-    tree = similarity.analyse([here, there, *eight(GPU)]).charts[0]
+    tree = similarity.analyse([here, there, *references(GPU)]).charts[0]
     assert {"mine", "mine (NVIDIA A10)"} <= {text for series in tree.series for text in series.text}
 
 
-def test_a_place_with_some_of_the_eight_keeps_its_own_tree() -> None:
+def test_a_machine_with_some_references_keeps_its_own_dendrogram() -> None:
     mine = record_of("mine", [op_row("MatMul", 1.0, place=GPU)], place=GPU, machine=OTHER_GPU)
     speech = record_of("speech", [op_row("MatMul", 1.0, place=GPU)], place=GPU, machine=OTHER_GPU)
-    titles = [chart.title for chart in similarity.analyse([mine, speech, *eight(GPU)]).charts]
+    titles = [chart.title for chart in similarity.analyse([mine, speech, *references(GPU)]).charts]
     assert titles == ["Training on NVIDIA A10", "Training on NVIDIA H200", "Published in 2016"]
 
 
@@ -52,14 +53,14 @@ def test_a_distance_to_a_published_row_counts_fused_ops_as_in_2016() -> None:
     fused = [op_row("LSTM" if kind == "MatMul" else kind, percent) for kind, percent in row.items() if percent]
     finding = similarity.analyse([record_of("speech", fused)])
     assert finding.tables[0].rows[0][-1] == 0
-    assert any("count as MatMul" in note for note in finding.notes)
+    assert any("counted as MatMul" in note for note in finding.notes)
 
 
-def test_a_guest_without_its_like_is_drawn_on_another_kind_of_device_but_not_called_near() -> None:
+def test_without_references_of_its_kind_a_workload_is_drawn_on_another_kind_but_has_no_nearest() -> None:
     mine = record_of("mine", [op_row("MatMul", 1.0)])
-    tree = similarity.analyse([mine, *eight(GPU)]).charts[0]
+    tree = similarity.analyse([mine, *references(GPU)]).charts[0]
     assert (tree.title, tree.note) == (
         "Training on NVIDIA H200",
-        "mine was measured on Laptop CPU, 4 cores, where none of the eight was.",
+        "mine was measured on Laptop CPU, 4 cores, where no reference workload was.",
     )
-    assert similarity.nearest_measured(mine, eight(GPU)) is None
+    assert similarity.nearest_measured(mine, references(GPU)) is None

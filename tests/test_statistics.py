@@ -70,7 +70,7 @@ def test_levels_closer_than_a_clock_wanders_are_one() -> None:
 def test_noise_is_flat_and_does_not_drift() -> None:
     series = [noise(40, seed, size=0.1).tolist() for seed in range(200)]
     assert sum(steady_state(values).label != "flat" for values in series) <= 10
-    assert sum(found.called for values in series if (found := drift(values))) <= 4
+    assert sum(found.significant for values in series if (found := drift(values))) <= 4
 
 
 def test_too_few_values_say_nothing() -> None:
@@ -79,19 +79,19 @@ def test_too_few_values_say_nothing() -> None:
     assert coefficient_of_variation([1.0]) is None
 
 
-def test_a_planted_drift_is_called_with_its_size() -> None:
+def test_a_planted_drift_is_significant_with_its_size() -> None:
     values = noise(60) * np.linspace(1.0, 1.3, 60)
     found = drift(values.tolist())
     assert found is not None
-    assert found.called
+    assert found.significant
     assert found.change == pytest.approx(0.2 / 1.15, abs=0.02)  # two thirds of the way, over the middle
 
 
-def test_a_drift_too_small_to_matter_is_not_called() -> None:
+def test_a_drift_too_small_to_matter_is_not_significant() -> None:
     found = drift(np.linspace(1.0, 1.01, 60).tolist())
     assert found is not None
     assert found.p_value < 1e-6
-    assert not found.called
+    assert not found.significant
 
 
 def test_mann_kendall_by_hand() -> None:

@@ -1,6 +1,6 @@
-"""Two lots of records against each other: how long a step of B takes over one of A, and which ops explain it.
+"""Two sets of records compared: the ratio of B's step time to A's, and which ops explain the difference.
 
-A change is called when the ratio's interval excludes 1 and the ratio lies beyond the noise between launches (ratio.py).
+A change is significant when the ratio's interval excludes 1 and the ratio is beyond the noise of launches (ratio.py).
 """
 
 from __future__ import annotations
@@ -21,8 +21,16 @@ from fathom.core.spec import RunSpec
 Verdict = Literal["faster", "slower", "no change", "not comparable"]
 Key = tuple[str, str]  # a configuration's id, and a kind of device
 OUTSIDE = "outside ops"
-CHOICES = ("preset", "precision", "batch", "threads", "cores", "data")  # of a spec, on how the work is done
-TOLD = 5  # op types that an explanation names at most, beside those that only one side has
+CHOICES = (
+    "preset",
+    "precision",
+    "engine",
+    "batch",
+    "threads",
+    "cores",
+    "data",
+)  # fields of a spec that say how the work is done
+EXPLAINED = 5  # op types that an explanation names at most, beside those that only one side has
 LEAST = 0.01  # of the largest difference: a smaller one explains nothing
 AUTO = "auto"  # the device of a run that failed before it had one
 
@@ -42,7 +50,7 @@ class Change:
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """One workload in one phase and setting. What is a ratio is B over A; what is a fraction is of A."""
+    """One workload in one phase and setting. Ratios are B over A; fractions are of A."""
 
     workload: str
     phase: str
@@ -58,9 +66,9 @@ class Comparison:
     ratio: float | None = None
     low: float | None = None
     high: float | None = None
-    detectable: float | None = None  # the smallest change that would have been called
-    launches_needed: int | None = None  # of each side, to call a change of the size asked for; None where these do
-    paired: bool = False  # launched in turns, so that a drift of the machine cancels
+    detectable: float | None = None  # the smallest change that would have been significant
+    launches_needed: int | None = None  # per side, for a change of the size asked for to be significant; None: enough
+    paired: bool = False  # interleaved, so that a drift of the machine cancels
     broke: bool = False  # it fails in B, where it did not in A
     remark: str = ""  # why it is not comparable, or what to know of the comparison
     explanation: list[Change] = field(default_factory=list)
@@ -103,15 +111,15 @@ class Runs:
 def compare(
     a: Sequence[Record], b: Sequence[Record], change: float = 0.05, *, one_setting: bool = False
 ) -> list[Comparison]:
-    """Each configuration of either lot; `change` is what one would like to see, for the launches that it takes.
+    """Each configuration of either set; `change` is the size of change that launches_needed is computed for.
 
     The same configuration is compared wherever it ran. What is left of a workload is compared too if it is one
     configuration on each side: two settings of the same work. A failure counts against the same configuration alone,
-    unless it is known that either lot is of one setting: then it counts against the other one's.
+    unless either set is known to be of one setting: then it counts against the other set's.
     """
     ours, theirs = _groups(a), _groups(b)
-    _place(ours, theirs)
-    _place(theirs, ours)
+    _assign_devices(ours, theirs)
+    _assign_devices(theirs, ours)
     found = [
         _compared(one, other, change) if one.good and other.good else _not_compared(one, other)
         for one, other in _matched(ours, theirs, one_setting)
@@ -125,12 +133,12 @@ def geometric_mean(comparisons: Iterable[Comparison]) -> float | None:
 
 
 def in_common(comparisons: Iterable[Comparison]) -> bool:
-    """Whether the two lots have anything to do with each other."""
+    """Whether the two sets have any work in common."""
     return any(each.broke or (each.launches_a and each.launches_b) for each in comparisons)
 
 
 def described(record: Record) -> str:
-    """All that must agree for two records of one workload to be compared."""
+    """All that must agree for two records of one workload to be compared, as text."""
     changed = _setting(replace(record, spec=replace(record.spec, preset=RunSpec(workload="").preset)))
     return ", ".join(filter(None, (record.spec.phase, record.spec.preset, record.device, changed)))
 
@@ -142,20 +150,17 @@ def _groups(records: Iterable[Record]) -> dict[Key, Runs]:
         key = configuration(record).id, _kind(record)
         if record.outcome == "ok" and record.step_s:
             groups[key].good.append(record)
-        elif record.outcome != "ok" and record.spec.kind not in (
-            "program",
-            "training",
-        ):
+        elif record.outcome != "ok" and record.spec.kind not in ("program", "training"):
             groups[key].failed.append(record)
     return groups
 
 
-def _place(groups: dict[Key, Runs], others: dict[Key, Runs]) -> None:
-    """What failed before it had a device is put where the same configuration ran: on this side, or else the other."""
+def _assign_devices(groups: dict[Key, Runs], others: dict[Key, Runs]) -> None:
+    """A run that failed before it had a device counts where its configuration ran: on this side, or else the other."""
     for configured, _ in [key for key in groups if key[1] == AUTO]:
         kinds = [[kind for known, kind in lot if known == configured and kind != AUTO] for lot in (groups, others)]
-        if where := kinds[0] or kinds[1]:
-            kind = min(where, key=lambda kind: kind == "cpu")  # auto takes an accelerator where there is one
+        if devices := kinds[0] or kinds[1]:
+            kind = min(devices, key=lambda kind: kind == "cpu")  # auto takes an accelerator where there is one
             failed = groups.pop((configured, AUTO)).failed
             groups[configured, kind].failed.extend(failed)
             groups[configured, kind].failed.sort(key=lambda record: record.started)
@@ -206,12 +211,12 @@ def _compared(one: Runs, other: Runs, change: float) -> Comparison:
     items_a, items_b = a[0].items_per_step, b[0].items_per_step
     same = items_a == items_b
     if not same and not (items_a and items_b):
-        unknown = ["how many items a step has is not known", *one.failure("A"), *other.failure("B")]
+        unknown = ["items per step not recorded", *one.failure("A"), *other.failure("B")]
         return Comparison(verdict="not comparable", remark="; ".join(unknown), **facts)
     steps_a, steps_b = _steps(a), _steps(b)
-    paired = _in_turns(a, b)
+    paired = _interleaved(a, b)
     found = ratio(_per(items_a, steps_a), _per(items_b, steps_b), paired=paired)
-    verdict: Verdict = "no change" if not found.called else "slower" if found.value > 1 else "faster"
+    verdict: Verdict = "no change" if not found.significant else "slower" if found.value > 1 else "faster"
     return Comparison(
         verdict=verdict,
         step_a_s=_middle(steps_a),
@@ -230,7 +235,7 @@ def _compared(one: Runs, other: Runs, change: float) -> Comparison:
 
 
 def _facts(a: Runs, b: Runs) -> dict[str, Any]:
-    """What is said of a comparison whether or not there is a ratio; a side may have no runs."""
+    """The fields of a comparison with or without a ratio; a side may have no runs."""
     one, other = (a.all or b.all)[0], (b.all or a.all)[0]
     return {
         "workload": one.spec.workload,
@@ -256,7 +261,7 @@ def _steps(runs: Sequence[Record]) -> list[list[float]]:
 
 
 def _middle(launches: list[list[float]]) -> float | None:
-    """Of a step: the median of the launches' medians."""
+    """The step time: the median of the launches' medians."""
     return statistics.median(map(statistics.median, launches)) if launches else None
 
 
@@ -265,12 +270,12 @@ def _per(items: int | None, launches: list[list[float]]) -> list[list[float]]:
     return [[step_s / (items or 1) for step_s in steps] for steps in launches]
 
 
-def _in_turns(a: Sequence[Record], b: Sequence[Record]) -> bool:
-    """One of each before the next of either."""
+def _interleaved(a: Sequence[Record], b: Sequence[Record]) -> bool:
+    """One launch of each side before the next of either."""
     if len(a) != len(b) or len(a) < 2 or _shared(a, b):
         return False
-    rounds = [(one.started, other.started) for one, other in zip(a, b, strict=True)]
-    return all(max(now) < min(then) for now, then in pairwise(rounds))
+    pairs = [(one.started, other.started) for one, other in zip(a, b, strict=True)]
+    return all(max(now) < min(then) for now, then in pairwise(pairs))
 
 
 def _shared(a: Sequence[Record], b: Sequence[Record]) -> int:
@@ -280,14 +285,14 @@ def _shared(a: Sequence[Record], b: Sequence[Record]) -> int:
 def _remarks(a: Sequence[Record], b: Sequence[Record]) -> Iterator[str]:
     if shared := _shared(a, b):
         whole = shared == len(a) == len(b)
-        yield "the same records on both sides: nothing can differ" if whole else f"{shared} records are on both sides"
+        yield "the same records on both sides" if whole else f"{shared} records are on both sides"
     if min(len(a), len(b)) < FEW:
-        yield f"fewer than {FEW} launches on a side: how far launches lie apart is assumed, not measured"
+        yield f"fewer than {FEW} launches on a side: the variation between launches is assumed, not measured"
     if a[0].items_per_step != b[0].items_per_step:
-        yield f"compared per item: {a[0].items_per_step} in a step of A, {b[0].items_per_step} in one of B"
+        yield f"compared per item: {a[0].items_per_step} items per step in A, {b[0].items_per_step} in B"
     sizes = a[0].parameters, b[0].parameters
     if None not in sizes and sizes[0] != sizes[1]:
-        yield f"another network: {sizes[0]:,} parameters in A, {sizes[1]:,} in B"
+        yield f"different networks: {sizes[0]:,} parameters in A, {sizes[1]:,} in B"
 
 
 def _setting(record: Record) -> str:
@@ -326,7 +331,7 @@ def _explanation(a: Sequence[Record], b: Sequence[Record], measured: float) -> l
         changes.append(Change(type=kind, a_s=a_s, b_s=b_s, difference_s=b_s - a_s, share=share, **calls))
     changes.sort(key=lambda each: -abs(each.difference_s))
     least = LEAST * abs(changes[0].difference_s)
-    large = [each for each in changes[:TOLD] if abs(each.difference_s) > least]
+    large = [each for each in changes[:EXPLAINED] if abs(each.difference_s) > least]
     return large + [each for each in changes if each not in large and (each.calls_a == 0) != (each.calls_b == 0)]
 
 
@@ -337,9 +342,9 @@ def _slowdown(runs: Sequence[Record]) -> float | None:
 
 def _op_types(runs: list[Record]) -> tuple[dict[str, float], dict[str, float]]:
     """Seconds and calls per step of each op type, and the seconds outside them: means over the runs."""
-    setting = RunGroup("", "", "", runs)
+    group = RunGroup("", "", "", runs)
     calls: dict[str, float] = defaultdict(float)
-    for profile in setting.profiles:
+    for profile in group.profiles:
         for row in profile.rows:
-            calls[row.type] += row.calls / len(setting.profiles)
-    return setting.seconds_by(op_type) | {OUTSIDE: setting.outside_s}, calls
+            calls[row.type] += row.calls / len(group.profiles)
+    return group.seconds_by(op_type) | {OUTSIDE: group.outside_s}, calls

@@ -1,7 +1,7 @@
-"""Finding: one question answered from records, as tables and charts that know nothing of how they are shown.
+"""Finding: one question answered from records, as tables and charts that state what they show, not how it is drawn.
 
-Each file of analyses/ defines TITLE and analyse(records) -> Finding, a pure function. Nothing here imports torch:
-an analysis runs on any laptop, from stored records, in milliseconds.
+Each file of questions/ defines TITLE and analyse(records) -> Finding, a pure function, and may define ORDER, its place
+in a report. Nothing here imports torch: an analysis runs on any laptop, from stored records.
 """
 
 from __future__ import annotations
@@ -15,12 +15,16 @@ from fathom.core.record import Record
 
 Cell = str | int | float | None  # None is "not measured", never zero
 
+ORDER_LAST = 1000  # of a question that does not say where in a report it belongs
+
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
     title: str
     columns: list[str]  # with units, e.g. "step (ms)"
     rows: list[list[Cell]]
+    leading: bool = False  # the answer itself: a report shows it before the charts; others come after them
+    alarms: list[tuple[int, int]] = field(default_factory=list)  # (row, column) of each cell that reports a problem
 
     def __post_init__(self) -> None:
         for row in self.rows:
@@ -30,17 +34,30 @@ class Table:
 
 @dataclass(frozen=True, kw_only=True)
 class Series:
-    """One named line, bar group or cloud; x and y of equal length.
+    """One named line, bar group or set of points; x and y of equal length.
 
-    In a dendrogram a series is one joint of four points: x are the distances of the first child, of the joint (twice)
+    In a dendrogram a series is one merge of four points: x are the distances of the first child, of the merge (twice)
     and of the second child; y the positions of the first child (twice) and of the second (twice); text[0] and text[3]
-    name a child that is a leaf. In a scatter, a series named "roof" is drawn as a line.
+    name a child that is a leaf.
     """
 
     name: str
     x: list[Any]
     y: list[Any]
     text: list[str] = field(default_factory=list)  # shown on hover
+    workload: str | None = None  # whose values these are; it has the same colour in every chart
+    # published: printed in a paper; remainder: what is in none of the named parts; limit: a bound that points are seen
+    # against, drawn as a line; target: what the other lines are to reach, drawn as a line
+    role: Literal["measured", "published", "remainder", "limit", "target"] = "measured"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Band:
+    """Neighbouring columns of a heat map that belong together."""
+
+    label: str
+    columns: int  # how many
+    total: str = ""  # the name of a column with their sum; "" where they have none
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,14 +67,16 @@ class Chart:
     x_title: str
     y_title: str
     series: list[Series]  # a heat map has one series a row: name = row label, x = columns, y = values
+    unit: str = ""  # of the values (y): "%", "s", "ms", "FLOP/s"; "" for a ratio or where y_title says it all
+    limits: tuple[float, float] | None = None  # of the values, known beforehand: charts that share them share a scale
     log_x: bool = False
     log_y: bool = False
-    bands: list[tuple[str, int]] = field(default_factory=list)  # heat map: column groups as (label, how many)
+    bands: list[Band] = field(default_factory=list)  # of a heat map: its columns from left to right, or none
     note: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Picture:
+class Image:
     title: str
     png: str  # in base 64
 
@@ -69,19 +88,42 @@ class Finding:
     summary: str  # one or two sentences that a manager can read, with the numbers in them
     tables: list[Table] = field(default_factory=list)
     charts: list[Chart] = field(default_factory=list)
-    pictures: list[Picture] = field(default_factory=list)
+    images: list[Image] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
     @property
     def answered(self) -> bool:
-        """Whether the records had something to say; if not, the summary says what is missing."""
+        """Whether the records had something to say; if not, the summary says which command would measure it."""
         return bool(self.tables or self.charts)
+
+    @property
+    def leading_tables(self) -> list[Table]:
+        return [table for table in self.tables if table.leading]
+
+    @property
+    def other_tables(self) -> list[Table]:
+        return [table for table in self.tables if not table.leading]
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
 
 def analyse(question: str, records: Sequence[Record]) -> Finding:
-    """The answer of analyses/QUESTION.py."""
+    """The answer of questions/QUESTION.py, or of a question that another package brings."""
     finding: Finding = plugins.load("questions", question).analyse(records)
     return finding
+
+
+def not_measured(question: str, title: str, command: str, notes: Sequence[str] = (), reason: str = "") -> Finding:
+    """The answer where the records hold none: which command would measure it, and why there is none, if that helps."""
+    why = f": {reason}" if reason else ""
+    return Finding(question=question, title=title, summary=f"Not measured{why}. Run `{command}`.", notes=list(notes))
+
+
+def questions() -> list[str]:
+    """The names of all questions, in the order in which a report answers them."""
+
+    def order(name: str) -> tuple[int, str]:
+        return getattr(plugins.load("questions", name), "ORDER", ORDER_LAST), name
+
+    return sorted(plugins.names("questions"), key=order)

@@ -1,6 +1,6 @@
-"""How long B takes over A, with an interval, and how large a ratio chance alone would make of equal launches.
+"""The ratio of B's step time to A's, with an interval, and the noise: the ratio that equal launches come to by chance.
 
-Times are taken as logarithms, so that B over A and A over B say the same.
+Times are taken as logarithms, so that B over A and A over B agree.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ Launches = Sequence[Sequence[float]]  # one process each, and its steps
 Array = NDArray[np.float64]
 
 CHANCE = 0.005  # how often equal launches may differ by more than the noise: a table has some sixteen lines
-FEW = 5  # launches below which their spread is not known
-FLOOR = 0.15  # what two launches of one thing may differ by where that is not known: two studies differed by 0.11
+FEW = 5  # launches below which their scatter is not estimated
+FLOOR = 0.15  # assumed difference of two equal launches where it is not estimated: two studies differed by 0.11
 
 
 @dataclass(frozen=True)
@@ -33,8 +33,8 @@ class Ratio:
     noise: float
 
     @property
-    def called(self) -> bool:
-        """Whether there is a change: the interval excludes 1, and the ratio lies beyond the noise."""
+    def significant(self) -> bool:
+        """The interval excludes 1, and the ratio is beyond the noise."""
         return not self.low <= 1 <= self.high and abs(math.log(self.value)) > math.log1p(self.noise)
 
     @property
@@ -46,19 +46,19 @@ class Ratio:
 def ratio(a: Launches, b: Launches, *, paired: bool = False, seed: int = 0) -> Ratio:
     """The medians of the launches' medians, B over A; the interval resamples launches first, then steps.
 
-    Paired, the n-th launches of both were made in turn: what is looked at is each pair's ratio, from which a drift of
-    the machine cancels.
+    Paired, the n-th launches of both were interleaved: the ratio of each pair is taken, from which a drift of the
+    machine cancels.
     """
     generator = np.random.default_rng(seed)
     middle_a, middle_b = (np.log([np.median(steps) for steps in side]) for side in (a, b))
     again_a, again_b = (_resampled(side, generator) for side in (a, b))
     if paired:
         middle = float(np.median(middle_b - middle_a))
-        spread = _median_of_drawn(again_b - again_a, generator)
+        resampled = _median_of_drawn(again_b - again_a, generator)
     else:
         middle = float(np.median(middle_b) - np.median(middle_a))
-        spread = _median_of_drawn(again_b, generator) - _median_of_drawn(again_a, generator)
-    low, high = np.quantile(spread, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
+        resampled = _median_of_drawn(again_b, generator) - _median_of_drawn(again_a, generator)
+    low, high = np.quantile(resampled, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
     noise = _noise(middle_a, middle_b, paired, generator)
     return Ratio(math.exp(middle), math.exp(low), math.exp(high), noise)
 
@@ -73,8 +73,8 @@ def launches_needed(found: Ratio, launches: int, change: float) -> int | None:
 def _noise(a: Array, b: Array, paired: bool, generator: np.random.Generator) -> float:
     """A against A and B against B: the ratio that launches drawn from either's own scatter come to.
 
-    The scatter is how far each launch lies from the middle of its side (paired: each pair from the middle of pairs). So
-    few launches know it badly, and the bound is widened as Student's t is for as few.
+    The scatter is the distance of each launch from the median of its side (paired: of each pair from the median pair).
+    Few launches estimate it imprecisely, so the bound is widened as Student's t is for as few.
     """
     if paired:
         lots = [b - a]
@@ -92,7 +92,7 @@ def _noise(a: Array, b: Array, paired: bool, generator: np.random.Generator) -> 
 
 
 def _drawn_scatter(lot: Array, generator: np.random.Generator) -> Array:
-    """Medians of as many values drawn from the lot, its middle taken away."""
+    """Medians of as many values drawn from the lot, less the lot's median."""
     drawn = generator.integers(len(lot), size=(len(lot), RESAMPLES))
     return np.asarray(np.median(lot[drawn], axis=0) - np.median(lot))
 

@@ -1,4 +1,4 @@
-"""A setting: the runs of one workload in one phase at one place; which of them to take, and what they add up to."""
+"""Which runs answer a question: those of one configuration of each workload and phase on each machine, as a group."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from fathom import published
+from fathom.analysis.formatting import listed
 from fathom.core.record import OpRow, Profile, Record
 from fathom.core.spec import PHASES, RunSpec
 
@@ -19,11 +20,11 @@ PRESETS = ("tiny", "small", "paper")  # from the least like the published networ
 
 @dataclass(frozen=True)
 class RunGroup:
-    """One workload in one phase at one place, and its runs: one configuration, one process each."""
+    """One workload in one phase on one machine, and its runs: one configuration, one process each."""
 
     workload: str
     phase: str
-    place: str
+    machine: str
     runs: list[Record]
 
     @property
@@ -55,52 +56,53 @@ class RunGroup:
 
 @dataclass(frozen=True)
 class Selection:
-    settings: list[RunGroup]
+    groups: list[RunGroup]
     notes: list[str]
 
     @property
-    def places(self) -> list[str]:
+    def machines(self) -> list[str]:
         """CPUs before accelerators."""
-        found = {setting.place: not on_cpu(setting.runs[0]) for setting in self.settings}
-        return sorted(found, key=lambda place: (found[place], place))
+        found = {group.machine: not on_cpu(group.runs[0]) for group in self.groups}
+        return sorted(found, key=lambda machine: (found[machine], machine))
 
-    def at(self, place: str) -> list[RunGroup]:
-        return [setting for setting in self.settings if setting.place == place]
+    def on(self, machine: str) -> list[RunGroup]:
+        return [group for group in self.groups if group.machine == machine]
 
 
 def select(records: Sequence[Record], *, profiled: bool, phases: Sequence[str] = PHASES) -> Selection:
-    """Per workload, phase and place, the runs of the configuration closest to the published one."""
+    """Per workload, phase and machine, the runs of the configuration closest to the published one."""
     answering, notes = usable(records, profiled, phases)
-    groups: dict[tuple[str, str, str], list[Record]] = defaultdict(list)
+    found: dict[tuple[str, str, str], list[Record]] = defaultdict(list)
     for record in answering:
-        groups[record.spec.workload, record.spec.phase, where(record)].append(record)
-    settings, skipped = [], []
-    for (workload, phase, place), runs in groups.items():
+        found[record.spec.workload, record.spec.phase, machine_name(record)].append(record)
+    groups, superseded = [], []
+    for key, runs in found.items():
         best = configuration(max(runs, key=completeness))
-        settings.append(RunGroup(workload, phase, place, [run for run in runs if configuration(run) == best]))
-        skipped += [run for run in runs if configuration(run) != best]
-    if skipped:
-        notes.append(f"Left out, as a fuller configuration is there: {counted(map(_described, skipped))}.")
-    return Selection(sorted(settings, key=_order), notes)
+        groups.append(RunGroup(*key, [run for run in runs if configuration(run) == best]))
+        superseded += [run for run in runs if configuration(run) != best]
+    if superseded:
+        notes.append(f"Not shown: runs superseded by a more complete one: {summarised(superseded)}.")
+    return Selection(sorted(groups, key=_order), notes)
 
 
 def usable(records: Sequence[Record], profiled: bool, phases: Sequence[str]) -> tuple[list[Record], list[str]]:
     """The runs that can answer a question about whole machines, and notes on the others."""
-    # a life run has no steps of its own, and a run on some of the cores belongs to the question about cores
+    # a program run has no timed steps, and a run bound to some of the cores belongs to the question about cores
     records = [record for record in records if not (record.spec.kind in ("program", "training") or record.spec.cores)]
     failed = [record for record in records if record.outcome != "ok"]
-    sound = [record for record in records if record.outcome == "ok"]
-    asked = [record for record in sound if record.spec.phase in phases]
+    succeeded = [record for record in records if record.outcome == "ok"]
+    asked = [record for record in succeeded if record.spec.phase in phases]
     full = [record for record in asked if (_has_ops(record) if profiled else record.step_s)]
     empty = [record for record in asked if not (_has_ops(record) if profiled else record.step_s)]
     notes = []
     if failed:
-        notes.append(f"Left out, failed: {counted(f'{_described(run)}: {run.reason}' for run in failed)}.")
-    if len(asked) < len(sound):
-        notes.append(f"Left out, as this is about {' and '.join(phases)}: {len(sound) - len(asked)} other runs.")
+        notes.append(f"Not shown: failed runs: {counted(f'{_described(run)}: {run.reason}' for run in failed)}.")
+    if len(asked) < len(succeeded):
+        other = len(succeeded) - len(asked)
+        notes.append(f"Not shown: {other} {'run' if other == 1 else 'runs'} of other phases than {listed(phases)}.")
     if empty:
-        missing = "profile" if profiled else "timed step"
-        notes.append(f"Left out, without a {missing}: {counted(map(_described, empty))}.")
+        missing = "a profile" if profiled else "timed steps"
+        notes.append(f"Not shown: runs without {missing}: {summarised(empty)}.")
     return full, notes
 
 
@@ -110,8 +112,22 @@ def counted(names: Iterable[str]) -> str:
     return "; ".join(f"{name} x {count}" if count > 1 else name for name, count in counts.items())
 
 
-def where(record: Record) -> str:
-    """The place, and the precision where it is not the default one: the same GPU in bf16 is another machine."""
+def summarised(runs: Iterable[Record], condition: Callable[[Record], str] | None = None) -> str:
+    """Runs in few words: the workloads of each phase, machine and condition together, with how often they ran."""
+    counts: dict[str, Counter[str]] = defaultdict(Counter)
+    for run in runs:
+        counts[(condition or _condition)(run)][run.spec.workload] += 1
+    parts = []
+    for rest, workloads in counts.items():
+        times = set(workloads.values())
+        each = f" x {max(times)}" if len(times) == 1 and times != {1} else ""
+        names = [name if each or many == 1 else f"{name} x {many}" for name, many in workloads.items()]
+        parts.append(f"{listed(names)} {rest}{each}")
+    return "; ".join(parts)
+
+
+def machine_name(record: Record) -> str:
+    """The machine's label, with the precision where it is not fp32: the same GPU in bf16 counts as another machine."""
     precision = record.spec.precision
     return record.machine_label if precision == "fp32" else f"{record.machine_label}, {precision}"
 
@@ -126,7 +142,7 @@ def configuration(record: Record) -> RunSpec:
 
 
 def completeness(record: Record) -> tuple[float | str, ...]:
-    """Large for the run that says most: the published sizes, nothing changed by hand, the machine's own threads."""
+    """Large for the run closest to the published setup: its sizes, no changed options, the machine's own threads."""
     spec = record.spec
     preset = PRESETS.index(spec.preset) if spec.preset in PRESETS else -1
     threads = float("inf") if spec.threads is None else spec.threads
@@ -182,18 +198,22 @@ def _has_ops(record: Record) -> bool:
     return record.profile is not None and op_seconds(record.profile) > 0
 
 
-def _order(setting: RunGroup) -> tuple[object, ...]:
+def _order(group: RunGroup) -> tuple[object, ...]:
     """Workloads as in the paper, CPUs before accelerators."""
-    return workload_order(setting.workload), setting.phase != "train", not on_cpu(setting.runs[0]), setting.place
+    return workload_order(group.workload), group.phase != "train", not on_cpu(group.runs[0]), group.machine
 
 
 def _described(record: Record) -> str:
+    return f"{record.spec.workload} {_condition(record)}"
+
+
+def _condition(record: Record) -> str:
     spec = record.spec
     threads = "" if spec.threads is None else f", {counted_threads(spec.threads)}"
-    return f"{spec.workload} {spec.phase} on {where(record)} ({spec.preset}{threads})"
+    return f"{spec.phase} on {machine_name(record)} ({spec.preset}{threads})"
 
 
 def last_attempts(records: Iterable[Record]) -> list[Record]:
-    """One record for each spec and place: the last that went well, or else the last. A failure before is no result."""
+    """One record for each spec and machine: the last that succeeded, or else the last one."""
     ordered = sorted(records, key=lambda record: (record.outcome == "ok", record.started))
     return list({(record.spec.id, record.machine_label): record for record in ordered}.values())

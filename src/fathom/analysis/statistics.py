@@ -1,7 +1,8 @@
-"""What a series of times says: where it settles, whether it drifts, and its median with an interval.
+"""Statistics of a series of times: where warm-up ends, whether it drifts, and its median with an interval.
 
-The labels are those of Barrett et al., Virtual Machine Warmup Blows Hot and Cold (OOPSLA 2017), found the same way:
-the series is cut where its level changes, and the levels are compared with the last one.
+The method follows Barrett et al., Virtual Machine Warmup Blows Hot and Cold (OOPSLA 2017): change points cut the series
+into segments, which are compared with the last one. The labels are not theirs: "flat" and "warm-up" mean the same,
+"slowing" is close to their "slowdown", and "unsteady" also covers levels that recur, beside their "no steady state".
 """
 
 from __future__ import annotations
@@ -17,18 +18,18 @@ from scipy import stats
 
 Label = Literal["flat", "warm-up", "slowing", "unsteady"]
 
-FEWEST = 6  # values below which nothing is said: no trend in five values is significant
-MATERIAL = 0.02  # levels closer than this are one level: a CPU's clock wanders by as much
+FEWEST = 6  # values below which there is no label: no trend in five values is significant
+MATERIAL = 0.02  # levels closer than this count as equal: a CPU's clock varies by as much
 SIGNIFICANT = 0.01
-SETTLED = 0.75  # a change of level after this part of the series leaves no steady state to speak of
+SETTLED = 0.75  # a change point after this part of the series leaves no steady state
 CONFIDENCE = 0.95  # of intervals
 RESAMPLES = 1000  # of a bootstrap
-LEAST_LAUNCHES = 3  # below which nothing is said of how launches differ
+LEAST_LAUNCHES = 3  # below which no variation between launches is stated
 
 
 @dataclass(frozen=True)
 class Steady:
-    """Where a series settles, and how; no label where it is too short to tell."""
+    """Where the steady state of a series begins, and how it gets there; no label for too short a series."""
 
     label: Label | None
     start: int
@@ -42,8 +43,8 @@ class Drift:
     change: float
 
     @property
-    def called(self) -> bool:
-        """Chance alone is excluded, and the change is large enough to matter."""
+    def significant(self) -> bool:
+        """Statistically, and large enough to matter."""
         return self.p_value < SIGNIFICANT and abs(self.change) > MATERIAL
 
 
@@ -55,8 +56,8 @@ class Interval:
 
 
 @dataclass(frozen=True)
-class Spread:
-    """How the launches of one configuration lie, one value each; an outlier counts as any other."""
+class Distribution:
+    """The launches of one configuration, one value each, outliers included."""
 
     count: int
     mean: float
@@ -94,9 +95,9 @@ def steady_state(values: Sequence[float]) -> Steady:
 
 
 def changepoints(values: Sequence[float]) -> list[int]:
-    """The indices at which a new level begins: the cut into levels with the least squared error plus penalty.
+    """The indices at which a new level begins: the segmentation with the least squared error plus penalty.
 
-    Optimal partitioning (Jackson et al., 2005). Outliers are pulled in first, so that one slow step is no level of its
+    Optimal partitioning (Jackson et al., 2005). Outliers are clipped first, so that one slow step is no level of its
     own; only the very first level may be a single value, since a first step often is.
     """
     x = _scaled(np.asarray(values, dtype=float))
@@ -121,7 +122,7 @@ def changepoints(values: Sequence[float]) -> list[int]:
 
 
 def drift(values: Sequence[float]) -> Drift | None:
-    """Whether the series goes one way: Kendall's tau against time, which is the Mann-Kendall test."""
+    """The trend of a series: Kendall's tau against time, which is the Mann-Kendall test."""
     if len(values) < FEWEST:
         return None
     p_value = float(stats.kendalltau(np.arange(len(values)), values).pvalue)
@@ -148,16 +149,16 @@ def median_interval(launches: Sequence[Sequence[float]], seed: int = 0) -> Inter
     medians = np.stack([resampled_medians(np.asarray(steps), RESAMPLES, generator) for steps in launches])
     drawn = generator.integers(len(launches), size=(len(launches), RESAMPLES))
     copies = generator.integers(RESAMPLES, size=(len(launches), RESAMPLES))  # a launch drawn twice differs in its steps
-    spread = np.median(medians[drawn, copies], axis=0)
-    low, high = np.quantile(spread, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
+    resampled = np.median(medians[drawn, copies], axis=0)
+    low, high = np.quantile(resampled, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
     return Interval(float(np.median([np.median(steps) for steps in launches])), float(low), float(high))
 
 
-def spread(launches: Sequence[float]) -> Spread:
-    """With one value each, to resample launches is to resample values."""
+def distribution(launches: Sequence[float]) -> Distribution:
+    """Of one value per launch; resampling launches is then resampling values."""
     interval = median_interval([launches]) if len(launches) >= LEAST_LAUNCHES else None
     p5, p95 = np.quantile(launches, [0.05, 0.95])
-    return Spread(
+    return Distribution(
         count=len(launches),
         mean=float(np.mean(launches)),
         deviation=float(np.std(launches, ddof=1)) if len(launches) > 1 else None,
@@ -177,7 +178,7 @@ def resampled_medians(
 
 
 def _scaled(x: NDArray[np.float64]) -> NDArray[np.float64]:
-    """In units of the noise between neighbours, outliers pulled in to four of them, a slow first step to eight."""
+    """In units of the noise between neighbours, outliers clipped to four of them, a slow first step to eight."""
     middle = np.median(x)
     noise = np.quantile(np.abs(np.diff(x)), 0.8) / (1.2816 * np.sqrt(2))  # a normal's standard deviation
     noise = max(noise, MATERIAL / 4 * abs(middle), np.finfo(float).tiny)  # a clock that ticks coarsely shows none

@@ -13,10 +13,17 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
+from fathom.analysis import formatting
+from fathom.analysis.formatting import count, seconds
+
+__all__ = [
+    "beside", "count", "human", "print_facts", "print_json", "print_table", "print_text", "progress_bar", "screen",
+    "seconds", "skipped", "text",
+]  # fmt: skip
+
 screen = Console(markup=False)  # the last output of a crashed program may hold brackets
 human = Console(stderr=True, markup=False)
 SPEED_WINDOW_S = 600.0  # over which speed is averaged for the remaining time: fast and slow runs alternate
-WHOLE = (1e3, 1e9)  # numbers between these are rounded to integers; others have four significant digits
 
 
 def print_json(document: Any) -> None:
@@ -31,9 +38,10 @@ def skipped(problem: str) -> None:
 
 def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
     """Numbers to the right, a dash for what is not known; columns that do not fit the terminal follow below."""
-    cells = [[text(value) for value in row] for row in rows]
+    shown = [formatting.column([row[index] for row in rows], heading) for index, heading in enumerate(columns)]
+    cells = [[formatting.ascii_minus(cell) for cell in row] for row in zip(*shown, strict=True)]
     numeric = [any(isinstance(row[index], int | float) for row in rows) for index in range(len(columns))]
-    widths = [max(map(len, column)) for column in zip(columns, *cells, strict=True)]
+    widths = [max(map(len, texts)) for texts in zip(columns, *cells, strict=True)]
     room = screen.width if screen.is_terminal else None
     if room is not None and sum(widths) + len(widths) + 1 > room:  # words may wrap, numbers may not
         widths = [width if number else min(width, room // 3) for width, number in zip(widths, numeric, strict=True)]
@@ -95,32 +103,11 @@ class _Bar(Progress):
 
 
 def text(value: Any) -> str:
-    if value is None:
-        return "—"
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return str(value)
-    if isinstance(value, int):
-        return f"{value:,}"
-    return f"{value:,.0f}" if WHOLE[0] <= abs(value) < WHOLE[1] else f"{value:.4g}"
+    return formatting.ascii_minus(formatting.cell(value))
 
 
 def beside(value: float | None, target: float | None) -> str:
-    """A value with enough digits, four at least, to differ from its target: 32.996 is not 33."""
-    if value is None or target is None or value == target:
-        return text(value)
-    digits = next((digits for digits in range(4, 17) if f"{value:.{digits}g}" != f"{target:.{digits}g}"), 17)
-    return f"{value:,.{digits}g}" if digits > 4 else text(value)
-
-
-def count(how_many: int, thing: str) -> str:
-    return f"{how_many} {thing}{'' if how_many == 1 else 's'}"
-
-
-def seconds(value: float) -> str:
-    for unit, size in (("s", 1.0), ("ms", 1e-3)):
-        if value >= size:
-            return f"{value / size:.3g} {unit}"
-    return f"{value / 1e-6:.3g} µs"
+    return formatting.ascii_minus(formatting.beside(value, target))
 
 
 def _finite(value: Any) -> Any:

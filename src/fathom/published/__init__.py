@@ -39,8 +39,10 @@ MINSKY_LAUNCHES = 200  # measured per workload, after 10 for warm-up
 OUTSIDE_OPS_PERCENT = (1.0, 2.0)  # "typically less than 1-2 %" of the time, Fathom V-A
 HEAVY_TYPES = (5, 15)  # number of op types that usually take more than 90 % of the time, Fathom V-B
 FULLY_CONNECTED_PERCENT = {"alexnet": "11", "vgg": "7", "residual": "< 1"}  # of the time, Fathom V-B
-DEEPQ_OPTIMIZER_PERCENT = 7.0  # of the time at 8 threads, Fathom V-E
-SIMILARITY_IN_TEXT = 0.4  # "about 0.4" between {seq2seq, memnet} and {speech, autoenc}, Fathom V-C
+OPTIMIZER_PERCENT = {"deepq": {8: 7.0}}  # workload -> threads -> the optimizer's share of the time, Fathom V-E
+SIMILARITY_IN_TEXT = 0.4  # "about 0.4" between these two clusters, Fathom V-C
+CLUSTERS_IN_TEXT = (("seq2seq", "memnet"), ("speech", "autoenc"))
+SCALING_WELL, SCALING_BADLY = ("alexnet", "residual", "vgg"), ("autoenc", "memnet")  # up to 20 cores, Minsky, Fig. 2
 
 
 @dataclass(frozen=True)

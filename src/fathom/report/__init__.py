@@ -5,26 +5,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from fathom.analysis.finding import analyse
-from fathom.core import plugins
+from fathom.analysis.finding import analyse, questions
 from fathom.core.errors import BadOption
 from fathom.core.record import Record
-from fathom.report.order import in_order
 from fathom.report.page import html
 from fathom.report.text import markdown
 
 __all__ = ["html", "markdown", "write"]
 
 TITLE = "Where the time goes"
-LEARNT = "What it takes to learn"  # where nothing else was asked
 
 
 def write(records: Sequence[Record], path: Path | str) -> Path:
-    """Every question answered from the records, written as Markdown where the file is called so, else as HTML."""
+    """Every question answered from the records, written as Markdown where the file ends in .md, else as HTML."""
     path = Path(path)
-    findings = in_order([analyse(question, records) for question in plugins.names("questions")])
-    answered = {finding.question for finding in findings if finding.answered}
-    title = LEARNT if answered == {"learning"} else TITLE
+    findings = sorted((analyse(question, records) for question in questions()), key=lambda each: not each.answered)
+    answered = [finding for finding in findings if finding.answered]
+    title = answered[0].title if len(answered) == 1 else TITLE
     render = markdown if path.suffix == ".md" else html
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -8,8 +8,8 @@ import textwrap
 from collections.abc import Collection, Sequence
 from typing import Any
 
+from fathom.analysis import formatting
 from fathom.analysis.finding import Chart
-from fathom.report import words
 
 Json = dict[str, Any]
 
@@ -36,10 +36,10 @@ def both_scales(chart: Chart) -> Json:
 
 
 def scale_of(values: Sequence[Any], log: bool) -> Json:
-    """Type and ticks of an axis, said outright: Plotly would guess a date from "2014" and a number from "8"."""
+    """Type and ticks of an axis, set explicitly: Plotly would guess a date from "2014" and a number from "8"."""
     if any(isinstance(value, str) for value in values):
         return {"type": "category"}
-    known = {value for value in values if words.is_number(value) and math.isfinite(value)}
+    known = {value for value in values if formatting.is_number(value) and math.isfinite(value)}
     positive = {value for value in known if value > 0}
     exponents = _exponents(known)
     if not log or not positive:
@@ -60,7 +60,7 @@ def _exponents(values: Collection[float]) -> str:
 
 def number_format(values: Sequence[Any]) -> str:
     """How Plotly writes the numbers of a series on hover, in d3's letters: four digits, with k, M, G where large."""
-    largest = max((abs(value) for value in clean(values) if words.is_number(value)), default=0)
+    largest = max((abs(value) for value in clean(values) if formatting.is_number(value)), default=0)
     return ".4~s" if largest >= 1e6 else ",.4~r" if largest >= 1e-3 else ".3~e"
 
 
@@ -83,7 +83,7 @@ def clean(values: Sequence[Any]) -> list[Any]:
     """Numbers as JSON has them (no NaN, no infinity), all else as quoted text."""
 
     def cleaned(value: Any) -> Any:
-        if words.is_number(value):
+        if formatting.is_number(value):
             return value if math.isfinite(value) else None
         return None if value is None else quoted(value)
 

@@ -1,10 +1,4 @@
-"""Chart -> a Plotly figure as plain data. Colours are names of style.css that the page looks up for its theme.
-
-A dendrogram's series is one joint of four points: x = the distances of the first child, of the joint (twice) and of the
-second child, y = the position of the first child (twice) and of the second (twice). Where a child is a leaf, text[0] or
-text[3] is its label, else "". In a scatter, the series named ROOF is a line. In a line chart, the series named TARGET
-is what the others strive for, and the y axis shows how they come near it.
-"""
+"""Chart -> a Plotly figure as plain data. Colours are names of style.css that the page looks up for its theme."""
 
 from __future__ import annotations
 
@@ -14,19 +8,17 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from fathom.analysis.finding import Chart, Series
-from fathom.report import words
+from fathom.analysis import formatting
+from fathom.analysis.finding import Band, Chart, Series
 from fathom.report.axes import Json, axis, both_scales, clean, hover_label, number_format, quoted, scale_of, wrapped
 from fathom.report.colours import Colours, Look
-from fathom.report.ranges import TARGET, approach, clipped
+from fathom.report.ranges import approach, clipped
 
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash")
 SYMBOLS = ("circle", "square", "diamond", "triangle-up", "cross", "x", "triangle-down", "star")
 PATTERNS = ("", "/", ".", "x", "-")
 SEQUENTIAL = [[step / 4, f"var(--heat{step})"] for step in range(5)]
 DIVERGING = [[step / 4, f"var(--diverge{step})"] for step in range(5)]
-ROOF = "roof"
-REST = "rest"  # the band of a heat map that is in no class
 FARTHEST = 1.1  # a cosine distance of 1, and room for its label: all trees have one scale
 CELL = 17  # pixels of a heat map's column: two digits, and a page of 1300 px shows Fig. 3 whole
 FEW_POINTS = 40  # a line of more has no room for markers
@@ -61,7 +53,7 @@ def figure(chart: Chart, colours: Colours) -> Json:
 
 
 def described(chart: Chart) -> str:
-    """A sentence for those who do not see the picture."""
+    """A sentence for those who do not see the chart."""
     kind = {"heatmap": "heat map", "stacked": "stacked bar chart"}.get(chart.kind, chart.kind)
     kind = kind if chart.kind in ("heatmap", "stacked", "dendrogram") else f"{kind} chart"
     axes = ", ".join(text for text in (chart.x_title, chart.y_title) if text)
@@ -72,7 +64,7 @@ def described(chart: Chart) -> str:
 
 def leaves(chart: Chart) -> dict[float, str]:
     """Position -> label of a dendrogram's leaves, from the first position on."""
-    ends = [(joint.y[end], joint.text[end]) for joint in chart.series for end in (0, 3) if joint.text]
+    ends = [(merge.y[end], merge.text[end]) for merge in chart.series for end in (0, 3) if merge.text]
     return {position: label for position, label in sorted(ends) if label}
 
 
@@ -102,7 +94,7 @@ def _lines(chart: Chart, colours: Colours) -> Json:
     few = max((len(series.x) for series in chart.series), default=0) <= FEW_POINTS
     data = []
     for series, look in zip(chart.series, colours.looks(chart), strict=True):
-        if series.name == TARGET:
+        if series.role == "target":
             line = {"color": "var(--soft)", "width": 1.5, "dash": "dash"}
             data.append(_trace(chart, series, type="scatter", mode="lines", line=line))
             continue
@@ -116,7 +108,7 @@ def _lines(chart: Chart, colours: Colours) -> Json:
 def _scatter(chart: Chart, colours: Colours) -> Json:
     data = []
     for series, look in zip(chart.series, colours.looks(chart), strict=True):
-        if series.name == ROOF:
+        if series.role == "limit":
             line = {"color": "var(--soft)", "width": 2}
             data.append(_trace(chart, series, type="scatter", mode="lines", line=line))
             continue
@@ -151,6 +143,7 @@ def _heat_map(chart: Chart, colours: Colours) -> Json:
     known = [value for row in values for value in row if value is not None]
     largest = max(map(abs, known), default=0)
     signed = min(known, default=0) < 0
+    unit = f" {quoted(chart.unit)}" if chart.unit else ""
     trace = {
         "type": "heatmap",
         "x": columns,
@@ -159,16 +152,16 @@ def _heat_map(chart: Chart, colours: Colours) -> Json:
         "text": [[_cell_text(value, largest) for value in row] for row in values],
         "texttemplate": "%{text}",
         "textfont": {"size": 11},
-        "customdata": [_hover_cells(series) for series in chart.series],
+        "customdata": [_hover_cells(series, unit) for series in chart.series],
         "hovertemplate": "<b>%{y}</b> · %{x}<br>%{customdata}<extra></extra>",
         "colorscale": DIVERGING if signed else SEQUENTIAL,
         "xgap": 1.5,
         "ygap": 1.5,
         "showscale": True,
-        "colorbar": {"thickness": 9, "outlinewidth": 0, "len": 0.9, "tickfont": {"size": 11}},
+        "colorbar": {"thickness": 9, "outlinewidth": 0, "len": 0.9, "tickfont": {"size": 11}, "ticksuffix": unit},
     }
-    whole = 100 if _is_percent(chart) else largest or 1  # published and measured shares are compared by colour
-    trace |= {"zmid": 0} if signed else {"zmin": 0, "zmax": whole}
+    low, high = chart.limits or (0, largest or 1)
+    trace |= {"zmid": 0} if signed and not chart.limits else {"zmin": low, "zmax": high}
     layout = {
         "xaxis": {"type": "category", "showgrid": False, "tickangle": -50, "ticks": "", "showline": False},
         "yaxis": {"type": "category", "showgrid": False, "autorange": "reversed", "ticks": "", "showline": False},
@@ -177,33 +170,31 @@ def _heat_map(chart: Chart, colours: Colours) -> Json:
     return {"data": [trace], "layout": layout}
 
 
-def _is_percent(chart: Chart) -> bool:
-    return "percent" in chart.title.lower()
-
-
 def _summed(chart: Chart) -> Chart:
-    """A heat map of percentages with the rest and the sum of each band in front, where no one has to scroll to them."""
-    if not _is_percent(chart) or len(chart.bands) < 2 or sum(many for _, many in chart.bands) != _columns(chart):
+    """A heat map with the bands that have no total, and the totals of the others, before everything else."""
+    named = [band for band in chart.bands if band.total]
+    if not named or sum(band.columns for band in chart.bands) != _columns(chart):
         return chart
-    ends = list(itertools.accumulate(many for _, many in chart.bands))
-    cuts = {label: slice(end - many, end) for (label, many), end in zip(chart.bands, ends, strict=True)}
-    rest = cuts.pop(REST, slice(0, 0))
-    names = [f"all {label.split()[0]}" if label.split() else label for label in cuts]
+    ends = list(itertools.accumulate(band.columns for band in chart.bands))
+    cuts = [(band, slice(end - band.columns, end)) for band, end in zip(chart.bands, ends, strict=True)]
+    first = [cut for band, cut in cuts if not band.total]
+    summed = [cut for band, cut in cuts if band.total]
     series = [
-        Series(
-            name=each.name,
-            x=[*each.x[rest], *names, *(x for cut in cuts.values() for x in each.x[cut])],
-            y=[
-                *each.y[rest],
-                *(_sum(each.y[cut]) for cut in cuts.values()),
-                *(y for cut in cuts.values() for y in each.y[cut]),
-            ],
+        dataclasses.replace(
+            each,
+            x=[*_picked(each.x, first), *(band.total for band in named), *_picked(each.x, summed)],
+            y=[*_picked(each.y, first), *(_sum(each.y[cut]) for cut in summed), *_picked(each.y, summed)],
         )
         for each in chart.series
     ]
-    bands = [(label, many) for label, many in chart.bands if label != REST]
-    front = [(REST, many) for label, many in chart.bands if label == REST]
-    return dataclasses.replace(chart, series=series, bands=[*front, ("classes", len(names)), *bands])
+    totals = Band(label="totals", columns=len(named))
+    return dataclasses.replace(
+        chart, series=series, bands=[*(band for band in chart.bands if not band.total), totals, *named]
+    )
+
+
+def _picked(values: Sequence[Any], cuts: Sequence[slice]) -> list[Any]:
+    return [value for cut in cuts for value in values[cut]]
 
 
 def _sum(values: Sequence[Any]) -> float | None:
@@ -218,53 +209,54 @@ def _columns(chart: Chart) -> int:
 def _cell_text(value: float | None, largest: float) -> str:
     """As many decimals as the largest cell has at two digits; a cell that is nothing beside it stays empty."""
     decimals = max(0, 1 - math.floor(math.log10(largest))) if largest else 0
-    shown = words.fixed(value or 0, decimals)
+    shown = formatting.fixed(value or 0, decimals)
     return shown if float(f"{value or 0:.{decimals}f}") else ""
 
 
-def _hover_cells(series: Series) -> list[str]:
-    told = [words.column([value])[0] if value is not None else "not measured" for value in clean(series.y)]
-    return [f"{value}<br>{quoted(text)}" if text else value for value, text in _with_text(told, series)]
+def _hover_cells(series: Series, unit: str) -> list[str]:
+    values = clean(series.y)
+    shown = ["not measured" if value is None else f"{formatting.column([value])[0]}{unit}" for value in values]
+    return [f"{value}<br>{quoted(text)}" if text else value for value, text in _with_text(shown, series)]
 
 
 def _bands(chart: Chart) -> Json:
-    """A bracket over each group of columns, with its label."""
+    """A bracket over each band of columns, with its label."""
     shapes, labels, start = [], [], 0
-    slanted = any(len(label) * 7 > many * CELL for label, many in chart.bands)
-    for label, many in chart.bands:
-        left, right = start - 0.42, start + many - 1 + 0.42
+    slanted = any(len(band.label) * 7 > band.columns * CELL for band in chart.bands)
+    for band in chart.bands:
+        left, right = start - 0.42, start + band.columns - 1 + 0.42
         path = f"M {left},1.015 L {left},1.035 L {right},1.035 L {right},1.015"
         line = {"color": "var(--soft)", "width": 1.2}
         shapes.append({"type": "path", "path": path, "xref": "x", "yref": "paper", "line": line})
-        place = {"x": (left + right) / 2, "y": 1.04, "xref": "x", "yref": "paper", "showarrow": False}
+        position = {"x": (left + right) / 2, "y": 1.04, "xref": "x", "yref": "paper", "showarrow": False}
         look = {"xanchor": "left", "textangle": -32, "xshift": -6} if slanted else {"xanchor": "center"}
         font = {"size": 12, "color": "var(--soft)"}
-        labels.append(place | look | {"text": quoted(label), "yanchor": "bottom", "font": font})
-        start += many
+        labels.append(position | look | {"text": quoted(band.label), "yanchor": "bottom", "font": font})
+        start += band.columns
     if not labels:
         return {}
-    longest = max(len(label) for label, _ in chart.bands)
+    longest = max(len(band.label) for band in chart.bands)
     room = 34 + (0.53 * 6.6 * longest if slanted else 0)
     return {"shapes": shapes, "annotations": labels, "margin": {"t": room, "r": 24}}
 
 
 def _dendrogram(chart: Chart, colours: Colours) -> Json:
-    names, tree = leaves(chart), chart.series
-    distances = [float(joint.x[1]) for joint in tree]
-    x = [value for joint in tree for value in (*joint.x, None)]
-    y = [value for joint in tree for value in (*joint.y, None)]
+    names, merges = leaves(chart), chart.series
+    distances = [float(merge.x[1]) for merge in merges]
+    x = [value for merge in merges for value in (*merge.x, None)]
+    y = [value for merge in merges for value in (*merge.y, None)]
     branches: Json = {"type": "scatter", "mode": "lines", "x": x, "y": y, "hoverinfo": "skip"}
     branches["line"] = {"color": "var(--soft)", "width": 1.6}
     heights = {
         "type": "scatter",
         "mode": "markers+text",
         "x": distances,
-        "y": [(joint.y[1] + joint.y[2]) / 2 for joint in tree],
-        "text": [words.fixed(distance, 3) for distance in distances],
+        "y": [(merge.y[1] + merge.y[2]) / 2 for merge in merges],
+        "text": [formatting.fixed(distance, 3) for distance in distances],
         "textposition": "top right",
         "textfont": {"size": 11, "color": "var(--soft)"},
-        "customdata": [quoted(joint.name) for joint in tree],
-        "hovertemplate": "%{customdata}<br>joined at %{text}<extra></extra>",
+        "customdata": [quoted(merge.name) for merge in merges],
+        "hovertemplate": "%{customdata}<br>merged at %{text}<extra></extra>",
         "marker": {"size": 5, "color": "var(--soft)"},
         "cliponaxis": False,
     }
@@ -291,18 +283,18 @@ KINDS: dict[str, Callable[[Chart, Colours], Json]] = {
 
 
 def _trace(chart: Chart, series: Series, **own: Any) -> Json:
-    """A named trace with what is told on hover: both values, and the series' own text."""
-    unified = chart.kind == "line"  # all lines are told in one box, under their common x
-    numbers = chart.kind == "scatter" and all(map(words.is_number, series.x))
+    """A named trace with its hover text: both values, and the series' own text."""
+    unified = chart.kind == "line"  # all lines in one box, under their common x
+    numbers = chart.kind == "scatter" and all(map(formatting.is_number, series.x))
     x = f"%{{x:{number_format(series.x)}}}" if numbers else "%{x}"
     y = f"%{{y:{number_format(series.y)}}}"
     axes = f"{hover_label(chart.x_title)}{x}<br>{hover_label(chart.y_title)}{y}"
-    told = y if unified else f"<b>%{{fullData.name}}</b><br>{axes}"
+    hover = y if unified else f"<b>%{{fullData.name}}</b><br>{axes}"
     trace = {"name": quoted(series.name), "x": clean(series.x), "y": clean(series.y), **own}
     if series.text:
         trace["customdata"] = [quoted(text) for text in series.text]
-        told += " · %{customdata}" if unified else "<br>%{customdata}"
-    return trace | {"hovertemplate": told + ("" if unified else "<extra></extra>")}
+        hover += " · %{customdata}" if unified else "<br>%{customdata}"
+    return trace | {"hovertemplate": hover + ("" if unified else "<extra></extra>")}
 
 
 def least_width(chart: Chart) -> int:
@@ -331,8 +323,8 @@ def _symbol(look: Look) -> str:
     return SYMBOLS[(look.variant + sum(digits)) % len(SYMBOLS)]
 
 
-def _with_text(told: list[str], series: Series) -> list[tuple[str, str]]:
-    return list(itertools.zip_longest(told, series.text[: len(told)], fillvalue=""))
+def _with_text(hover: list[str], series: Series) -> list[tuple[str, str]]:
+    return list(itertools.zip_longest(hover, series.text[: len(hover)], fillvalue=""))
 
 
 def _merged(base: Json, own: Json) -> Json:

@@ -1,4 +1,4 @@
-"""The machines that records come from, in words."""
+"""The machines that records come from, as facts to read."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from fathom.analysis import formatting
 from fathom.core import fingerprint
 from fathom.core.fingerprint import Cpu, Gpu
 from fathom.core.record import Record
-from fathom.report import words
 
 THROTTLES = {  # the bits of NVML's clock event reasons
     0x1: "idle",
@@ -31,7 +31,7 @@ class Machine:
 
 
 def machines(records: Sequence[Record]) -> list[Machine]:
-    """One for each distinct machine; what changed between its runs (threads, clocks) is told as all its values."""
+    """One for each distinct machine; a fact that changed between runs (threads, clocks) lists all its values."""
     groups: dict[tuple[Any, ...], list[Record]] = {}
     for record in records:
         machine = record.machine
@@ -47,21 +47,21 @@ def _machine(records: list[Record]) -> Machine:
     cards_over_time = [card for machine in seen for card in machine.gpus]
     name = cpus[0].name or "unknown processor"
     if cards:
-        name += " with " + words.several(_cards(cards))
+        name += " with " + formatting.several(_cards(cards))
     facts = [
         ("Processor", _cpu(cpus[0])),
-        ("Threads of an operation", words.several(cpu.threads for cpu in cpus)),
-        ("Clock governor", words.several(cpu.governor for cpu in cpus)),
-        ("Simultaneous threads", words.several(cpu.smt for cpu in cpus if cpu.smt != "-1")),
-        ("Memory", words.size(seen[0].memory_bytes) if seen[0].memory_bytes else ""),
-        ("Accelerators", words.several(_cards(cards)) if cards else "none used"),
+        ("Intra-op threads", formatting.several(cpu.threads for cpu in cpus)),
+        ("Clock governor", formatting.several(cpu.governor for cpu in cpus)),
+        ("SMT", formatting.several(cpu.smt for cpu in cpus if cpu.smt != "-1")),
+        ("Memory", formatting.size(seen[0].memory_bytes) if seen[0].memory_bytes else ""),
+        ("Accelerators", formatting.several(_cards(cards)) if cards else "none used"),
         *_gpu_facts(cards_over_time),
-        ("System", words.several(machine.system for machine in seen)),
-        ("Software", words.several(_software(machine) for machine in seen)),
-        ("Fathom commit", words.several(machine.commit for machine in seen)),
+        ("System", formatting.several(machine.system for machine in seen)),
+        ("Software", formatting.several(_software(machine) for machine in seen)),
+        ("Fathom commit", formatting.several(machine.commit for machine in seen)),
         ("Runs", f"{len(records)}, {_period(records)}"),
     ]
-    return Machine(name=name, facts=[(label, text or words.DASH) for label, text in facts])
+    return Machine(name=name, facts=[(label, text or formatting.DASH) for label, text in facts])
 
 
 def _cpu(cpu: Cpu) -> str:
@@ -70,9 +70,9 @@ def _cpu(cpu: Cpu) -> str:
     if logical:
         parts.append(f"{logical} logical cores" + (f" on {physical} physical" if physical else ""))
     if affinity and logical and len(affinity) < logical:
-        parts.append(f"{len(affinity)} of them allowed to this program")
+        parts.append(f"{len(affinity)} of them available to the process")
     if cpu.quota_cores:
-        parts.append(f"limited to {cpu.quota_cores:g} cores by a quota")
+        parts.append(f"CPU quota of {cpu.quota_cores:g} cores")
     if cpu.clock_mhz:
         parts.append(f"{cpu.clock_mhz:.0f} MHz at the end of a run")
     return ", ".join(part for part in parts if part)
@@ -84,30 +84,30 @@ def _cards(cards: Sequence[Gpu]) -> list[str]:
 
 
 def _gpu_facts(cards: Sequence[Gpu]) -> list[tuple[str, str]]:
-    """What the driver said of the cards, over all runs; nothing where there are none."""
+    """The driver's readings of the cards over all runs; nothing where there are none."""
 
     def over_runs(key: str, unit: str) -> str:
         values = [value for card in cards if (value := getattr(card, key)) is not None]
-        return words.span(values, unit) if values else ""
+        return formatting.span(values, unit) if values else ""
 
     if not cards:
         return []
-    memory = words.several(words.size(card.memory_bytes) for card in cards if card.memory_bytes)
+    memory = formatting.several(formatting.size(card.memory_bytes) for card in cards if card.memory_bytes)
     clock, most = over_runs("sm_clock_mhz", " MHz"), over_runs("sm_clock_max_mhz", " MHz")
     return [
         ("Accelerator memory", memory),
-        ("Driver", words.several(card.driver for card in cards)),
+        ("Driver", formatting.several(card.driver for card in cards)),
         ("Clock", f"{clock} at the end of a run, {most} at most" if clock and most else clock),
         ("Power limit", over_runs("power_limit_w", " W")),
         ("Temperature", over_runs("temperature_c", " °C")),
-        ("Clock held back by", _throttles(card.throttle_reasons for card in cards)),
+        ("Throttling", _throttles(card.throttle_reasons for card in cards)),
     ]
 
 
 def _throttles(masks: Any) -> str:
     known = [mask for mask in masks if mask is not None]
     reasons = [word for bit, word in THROTTLES.items() if any(mask & bit for mask in known)]
-    return ", ".join(reasons) or ("nothing" if known else "")
+    return ", ".join(reasons) or ("none" if known else "")
 
 
 def _software(machine: fingerprint.Machine) -> str:
@@ -117,5 +117,5 @@ def _software(machine: fingerprint.Machine) -> str:
 
 def _period(records: Sequence[Record]) -> str:
     started = sorted(record.started for record in records)
-    first, last = words.moment(started[0]), words.moment(started[-1])
+    first, last = formatting.moment(started[0]), formatting.moment(started[-1])
     return first if first == last else f"{first} to {last}"

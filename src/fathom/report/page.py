@@ -13,20 +13,19 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from markupsafe import Markup
 
+from fathom.analysis import formatting
 from fathom.analysis.finding import Chart, Finding, Table
 from fathom.core.record import Record
-from fathom.report import charts, runs, words
+from fathom.report import charts, runs
 from fathom.report.colours import Colours
 from fathom.report.machines import machines
 from fathom.report.method import method
-from fathom.report.order import split_tables
 
 HERE = Path(__file__).parent
 MANY_ROWS = 16  # a table of more scrolls inside its box
 BROAD = 13  # columns; the headings of a table with more stand upright on paper
 LONG = 34  # letters; a column of longer texts breaks them into lines
 SLIM = 440  # a chart that is readable at this width shares its row with another
-FINE = ("ok", "reached", "no target")  # how the outcome of a run begins that did what was asked
 SPARK_WIDTH, SPARK_HEIGHT = 180, 44
 
 
@@ -47,15 +46,15 @@ def html(records: Sequence[Record], findings: Sequence[Finding], title: str) -> 
         title=title,
         records=records,
         findings=[finding for finding in findings if finding.answered],
-        unanswered=[finding for finding in findings if not finding.answered],
+        not_measured=[finding for finding in findings if not finding.answered],
         colours=Colours(records),
         facts=_facts(records),
         settings=runs.common_settings(records),
         headline=runs.headline(records),
         no_headline=runs.NO_HEADLINE,
         machines=machines(records),
-        learning=runs.learning(records),
-        answers=runs.answers(records),
+        losses=runs.losses(records),
+        outputs=runs.outputs(records),
         failed=runs.failed(records),
         method=method(records),
         every_run=runs.every_run(records),
@@ -75,22 +74,21 @@ def _template() -> Template:
     environment.filters |= {
         "anchor": _anchor,
         "cells": _cells,
-        "count": words.count,
+        "count": formatting.count,
         "described": charts.described,
         "figure": _figure,
         "in_pairs": _in_pairs,
-        "number": words.number,
-        "split_tables": split_tables,
+        "number": formatting.number,
         "spark": _spark,
     }
     return environment.get_template("page.html.j2")
 
 
 def _facts(records: Sequence[Record]) -> list[tuple[int, str]]:
-    """The size of the study in a few numbers; what there is none of is not told."""
+    """The size of the study in a few numbers, without those that are zero."""
     found = [
         (len({record.spec.workload for record in records}), "workload"),
-        (len({record.machine_label for record in runs.unbound(records)}), "place"),
+        (len({record.machine_label for record in runs.unbound(records)}), "machine"),
         (len(records), "run"),
         (sum(len(record.step_s) for record in records), "timed step"),
     ]
@@ -102,20 +100,20 @@ def _cells(table: Table, colours: Colours) -> list[list[Cell]]:
     if not table.rows:
         return []
     columns = list(zip(*table.rows, strict=True))
-    shown = [words.column(column, heading) for column, heading in zip(columns, table.columns, strict=True)]
+    shown = [formatting.column(column, heading) for column, heading in zip(columns, table.columns, strict=True)]
     long = [max(map(len, texts)) > LONG for texts in shown]
-    numeric = [all(value is None or words.is_number(value) for value in column) for column in columns]
+    numeric = [all(value is None or formatting.is_number(value) for value in column) for column in columns]
 
     def cell(row: int, column: int) -> Cell:
         value, text = table.rows[row][column], shown[column][row]
         return Cell(
             text=text,
-            value=float(f"{value:.6g}") if words.is_number(value) and text != str(value) else None,
+            value=float(f"{value:.6g}") if formatting.is_number(value) and text != str(value) else None,
             missing=value is None,
             numeric=numeric[column],
             long=long[column],
             colour=colours.workload(value) if isinstance(value, str) and column == 0 else None,
-            alarming=table.columns[column] == "outcome" and str(value).partition(";")[0] not in FINE,
+            alarming=(row, column) in table.alarms,
         )
 
     return [[cell(row, column) for column in range(len(columns))] for row in range(len(table.rows))]
@@ -130,14 +128,14 @@ def _figure(chart: Chart, colours: Colours) -> Markup:
     return Markup(text)
 
 
-def _in_pairs(pictures: Sequence[Chart]) -> list[tuple[Chart, bool]]:
+def _in_pairs(drawn: Sequence[Chart]) -> list[tuple[Chart, bool]]:
     """Each chart, and whether it shares its row: two slim ones in succession do."""
-    shares = [charts.least_width(chart) <= SLIM for chart in pictures]
+    shares = [charts.least_width(chart) <= SLIM for chart in drawn]
     paired = [False] * len(shares)
     for index in range(len(shares) - 1):
         if shares[index] and shares[index + 1] and not paired[index]:
             paired[index] = paired[index + 1] = True
-    return list(zip(pictures, paired, strict=True))
+    return list(zip(drawn, paired, strict=True))
 
 
 def _anchor(text: str) -> str:

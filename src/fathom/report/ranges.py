@@ -1,4 +1,4 @@
-"""The part of a y axis that is worth showing, where a few values lie far from all the others."""
+"""The part of a y axis to show where a few values are far from all others."""
 
 from __future__ import annotations
 
@@ -7,19 +7,18 @@ import statistics
 from collections.abc import Sequence
 from typing import Any
 
+from fathom.analysis import formatting
 from fathom.analysis.finding import Chart
-from fathom.report import words
 from fathom.report.axes import Json
 
-TARGET = "target"  # the series of a line chart that the others strive for
-FEW = 6  # points of a line are shown from the first to the last: to leave out one of them is to leave out the story
-FAR = 4  # values spread over so many times what the boxes do make lines of the boxes
+FEW = 6  # points of a line up to which all of them are shown
+FAR = 4  # range of all values over that of the whiskers, from which boxes would be drawn as lines
 
 
 def approach(chart: Chart) -> Json:
-    """The y axis cut to the target and to each long line but for its first third, which in learning is far off."""
-    lines = [_finite(series.y) for series in chart.series if series.name != TARGET]
-    targets = [y for series in chart.series if series.name == TARGET for y in _finite(series.y)]
+    """The y axis cut to the target and to each long line without its first third, which is far off in training."""
+    lines = [_finite(series.y) for series in chart.series if series.role != "target"]
+    targets = [y for series in chart.series if series.role == "target" for y in _finite(series.y)]
     cuts = [len(line) // 3 if len(line) > FEW else 0 for line in lines]
     early = [y for line, cut in zip(lines, cuts, strict=True) for y in line[:cut]]
     late = [y for line, cut in zip(lines, cuts, strict=True) for y in line[cut:]]
@@ -27,11 +26,11 @@ def approach(chart: Chart) -> Json:
         return {}
     rising = statistics.median(early) < statistics.median(late)
     corner = (0.99, 0 if rising else 1)  # away from where the lines come from, and from where they go
-    return _cut(min(late + targets), max(late + targets), early + late, corner)
+    return _cut(min(late + targets), max(late + targets), early + late, corner, "early value")
 
 
 def clipped(chart: Chart) -> Json:
-    """The y axis cut to where boxes and whiskers are, if some points are so far off that boxes would be lines."""
+    """The y axis cut to boxes and whiskers, where outliers are so far off that boxes would be drawn as lines."""
     groups: dict[tuple[str, str], list[float]] = {}
     for series in chart.series:
         for x, y in zip(series.x, series.y, strict=False):
@@ -43,24 +42,24 @@ def clipped(chart: Chart) -> Json:
     low, high = min(end for end, _ in ends), max(end for _, end in ends)
     if high <= low or max(known) - min(known) <= FAR * (high - low):
         return {}
-    return _cut(low, high, known, (0.01, 1))
+    return _cut(low, high, known, (0.01, 1), "outlier")
 
 
-def _cut(low: float, high: float, known: Sequence[float], corner: tuple[float, float]) -> Json:
-    """The y axis from low to high with a little room, and a note in a corner on what that leaves out, if anything."""
+def _cut(low: float, high: float, known: Sequence[float], corner: tuple[float, float], what: str) -> Json:
+    """The y axis from low to high with a margin, and a note in a corner on the values that are not shown, if any."""
     room = 0.1 * (high - low)
     low, high = low - room, high + room
     beyond = [value for value in known if not low <= value <= high]
     if not beyond or high <= low:
         return {}
-    where = f"from {min(beyond):.3g} to {max(beyond):.3g}" if len(beyond) > 1 else f"at {beyond[0]:.3g}"
-    told = f"{len(beyond)} of {len(known)} values {'lie' if len(beyond) > 1 else 'lies'} beyond, {where}"
+    span = f"{min(beyond):.3g} to {max(beyond):.3g}" if len(beyond) > 1 else f"{beyond[0]:.3g}"
+    text = f"{len(beyond)} {what}{'' if len(beyond) == 1 else 's'} not shown ({span})"
     x, y = corner
-    place = {"x": x, "y": y, "xanchor": "left" if x < 0.5 else "right", "yanchor": "bottom" if y < 0.5 else "top"}
+    position = {"x": x, "y": y, "xanchor": "left" if x < 0.5 else "right", "yanchor": "bottom" if y < 0.5 else "top"}
     look = {"showarrow": False, "bgcolor": "var(--page)", "font": {"size": 12, "color": "var(--soft)"}}
     return {
         "yaxis": {"range": [low, high]},
-        "annotations": [{"text": told, "xref": "paper", "yref": "paper"} | place | look],
+        "annotations": [{"text": text, "xref": "paper", "yref": "paper"} | position | look],
     }
 
 
@@ -75,4 +74,4 @@ def _whiskers(values: Sequence[float]) -> tuple[float, float]:
 
 
 def _finite(values: Sequence[Any]) -> list[float]:
-    return [float(value) for value in values if words.is_number(value) and math.isfinite(value)]
+    return [float(value) for value in values if formatting.is_number(value) and math.isfinite(value)]

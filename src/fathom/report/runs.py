@@ -1,4 +1,4 @@
-"""What the runs of a report came to: the headline, every run, what failed, what was learnt and answered."""
+"""The runs of a report: the headline, every run, failed runs, losses and outputs."""
 
 from __future__ import annotations
 
@@ -7,70 +7,71 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from fathom.analysis import formatting
 from fathom.analysis.finding import Cell, Table
 from fathom.analysis.questions.phases import settled_steps
 from fathom.analysis.selection import on_cpu, workload_order
 from fathom.analysis.statistics import median_interval
 from fathom.core.record import Record
-from fathom.report import words
 from fathom.report.method import outside_percent
 
-COMPARED = ("preset", "precision", "batch", "data", "options")  # runs that differ in these are different things
+COMPARED = ("preset", "precision", "engine", "batch", "data", "options")  # runs that differ in these are not pooled
 SETTINGS = (*COMPARED, "threads", "seed")  # repetitions and sweeps may differ in the last two
-NO_HEADLINE = "No run was timed step by step."
+OK = "ok"  # the outcome of a run that succeeded
+NO_HEADLINE = "No run has timed steps."
 
 
 @dataclass(frozen=True, kw_only=True)
-class Learning:
+class Losses:
     workload: str
-    place: str
-    losses: list[float]
+    machine: str
+    values: list[float]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Answers:
+class Outputs:
     workload: str
-    place: str
+    machine: str
     texts: list[str]
 
 
 def common_settings(records: Sequence[Record]) -> list[tuple[str, str]]:
-    """The settings that all runs share: said once, above the tables."""
+    """The settings that all runs share, shown once above the tables."""
     shared = {name: next(iter(values)) for name, values in _settings(records, SETTINGS).items() if len(values) == 1}
     return [(name, str(value)) for name, value in shared.items() if value is not None]
 
 
 def unbound(records: Sequence[Record]) -> list[Record]:
-    """Without those bound to some of the cores, where there are others: these have a finding of their own."""
+    """Without runs bound to some of the cores, where there are others: these have a finding of their own."""
     return [record for record in records if not record.spec.cores] or list(records)
 
 
 def timed(records: Sequence[Record]) -> list[Record]:
-    """Without the runs of learning: these are timed as a whole, and have a finding of their own."""
+    """Without training runs: these are timed as a whole and have a finding of their own."""
     return [record for record in records if record.spec.kind != "training"]
 
 
 def headline(records: Sequence[Record]) -> Table:
-    """One row for each workload, place and phase, and for each setting where they differ; repetitions are pooled."""
+    """One row for each workload, machine and phase, and for each setting where they differ; repetitions are pooled."""
     records = unbound(timed(records))
     differing = _differing(records, COMPARED)
     groups: dict[tuple[Cell, ...], list[Record]] = {}
     for record in records:
         settings = [_setting(record, name) for name in differing]
         groups.setdefault((record.spec.workload, record.machine_label, record.spec.phase, *settings), []).append(record)
-    columns = ["workload", "place", "phase", *differing, "step (ms)", "95 % interval (ms)", "items/s", "outcome"]
+    columns = ["workload", "machine", "phase", *differing, "step (ms)", "95 % interval (ms)", "items/s", "outcome"]
     ordered = sorted(groups.values(), key=lambda group: _order(group[0]))
     rows = [_headline_row(_with_most_threads(group), differing) for group in ordered]
-    return Table(title="Speed of every workload", columns=columns, rows=rows)
+    return Table(title="Speed of every workload", columns=columns, rows=rows, alarms=_alarms(columns, rows))
 
 
 def every_run(records: Sequence[Record]) -> Table:
-    """One row a record, with what the profiler cost it and what it noted; a column that no run fills is left out."""
+    """One row per record, with the profiler's slowdown and its notes; a column that no run fills is left out."""
     differing = _differing(records, SETTINGS)
-    columns = ["workload", "place", "phase", *differing, "items/step", "steps", "step (ms)", "profiler slowdown (×)"]
+    columns = ["workload", "machine", "phase", *differing, "items/step", "steps", "step (ms)", "profiled/unprofiled"]
     columns += ["outside ops (%)", "first step (ms)", "setup (s)", "host memory (GiB)", "device memory (GiB)"]
     rows = [_run_row(record, differing) for record in sorted(records, key=_order)]
-    return _without_empty(Table(title="Every run", columns=[*columns, "outcome", "record", "notes"], rows=rows))
+    return _without_empty("Every run", [*columns, "outcome", "record", "notes"], rows)
 
 
 def failed(records: Sequence[Record]) -> Table:
@@ -80,36 +81,38 @@ def failed(records: Sequence[Record]) -> Table:
             record.spec.phase,
             record.machine_label,
             record.reason,
-            words.moment(record.started),
+            formatting.moment(record.started),
             record.id,
         ]
         for record in records
         if record.outcome != "ok"
     ]
-    return Table(title="Failed runs", columns=["workload", "phase", "place", "reason", "started", "record"], rows=rows)
+    return Table(
+        title="Failed runs", columns=["workload", "phase", "machine", "reason", "started", "record"], rows=rows
+    )
 
 
-def learning(records: Sequence[Record]) -> list[Learning]:
-    """The losses of the longest training run of each workload and place."""
+def losses(records: Sequence[Record]) -> list[Losses]:
+    """The losses of the longest training run of each workload and machine."""
     longest: dict[tuple[str, str], list[float]] = {}
     for record in sorted(records, key=_order):
         key = (record.spec.workload, record.machine_label)
         if record.outcome == "ok" and len(record.losses) > max(1, len(longest.get(key, []))):
             longest[key] = record.losses
-    return [Learning(workload=workload, place=place, losses=each) for (workload, place), each in longest.items()]
+    return [Losses(workload=workload, machine=machine, values=each) for (workload, machine), each in longest.items()]
 
 
-def answers(records: Sequence[Record]) -> list[Answers]:
-    """What inference said, once for each workload and place; places that say the same say it together."""
+def outputs(records: Sequence[Record]) -> list[Outputs]:
+    """The first outputs of inference for each workload and machine; machines with equal outputs are listed together."""
     first: dict[tuple[str, str], tuple[str, ...]] = {}
     for record in sorted(records, key=_order):
         if record.outcome == "ok" and record.answers:
             first.setdefault((record.spec.workload, record.machine_label), tuple(record.answers))
-    places: dict[tuple[str, tuple[str, ...]], list[str]] = {}
-    for (workload, place), texts in first.items():
-        places.setdefault((workload, texts), []).append(place)
+    machines: dict[tuple[str, tuple[str, ...]], list[str]] = {}
+    for (workload, machine), texts in first.items():
+        machines.setdefault((workload, texts), []).append(machine)
     return [
-        Answers(workload=name, place=" and ".join(where), texts=list(texts)) for (name, texts), where in places.items()
+        Outputs(workload=name, machine=" and ".join(own), texts=list(texts)) for (name, texts), own in machines.items()
     ]
 
 
@@ -134,7 +137,7 @@ def _setting(record: Record, name: str) -> Cell:
 
 
 def _with_most_threads(group: Sequence[Record]) -> list[Record]:
-    """Of a sweep over threads, the runs that left their number to the machine, or else those with the most."""
+    """Of a sweep over threads, the runs with the machine's default, or else those with the most."""
     threads = [record.spec.threads or math.inf for record in group]
     return [record for record, own in zip(group, threads, strict=True) if own == max(threads)]
 
@@ -145,18 +148,18 @@ def _order(record: Record) -> tuple[object, ...]:
     return workload, not on_cpu(record), record.machine_label, record.spec.phase != "train", record.started
 
 
-def _headline_row(launches: Sequence[Record], differing: Sequence[str]) -> list[Cell]:
-    good = [record for record in launches if record.outcome == "ok" and record.step_s]
+def _headline_row(repetitions: Sequence[Record], differing: Sequence[str]) -> list[Cell]:
+    good = [record for record in repetitions if record.outcome == "ok" and record.step_s]
     step = median_interval([settled_steps(record) for record in good]) if good else None
     items = good[0].items_per_step if good else None
-    first, wrong = launches[0], sum(record.outcome != "ok" for record in launches)
+    first, wrong = repetitions[0], sum(record.outcome != "ok" for record in repetitions)
     return [
         *(first.spec.workload, first.machine_label, first.spec.phase),
         *(_setting(first, name) for name in differing),
         1000 * step.median if step else None,
-        f"{words.number(1000 * step.low)} – {words.number(1000 * step.high)}" if step else None,
+        f"{formatting.number(1000 * step.low)} – {formatting.number(1000 * step.high)}" if step else None,
         items / step.median if items and step else None,
-        "ok" if not wrong else "failed" if wrong == len(launches) else f"{wrong} of {len(launches)} failed",
+        OK if not wrong else "failed" if wrong == len(repetitions) else f"{wrong} of {len(repetitions)} failed",
     ]
 
 
@@ -181,7 +184,13 @@ def _run_row(record: Record, differing: Sequence[str]) -> list[Cell]:
     ]
 
 
-def _without_empty(table: Table) -> Table:
-    kept = [index for index in range(len(table.columns)) if any(row[index] is not None for row in table.rows)]
-    rows = [[row[index] for index in kept] for row in table.rows]
-    return Table(title=table.title, columns=[table.columns[index] for index in kept], rows=rows)
+def _without_empty(title: str, columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> Table:
+    kept = [index for index in range(len(columns)) if any(row[index] is not None for row in rows)]
+    names, filled = [columns[index] for index in kept], [[row[index] for index in kept] for row in rows]
+    return Table(title=title, columns=names, rows=filled, alarms=_alarms(names, filled))
+
+
+def _alarms(columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> list[tuple[int, int]]:
+    """The cells of runs that failed."""
+    column = columns.index("outcome") if "outcome" in columns else None
+    return [] if column is None else [(row, column) for row, cells in enumerate(rows) if cells[column] != OK]

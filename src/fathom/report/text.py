@@ -7,17 +7,16 @@ import statistics
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from fathom.analysis import formatting
 from fathom.analysis.finding import Cell, Chart, Finding, Series, Table
 from fathom.core.record import Record
-from fathom.report import runs, words
+from fathom.report import runs
 from fathom.report.charts import leaves
 from fathom.report.machines import machines
 from fathom.report.method import method
-from fathom.report.order import split_tables
-from fathom.report.ranges import TARGET
 
-MANY_POINTS = 24  # a chart of more is told by its spread, and a line by some points on its way
-ON_THE_WAY = 5  # from the first point to the last
+MANY_POINTS = 24  # a chart of more is summarised: a line by some of its points, others by median and range
+SAMPLED_POINTS = 5  # from the first point to the last
 
 
 def markdown(records: Sequence[Record], findings: Sequence[Finding], title: str) -> str:
@@ -39,80 +38,81 @@ def markdown(records: Sequence[Record], findings: Sequence[Finding], title: str)
 
 
 def chart_table(chart: Chart) -> Table:
-    """The numbers of a chart: all of them where they are few, else some of each line or the spread of each series."""
+    """The numbers of a chart: all of them where they are few, else some of each line or the range of each series."""
     if chart.kind == "dendrogram":
-        return _joints(chart)
+        return _merges(chart)
     if chart.kind == "heatmap":
         columns = [str(x) for x in chart.series[0].x] if chart.series else []
         rows: list[list[Cell]] = [[series.name, *series.y] for series in chart.series]
         return Table(title=chart.title, columns=[chart.y_title, *columns], rows=rows)
     across = list(dict.fromkeys(x for series in chart.series for x in series.x))
     repeated = any(len(set(series.x)) < len(series.x) for series in chart.series)
-    strives = chart.kind == "line" and any(series.name == TARGET for series in chart.series)
-    if strives or repeated or len(across) > MANY_POINTS:
-        return _on_the_way(chart) if chart.kind == "line" else _spreads(chart)
+    has_target = chart.kind == "line" and any(series.role == "target" for series in chart.series)
+    if has_target or repeated or len(across) > MANY_POINTS:
+        return _sampled(chart) if chart.kind == "line" else _ranges(chart)
     lines = [dict(zip(series.x, series.y, strict=True)) for series in chart.series]
     rows = [[x, *(line.get(x) for line in lines)] for x in across]
     return Table(title=chart.title, columns=[chart.x_title, *(series.name for series in chart.series)], rows=rows)
 
 
-def _joints(chart: Chart) -> Table:
-    """Each joint with the leaves on its two sides, nearest first; a joint lies halfway between its children."""
+def _merges(chart: Chart) -> Table:
+    """Each merge with the leaves on its two sides, nearest first; a merge lies halfway between its children."""
     below = dict(leaves(chart))
     rows: list[list[Cell]] = []
-    for joint in sorted(chart.series, key=lambda joint: float(joint.x[1])):
-        sides = [below.get(joint.y[end], "") for end in (0, 3)]
-        below[(joint.y[0] + joint.y[3]) / 2] = ", ".join(sides)
-        rows.append([*sides, joint.x[1]])
-    return Table(title=chart.title, columns=["joined", "with", chart.x_title], rows=rows)
+    for merge in sorted(chart.series, key=lambda merge: float(merge.x[1])):
+        sides = [below.get(merge.y[end], "") for end in (0, 3)]
+        below[(merge.y[0] + merge.y[3]) / 2] = ", ".join(sides)
+        rows.append([*sides, merge.x[1]])
+    return Table(title=chart.title, columns=["cluster", "merged with", chart.x_title], rows=rows)
 
 
-def _on_the_way(chart: Chart) -> Table:
-    """Of a line the way matters, and where it ends: a median over it would say neither."""
+def _sampled(chart: Chart) -> Table:
+    """Some points of each line from the first to the last: a median would show neither its course nor its end."""
     rows: list[list[Cell]] = []
     for series in chart.series:
         last = len(series.x) - 1
-        points = sorted({round(last * step / (ON_THE_WAY - 1)) for step in range(ON_THE_WAY)}) if series.x else []
+        points = (
+            sorted({round(last * step / (SAMPLED_POINTS - 1)) for step in range(SAMPLED_POINTS)}) if series.x else []
+        )
         rows += [[series.name, series.x[point], series.y[point]] for point in points]
     return Table(title=chart.title, columns=["", chart.x_title, chart.y_title], rows=rows)
 
 
-def _spreads(chart: Chart) -> Table:
-    columns = ["", "points", f"median {chart.y_title}", "least", "most"]
-    return Table(title=chart.title, columns=columns, rows=[_spread(series) for series in chart.series])
+def _ranges(chart: Chart) -> Table:
+    columns = ["", "points", f"median {chart.y_title}", "min", "max"]
+    return Table(title=chart.title, columns=columns, rows=[_range(series) for series in chart.series])
 
 
-def _spread(series: Series) -> list[Cell]:
-    values: list[Any] = [y for y in series.y if words.is_number(y)]
+def _range(series: Series) -> list[Cell]:
+    values: list[Any] = [y for y in series.y if formatting.is_number(y)]
     middle = statistics.median(values) if values else None
     return [series.name, len(series.y), middle, min(values, default=None), max(values, default=None)]
 
 
 def _finding(finding: Finding) -> list[str]:
     blocks = [f"## {_plain(finding.title)}", _plain(finding.summary)]
-    before, after = split_tables(finding)
-    for table in before:
+    for table in finding.leading_tables:
         blocks += _table(table)
     for chart in finding.charts:
         blocks += [*_table(chart_table(chart)), _plain(chart.note)]
-    blocks += [f"![{_plain(each.title)}](data:image/png;base64,{each.png})" for each in finding.pictures]
-    for table in after:
+    blocks += [f"![{_plain(each.title)}](data:image/png;base64,{each.png})" for each in finding.images]
+    for table in finding.other_tables:
         blocks += _table(table)
     return [*blocks, _bullets(finding.notes)]
 
 
 def _samples(records: Sequence[Record]) -> list[str]:
-    learnt, said = runs.learning(records), runs.answers(records)
-    if not learnt and not said:
+    losses, outputs = runs.losses(records), runs.outputs(records)
+    if not losses and not outputs:
         return []
     rows: list[list[Cell]] = [
-        [each.workload, each.place, each.losses[0], each.losses[-1], len(each.losses)] for each in learnt
+        [each.workload, each.machine, each.values[0], each.values[-1], len(each.values)] for each in losses
     ]
-    columns = ["workload", "place", "first loss", "last loss", "steps"]
-    blocks = ["## Learning and answers", "Inference runs on fresh weights: an answer is not one after training."]
+    columns = ["workload", "machine", "first loss", "last loss", "steps"]
+    blocks = ["## Losses and outputs", "Inference ran on untrained weights."]
     blocks += _table(Table(title="Losses", columns=columns, rows=rows)) if rows else []
-    for each in said:
-        blocks += [f"**{_plain(each.workload)}** on {_plain(each.place)} answered:"]
+    for each in outputs:
+        blocks += [f"**{_plain(each.workload)}** on {_plain(each.machine)} gave:"]
         blocks += [_fenced(text) for text in each.texts]
     return blocks
 
@@ -128,8 +128,8 @@ def _table(table: Table, caption: bool = True) -> list[str]:
     if not table.rows:
         return [heading, "None."]
     columns = list(zip(*table.rows, strict=True))
-    shown = [words.column(column, heading) for column, heading in zip(columns, table.columns, strict=True)]
-    numeric = [all(value is None or words.is_number(value) for value in column) for column in columns]
+    shown = [formatting.column(column, heading) for column, heading in zip(columns, table.columns, strict=True)]
+    numeric = [all(value is None or formatting.is_number(value) for value in column) for column in columns]
     lines = [_row(table.columns), "|" + "|".join("---:" if right else "---" for right in numeric) + "|"]
     lines += [_row(cells) for cells in zip(*shown, strict=True)]
     return [heading, "\n".join(lines)]

@@ -1,4 +1,4 @@
-"""What networks have to show, for all seeds of a lesson at once: as a spread where it can be, else of the first."""
+"""Artifacts of trained networks over all seeds of a training task: medians and ranges, or else the first seed's."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from fathom.analysis.questions._words import spread
+from fathom.analysis.formatting import median_and_range
 from fathom.core.record import Artifact
 
 
 def shown(name: str, by_seed: Mapping[int, Sequence[Artifact]]) -> list[Artifact]:
-    """Each artifact once, its title saying whose it is."""
+    """Each artifact once; its title names the seeds."""
     first = min(by_seed)
-    told = []
+    found = []
     for artifact in by_seed[first]:
         others = [_like(artifact, artifacts) for seed, artifacts in by_seed.items() if seed != first]
         together = _together([artifact, *others]) if others else None
-        whose = f"seed {first}" if together is None else f"{len(by_seed)} seeds, median (least to most)"
-        told.append(replace(together or artifact, title=f"{name}, {whose}: {artifact.title}"))
-    return told
+        seeds = f"seed {first}" if together is None else f"{len(by_seed)} seeds, median (min to max)"
+        found.append(replace(together or artifact, title=f"{name}, {seeds}: {artifact.title}"))
+    return found
 
 
 def _like(artifact: Artifact, artifacts: Sequence[Artifact]) -> Artifact | None:
@@ -39,7 +39,9 @@ def _together(tables: Sequence[Artifact | None]) -> Artifact | None:
     cells = [list(zip(*rows, strict=True)) for rows in zip(*(table.rows for table in known), strict=True)]
     if not all(_same(each) or _numbers(each) for row in cells for each in row):
         return None
-    return replace(known[0], rows=[[each[0] if _same(each) else spread(each) for each in row] for row in cells])
+    return replace(
+        known[0], rows=[[each[0] if _same(each) else median_and_range(each) for each in row] for row in cells]
+    )
 
 
 def _same(cells: Sequence[Any]) -> bool:

@@ -1,4 +1,4 @@
-"""Whole programs: which launches did the same work on one machine, on its CPU alone and with its GPU."""
+"""Whole programs: which launches did the same work on one host, on its CPU alone and with its GPU."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from fathom.analysis.finding import Cell
-from fathom.analysis.questions._words import listed
-from fathom.analysis.selection import completeness, counted, on_cpu, usable, where, workload_order
-from fathom.analysis.statistics import LEAST_LAUNCHES, Spread, spread
+from fathom.analysis.formatting import listed
+from fathom.analysis.selection import completeness, machine_name, on_cpu, summarised, usable, workload_order
+from fathom.analysis.statistics import LEAST_LAUNCHES, Distribution, distribution
 from fathom.core.record import Record
 from fathom.core.spec import PHASES
 
@@ -21,12 +21,12 @@ CPU, GPU = MODES = ("CPU", "CPU+GPU")  # as the Minsky study calls them
 
 @dataclass(frozen=True)
 class Launches:
-    """One workload in one phase at one place: programs that did the same work, one process each."""
+    """One workload in one phase on one machine: programs that did the same work, one process each."""
 
     workload: str
     phase: str
-    machine: str  # its CPU, also where a GPU did the work
-    place: str
+    host: str  # its CPU, also where a GPU did the work
+    machine: str  # what did the work: the CPU or the GPU
     runs: list[Record]
 
     @property
@@ -39,23 +39,23 @@ class Launches:
         return statistics.median_low(len(run.warmup_s) + len(run.step_s) for run in self.runs)
 
     def seconds(self, section: str) -> list[float]:
-        """One value a launch, as far as it was measured; a wall time with a profiled pass in it is not one."""
-        sound = [run for run in self.runs if section != "wall_s" or run.spec.kind != "profiled"]
-        values = [getattr(run.sections, section) for run in sound]
+        """One value per launch where it was measured; a wall time that includes a profiled pass does not count."""
+        unprofiled = [run for run in self.runs if section != "wall_s" or run.spec.kind != "profiled"]
+        values = [getattr(run.sections, section) for run in unprofiled]
         return [value for value in values if value is not None]
 
     def mean(self, section: str) -> float | None:
         values = self.seconds(section)
         return statistics.fmean(values) if values else None
 
-    def spread(self, section: str) -> Spread | None:
+    def distribution(self, section: str) -> Distribution | None:
         values = self.seconds(section)
-        return spread(values) if values else None
+        return distribution(values) if values else None
 
 
 @dataclass(frozen=True)
 class Work:
-    """The same work of one workload on one machine: same preset, batch, precision, settings and steps in each mode."""
+    """The same work of one workload on one host: same preset, batch, precision, options and steps in each mode."""
 
     modes: list[Launches]  # the CPU's first
 
@@ -68,8 +68,8 @@ class Work:
         return self.modes[0].phase
 
     @property
-    def machine(self) -> str:
-        return self.modes[0].machine
+    def host(self) -> str:
+        return self.modes[0].host
 
     @property
     def cpu(self) -> Launches | None:
@@ -81,7 +81,7 @@ class Work:
 
 
 def same_work(records: Sequence[Record]) -> tuple[list[Work], list[str]]:
-    """Per workload, phase and machine the work to compare, and notes on the runs that are left out.
+    """Per workload, phase and host the work to compare, and notes on the runs that are not shown.
 
     Only runs of a fixed number of steps without a profiled pass: their wall time is that of the program alone.
     """
@@ -90,60 +90,62 @@ def same_work(records: Sequence[Record]) -> tuple[list[Work], list[str]]:
     for run in sound:
         if run.sections.wall_s is not None and run.spec.kind != "profiled" and run.spec.budget_s is None:
             work = replace(run.spec, device="auto", seed=0).id
-            groups[run.spec.workload, run.spec.phase, machine_of(run)][work].append(run)
+            groups[run.spec.workload, run.spec.phase, host_of(run)][work].append(run)
     chosen, unlike, skipped = [], [], []
     for works in groups.values():
-        best = max(works.values(), key=_standing)
+        best = max(works.values(), key=_priority)
         others = [run for runs in works.values() if runs is not best for run in runs]
         seen = {on_cpu(run) for run in best}
         skipped += [run for run in others if on_cpu(run) in seen]
         if lacking := [run for run in others if on_cpu(run) not in seen]:
-            unlike.append(f"{_counted_work(lacking)} (with {_work(best[0])} to compare with)")
+            unlike.append(f"{_counted_work(lacking)} (the other mode: {_work(best[0])})")
         chosen.append(Work(launched(best)))
     if unlike:
-        notes.append(f"Not set against the other mode, which did other work: {'; '.join(unlike)}.")
+        notes.append(f"Not compared, as the other mode did different work: {'; '.join(unlike)}.")
     if skipped:
-        notes.append(f"Left out, as fuller or more often repeated launches are there: {_counted_work(skipped)}.")
+        notes.append(
+            f"Not shown: launches superseded by more complete or more often repeated ones: {_counted_work(skipped)}."
+        )
     return sorted(chosen, key=_order), notes
 
 
 def launched(runs: Iterable[Record]) -> list[Launches]:
-    """Runs by what they ran and where, CPUs first."""
+    """Runs grouped by workload, phase and machine, CPUs first."""
     groups: dict[tuple[str, str, str, str], list[Record]] = defaultdict(list)
     for run in sorted(runs, key=lambda run: not on_cpu(run)):
-        groups[run.spec.workload, run.spec.phase, machine_of(run), where(run)].append(run)
+        groups[run.spec.workload, run.spec.phase, host_of(run), machine_name(run)].append(run)
     return [Launches(*key, own) for key, own in groups.items()]
 
 
-def machine_of(record: Record) -> str:
-    """The place that the CPU alone would be."""
+def host_of(record: Record) -> str:
+    """The label of the machine's CPU, also where a GPU did the work."""
     return replace(record, device="cpu").machine_label
 
 
 def head(found: Sequence[Launches]) -> list[str]:
-    """The first columns of a table of these; the place is one of them where there are several machines."""
-    return ["workload", "phase", "mode", *(["place"] if _several(found) else [])]
+    """The first columns of a table of these; the machine is one of them where there are several hosts."""
+    return ["workload", "phase", "mode", *(["machine"] if _several(found) else [])]
 
 
-def whose(launches: Launches, found: Sequence[Launches]) -> list[Cell]:
+def identity(launches: Launches, found: Sequence[Launches]) -> list[Cell]:
     """The first cells of a row."""
-    return [launches.workload, launches.phase, launches.mode, *([launches.place] if _several(found) else [])]
+    return [launches.workload, launches.phase, launches.mode, *([launches.machine] if _several(found) else [])]
 
 
 def named(launches: Launches, found: Sequence[Launches]) -> str:
-    """The workload, and what tells it from the others: the place where there are several machines, else the mode."""
+    """The workload, and what distinguishes it: the machine where there are several hosts, else the mode."""
     several_modes = len({each.mode for each in found}) > 1
-    apart = [launches.place] if _several(found) else [launches.mode] if several_modes else []
+    apart = [launches.machine] if _several(found) else [launches.mode] if several_modes else []
     return ", ".join([launches.workload, *apart])
 
 
 def measured_on(found: Sequence[Launches]) -> str:
-    """A note that names the machines and their GPUs."""
-    told = []
-    for machine in dict.fromkeys(launches.machine for launches in found):
-        places = dict.fromkeys(each.place for each in found if (each.machine, each.mode) == (machine, GPU))
-        told.append(f"{machine}{' with ' if places else ''}{listed(list(places))}")
-    return f"Measured on {'; '.join(told)}."
+    """A note that names the hosts and their GPUs."""
+    hosts = []
+    for host in dict.fromkeys(launches.host for launches in found):
+        machines = dict.fromkeys(each.machine for each in found if (each.host, each.mode) == (host, GPU))
+        hosts.append(f"{host}{' with ' if machines else ''}{listed(list(machines))}")
+    return f"Measured on {'; '.join(hosts)}."
 
 
 def drawn_phase(phases: Iterable[str]) -> str:
@@ -152,18 +154,18 @@ def drawn_phase(phases: Iterable[str]) -> str:
 
 
 def _several(found: Sequence[Launches]) -> bool:
-    return len({launches.machine for launches in found}) > 1
+    return len({launches.host for launches in found}) > 1
 
 
-def _standing(runs: Sequence[Record]) -> tuple[object, ...]:
-    """Large for work that was launched often; then in both modes, or else on the CPU; then in full; then most often."""
+def _priority(runs: Sequence[Record]) -> tuple[object, ...]:
+    """Large for work that was launched often; then in both modes, or else on the CPU; then the most complete."""
     counts = [sum(on_cpu(run) is mode for run in runs) for mode in (True, False)]
     *full, _ = max(map(completeness, runs))  # the last is when it started
     return max(counts) >= LEAST_LAUNCHES, all(counts), counts[0] > 0, full, len(runs)
 
 
 def _counted_work(runs: Iterable[Record]) -> str:
-    return counted(f"{run.spec.workload} {run.spec.phase} on {where(run)}, {_work(run)}" for run in runs)
+    return summarised(runs, lambda run: f"{run.spec.phase} on {machine_name(run)}, {_work(run)}")
 
 
 def _work(run: Record) -> str:
@@ -173,4 +175,4 @@ def _work(run: Record) -> str:
 
 
 def _order(work: Work) -> tuple[object, ...]:
-    return workload_order(work.workload), work.phase != "train", work.machine
+    return workload_order(work.workload), work.phase != "train", work.host

@@ -1,7 +1,7 @@
-"""What is a further core worth? Answers Fig. 2 of the Minsky study: parallel efficiency over CPU cores.
+"""Parallel efficiency over CPU cores: Fig. 2 of the Minsky study.
 
-Speed-up is the time of a step on one core over that on n; efficiency is speed-up over n. The runs are bound to their
-cores; threads either match them in number or are as many as the machine has, as the study left them.
+Speed-up is the time of a step on one core over that on n; efficiency is speed-up over n. Runs are bound to their cores;
+threads either match them in number or are as many as the machine has, as the study left them.
 """
 
 from __future__ import annotations
@@ -13,29 +13,30 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fathom import published
-from fathom.analysis.finding import Cell, Chart, Finding, Series, Table
-from fathom.analysis.questions._words import in_percent, listed, unanswered
-from fathom.analysis.questions.parallelism import serial_share
+from fathom.analysis.finding import Cell, Chart, Finding, Series, Table, not_measured
+from fathom.analysis.formatting import in_percent, listed
+from fathom.analysis.questions.parallelism import serial_fraction
 from fathom.analysis.questions.phases import settled_steps
 from fathom.analysis.selection import configuration, counted, counted_threads, on_cpu, workload_order
 from fathom.analysis.statistics import Interval, median_interval
 from fathom.core.record import Record
 
-TITLE = "What is a further core worth?"
-MATCHING, ALL, SHARED = "matching", "all", "two a core"
+TITLE = "Parallel efficiency: how do workloads scale over CPU cores?"
+ORDER = 100
+MATCHING, ALL, SHARED = "matching", "all", "two per core"  # threads relative to the cores of a run
 SCALES = 0.5  # efficiency on all cores from which a workload is said to scale
-VAGUE = 0.5  # an interval wider than this part of its value: no number to lean on
+IMPRECISE = 0.5  # an interval wider than this part of its value: the summary states no number
 GAIN = ["speed-up", "speed-up from", "speed-up to", "efficiency (%)", "efficiency from (%)", "efficiency to (%)"]
 
-Known = tuple[str, Interval]  # whose efficiency on all the cores, and how well it is known
+Named = tuple[str, Interval]  # a curve's name and its efficiency on all the cores
 
 
 @dataclass(frozen=True)
-class Point:
-    """One workload on so many hardware threads, in one way."""
+class Binding:
+    """The step time of one workload bound to so many hardware threads."""
 
     count: int
-    way: str  # how threads relate to cores
+    mode: str  # MATCHING, ALL or SHARED
     physical: int
     nodes: list[int]
     threads: int | None
@@ -44,42 +45,42 @@ class Point:
 
 @dataclass(frozen=True)
 class Curve:
-    """One workload, phase and configuration on one machine."""
+    """One workload, phase and configuration on one machine, over its bindings."""
 
     workload: str
     phase: str
     cpu: str
-    points: list[Point]
-    name: str  # of the workload, with what tells it from the other curves
+    bindings: list[Binding]
+    name: str  # of the workload, with what distinguishes it from the other curves
 
     @property
-    def base(self) -> Point | None:
+    def base(self) -> Binding | None:
         """One core with one thread."""
-        return next((point for point in self.points if (point.count, point.way) == (1, MATCHING)), None)
+        return next((binding for binding in self.bindings if (binding.count, binding.mode) == (1, MATCHING)), None)
 
-    def speedup(self, point: Point) -> Interval | None:
-        return quotient(self.base.step, point.step) if self.base else None
+    def speedup(self, binding: Binding) -> Interval | None:
+        return quotient(self.base.step, binding.step) if self.base else None
 
-    def efficiency(self, point: Point) -> Interval | None:
-        speedup = self.speedup(point)
+    def efficiency(self, binding: Binding) -> Interval | None:
+        speedup = self.speedup(binding)
         if speedup is None:
             return None
-        return Interval(*(value / point.count for value in (speedup.median, speedup.low, speedup.high)))
+        return Interval(*(value / binding.count for value in (speedup.median, speedup.low, speedup.high)))
 
-    def along(self, way: str) -> list[Point]:
-        """The measured points of one way; threads that match all the cores of the machine are a pool for all, too."""
-        own = [point for point in self.points if point.way == way]
-        pools = {point.threads for point in own} if way == ALL else set()
-        have = {point.count for point in own}
-        both = [p for p in self.points if p.way == MATCHING and p.count in pools and p.count not in have]
-        return sorted([*own, *both], key=lambda point: point.count)
+    def along(self, mode: str) -> list[Binding]:
+        """The bindings of one mode; threads that match all the cores of the machine are in both modes."""
+        own = [binding for binding in self.bindings if binding.mode == mode]
+        pools = {binding.threads for binding in own} if mode == ALL else set()
+        have = {binding.count for binding in own}
+        both = [p for p in self.bindings if p.mode == MATCHING and p.count in pools and p.count not in have]
+        return sorted([*own, *both], key=lambda binding: binding.count)
 
 
 def quotient(above: Interval, below: Interval) -> Interval:
-    """One median over another: their relative errors are independent, and added as such, on a scale of logarithms."""
+    """The ratio of two medians; their relative errors are independent and add in quadrature on a log scale."""
     value = above.median / below.median
     if above == below:
-        return Interval(value, value, value)  # one core over itself is 1, however badly it is known
+        return Interval(value, value, value)  # one core over itself is exactly 1
     down = math.hypot(math.log(above.median / above.low), math.log(below.high / below.median))
     up = math.hypot(math.log(above.high / above.median), math.log(below.median / below.low))
     return Interval(value, value * math.exp(-down), value * math.exp(up))
@@ -88,20 +89,20 @@ def quotient(above: Interval, below: Interval) -> Interval:
 def analyse(records: Sequence[Record]) -> Finding:
     curves, failed = curves_of(records), _failed(records)
     if not curves:
-        missing = "every run bound to cores failed" if failed else "no run bound to cores; `fathom scale` makes them"
-        return unanswered("cores", TITLE, missing, failed)
+        reason = "every run bound to cores failed" if failed else ""
+        return not_measured("cores", TITLE, "fathom scale", failed, reason)
     return Finding(
         question="cores",
         title=TITLE,
         summary=_summary(curves),
-        tables=[_worth(curves), _points(curves)],
+        tables=[_efficiency_table(curves), _bindings(curves)],
         charts=[_chart(curves, MATCHING), *([_chart(curves, ALL)] if _has(curves, ALL) else [])],
         notes=[*_notes(curves), *failed],
     )
 
 
 def curves_of(records: Sequence[Record]) -> list[Curve]:
-    """Bound runs with timed steps, by what was run and where; the runs of one binding are pooled."""
+    """Bound runs with timed steps, by workload, phase, machine and configuration; runs of one binding are pooled."""
     groups: dict[tuple[str, str, str, str], dict[tuple[int, str], list[Record]]] = defaultdict(
         lambda: defaultdict(list)
     )
@@ -109,20 +110,20 @@ def curves_of(records: Sequence[Record]) -> list[Curve]:
         if record.spec.cores and record.outcome == "ok" and record.step_s and on_cpu(record):
             free = str(dataclasses.replace(configuration(record), cores=None, threads=None))
             key = (record.spec.workload, record.spec.phase, record.machine.cpu.name, free)
-            groups[key][len(record.spec.cores), _way(record)].append(record)
+            groups[key][len(record.spec.cores), _mode(record)].append(record)
     several = len({cpu for _, _, cpu, _ in groups}) > 1
     curves = []
-    for (workload, phase, cpu, _), bindings in groups.items():
-        points = [_point(count, way, runs) for (count, way), runs in sorted(bindings.items())]
+    for (workload, phase, cpu, _), runs_by_binding in groups.items():
+        bindings = [_binding(count, mode, runs) for (count, mode), runs in sorted(runs_by_binding.items())]
         name = workload + (f" {phase}" if phase != "train" else "") + (f" on {cpu}" if several else "")
-        curves.append(Curve(workload, phase, cpu, points, name))
+        curves.append(Curve(workload, phase, cpu, bindings, name))
     return sorted(curves, key=lambda curve: (curve.cpu, workload_order(curve.workload), curve.phase != "train"))
 
 
 def _failed(records: Sequence[Record]) -> list[str]:
     """A note on the bound runs that failed."""
     failed = [record for record in records if record.spec.cores and record.outcome != "ok"]
-    return [f"Left out, failed: {counted(map(_failure, failed))}."] if failed else []
+    return [f"Not shown: failed runs: {counted(map(_failure, failed))}."] if failed else []
 
 
 def _failure(record: Record) -> str:
@@ -136,7 +137,7 @@ def _cores(count: int) -> str:
     return "one core" if count == 1 else f"{count} cores"
 
 
-def _way(record: Record) -> str:
+def _mode(record: Record) -> str:
     assert record.spec.cores is not None
     if (record.spec.threads or record.machine.cpu.threads or 0) > len(record.spec.cores):
         return ALL
@@ -148,90 +149,90 @@ def _physical(record: Record) -> int:
     return len(cpu.cores or cpu.affinity or record.spec.cores or [])
 
 
-def _point(count: int, way: str, runs: Sequence[Record]) -> Point:
+def _binding(count: int, mode: str, runs: Sequence[Record]) -> Binding:
     cpu = runs[0].machine.cpu
     threads = runs[0].spec.threads or cpu.threads
     step = median_interval([settled_steps(run) for run in runs])
-    return Point(count, way, _physical(runs[0]), list(cpu.nodes or []), threads, step)
+    return Binding(count, mode, _physical(runs[0]), list(cpu.nodes or []), threads, step)
 
 
-def _widest(curve: Curve) -> Point:
-    return max(curve.along(MATCHING) or curve.points, key=lambda point: point.count)
+def _widest(curve: Curve) -> Binding:
+    return max(curve.along(MATCHING) or curve.bindings, key=lambda binding: binding.count)
 
 
 def _summary(curves: Sequence[Curve]) -> str:
-    counts = sorted({point.count for curve in curves for point in curve.points})
+    counts = sorted({binding.count for curve in curves for binding in curve.bindings})
     known = [(curve.name, found) for curve in curves if (found := curve.efficiency(_widest(curve)))]
     if counts == [1]:
-        return "Runs on one core alone do not tell what a further one is worth."
+        return "Only one core was measured, so there is no efficiency. Run `fathom scale` with more cores."
     if not known:
-        ran = _cores(counts[0]) if len(counts) == 1 else f"{listed(list(map(str, counts)))} cores"
-        return f"Runs on {ran} do not tell what a further core is worth without one on one core."
-    where = _where(curves)
-    return " ".join([*_firm_summary(known, where), *_use(known), *_vague_summary(known, where)])
+        measured = listed([str(count) for count in counts])
+        return f"Measured on {measured} cores, but not on one core, so there is no speed-up. Run `fathom scale`."
+    condition = _condition(curves)
+    return " ".join([*_precise_summary(known, condition), *_scaling(known), *_imprecise_summary(known, condition)])
 
 
-def _where(curves: Sequence[Curve]) -> str:
+def _condition(curves: Sequence[Curve]) -> str:
     widest = {_widest(curve).count for curve in curves if curve.base}
     if len(widest) == 1:
         return f"on {_cores(max(widest))}"
-    return f"on the most cores that each ran on ({min(widest)} to {max(widest)})"
+    return f"on the most cores measured ({min(widest)} to {max(widest)})"
 
 
-def _is_vague(found: Interval) -> bool:
-    return found.high - found.low > VAGUE * found.median
+def _is_imprecise(found: Interval) -> bool:
+    return found.high - found.low > IMPRECISE * found.median
 
 
-def _firm_summary(known: Sequence[Known], where: str) -> list[str]:
-    firm = sorted((item for item in known if not _is_vague(item[1])), key=lambda item: item[1].median)
-    if not firm:
+def _precise_summary(known: Sequence[Named], condition: str) -> list[str]:
+    precise = sorted((item for item in known if not _is_imprecise(item[1])), key=lambda item: item[1].median)
+    if not precise:
         return []
-    (worst, low), (best, high) = firm[0], firm[-1]
-    told = f"goes from {_percent(low)} ({worst}) to {_percent(high)} ({best})"
-    only = f"is {_percent(high)} ({best})"
-    return [f"{where[0].upper()}{where[1:]} the parallel efficiency {told if len(firm) > 1 else only}."]
+    (worst, low), (best, high) = precise[0], precise[-1]
+    ends = (
+        f"{_percent(low)} ({worst}) to {_percent(high)} ({best})" if len(precise) > 1 else f"{_percent(high)} ({best})"
+    )
+    return [f"Parallel efficiency {condition}: {ends}."]
 
 
-def _use(known: Sequence[Known]) -> list[str]:
-    """Who gets half of the cores, as far as the intervals tell, which may be wide."""
+def _scaling(known: Sequence[Named]) -> list[str]:
+    """Which workloads use at least half of the cores, as far as their intervals allow a statement."""
     ordered = sorted(known, key=lambda item: -item[1].median)
     scaling = [name for name, found in ordered if found.low >= SCALES]
-    near = [name for name, found in ordered if found.low < SCALES <= found.high]
-    told = []
+    undecided = [name for name, found in ordered if found.low < SCALES <= found.high]
+    limit = f"{100 * SCALES:.0f} %"
+    sentences = []
     if scaling:
-        told.append(f"{listed(scaling)} {'makes' if len(scaling) == 1 else 'make'} good use of the cores.")
-    if near:
-        told.append(f"Whether {listed(near)} {'gets' if len(near) == 1 else 'get'} half of the cores cannot be told.")
-    if not told:
-        told.append("None gets half of the cores.")
-    return [sentence[0].upper() + sentence[1:] for sentence in told]
+        sentences.append(f"At least {limit}: {listed(scaling)}.")
+    if undecided:
+        sentences.append(f"Not significantly different from {limit}: {listed(undecided)}.")
+    return sentences or [f"No workload reaches {limit}."]
 
 
-def _vague_summary(known: Sequence[Known], where: str) -> list[str]:
-    vague = [name for name, found in known if _is_vague(found)]
-    if not vague:
+def _imprecise_summary(known: Sequence[Named], condition: str) -> list[str]:
+    imprecise = [name for name, found in known if _is_imprecise(found)]
+    if not imprecise:
         return []
-    return [f"The efficiency of {listed(vague)} {where} is known badly: the interval is wider than half of the value."]
+    return [f"Imprecise {condition}, with an interval wider than half of the value: {listed(imprecise)}."]
 
 
 def _percent(found: Interval) -> str:
     return f"{100 * found.median:.0f} %"
 
 
-def _worth(curves: Sequence[Curve]) -> Table:
-    """One row a workload: what all the cores bring, and what the law says is left serial."""
+def _efficiency_table(curves: Sequence[Curve]) -> Table:
+    """One row per workload: speed-up and efficiency on all cores, and the fitted serial fraction."""
     rows: list[list[Cell]] = []
     for curve in curves:
         widest = _widest(curve)
-        serial = serial_share({point.count: point.step.median for point in curve.along(MATCHING)})
+        serial = serial_fraction({binding.count: binding.step.median for binding in curve.along(MATCHING)})
         rows.append([curve.name, widest.count, *_gain(curve, widest), in_percent(serial), _cost_of_all(curve)])
-    columns = ["workload", "cores", *GAIN, "serial (%)", "all/matching"]
-    return Table(title="What all the cores are worth", columns=columns, rows=rows)
+    columns = ["workload", "cores", *GAIN, "serial fraction (%)", "all/matching"]
+    return Table(title="Parallel efficiency on all cores", columns=columns, rows=rows)
 
 
-def _gain(curve: Curve, point: Point) -> list[Cell]:
-    """The cells below GAIN; none without a run on one core."""
-    speedup, efficiency = curve.speedup(point), curve.efficiency(point)
+def _gain(curve: Curve, binding: Binding) -> list[Cell]:
+    """The cells below GAIN; empty without a run on one core."""
+    speedup, efficiency = curve.speedup(binding), curve.efficiency(binding)
     if speedup is None or efficiency is None:
         return [None] * len(GAIN)
     shares = [in_percent(value) for value in (efficiency.median, efficiency.low, efficiency.high)]
@@ -239,71 +240,73 @@ def _gain(curve: Curve, point: Point) -> list[Cell]:
 
 
 def _cost_of_all(curve: Curve) -> float | None:
-    """On half of the cores, where a pool for all has two threads a core: its time over that of matching threads."""
+    """On half of the cores: step time with threads for all cores (two per core) over that with matching threads."""
     half = _widest(curve).count // 2
-    at = {point.way: point.step.median for point in curve.points if point.count == half}
+    at = {binding.mode: binding.step.median for binding in curve.bindings if binding.count == half}
     return at[ALL] / at[MATCHING] if {ALL, MATCHING} <= at.keys() else None
 
 
-def _points(curves: Sequence[Curve]) -> Table:
+def _bindings(curves: Sequence[Curve]) -> Table:
     rows: list[list[Cell]] = [
         [
             curve.name,
-            point.count,
-            point.physical,
-            ", ".join(map(str, point.nodes)) or None,
-            f"{point.threads}, {point.way}",
-            point.step.median * 1e3,
-            50 * (point.step.high - point.step.low) / point.step.median,
-            *_gain(curve, point),
+            binding.count,
+            binding.physical,
+            ", ".join(map(str, binding.nodes)) or None,
+            f"{binding.threads}, {binding.mode}",
+            binding.step.median * 1e3,
+            50 * (binding.step.high - binding.step.low) / binding.step.median,
+            *_gain(curve, binding),
         ]
         for curve in curves
-        for point in curve.points
+        for binding in curve.bindings
     ]
     columns = ["workload", "CPUs", "cores", "node", "threads", "step (ms)", "± (%)", *GAIN]
     return Table(title="Every binding", columns=columns, rows=rows)
 
 
-def _chart(curves: Sequence[Curve], way: str) -> Chart:
+def _chart(curves: Sequence[Curve], mode: str) -> Chart:
     series = []
     for curve in curves:
-        gains = {point.count: gain for point in curve.along(way) if (gain := curve.speedup(point))}
+        gains = {binding.count: gain for binding in curve.along(mode) if (gain := curve.speedup(binding))}
         if len(gains) > 1:
             text = [f"speed-up {gain.median:.2f} ({gain.low:.2f} to {gain.high:.2f})" for gain in gains.values()]
             values = [100 * gain.median / count for count, gain in gains.items()]
-            series.append(Series(name=curve.name, x=list(gains), y=values, text=text))
-    threads = "as many threads as cores" if way == MATCHING else "as many threads as the machine has CPUs"
+            series.append(Series(name=curve.name, workload=curve.workload, x=list(gains), y=values, text=text))
+    threads = "as many threads as cores" if mode == MATCHING else "as many threads as the machine has CPUs"
     return Chart(
         kind="line",
         title=f"Parallel efficiency with {threads}",
         x_title="cores",
         y_title="efficiency (%)",
+        unit="%",
         series=series,
         log_x=True,
     )
 
 
-def _has(curves: Sequence[Curve], way: str) -> bool:
-    return any(point.way == way and point.count > 1 for curve in curves for point in curve.points)
+def _has(curves: Sequence[Curve], mode: str) -> bool:
+    return any(binding.mode == mode and binding.count > 1 for curve in curves for binding in curve.bindings)
 
 
 def _notes(curves: Sequence[Curve]) -> list[str]:
     cpus = listed(list(dict.fromkeys(curve.cpu for curve in curves)))
     notes = [
-        f"Measured on {cpus}. Efficiency is the time of a step on one core, over that on n cores, over n. Each run is "
-        "a process of its own, bound to its CPUs (hardware threads) before torch is loaded, one to a core as far as "
-        "there are cores, memory node by memory node.",
+        f"Measured on {cpus}. Efficiency is the step time on one core, over that on n cores, over n. Each run is a "
+        "process of its own, bound to its CPUs (hardware threads) before torch is loaded: one per core as far as "
+        "there are cores, NUMA node by NUMA node.",
         "Threads match the CPUs in number, or are as many as the whole machine has CPUs (all), as in a program that "
-        "does not know of its binding; all/matching is the one step time over the other on half of the CPUs.",
-        "From and to are 95 %: the relative errors of the two medians, added as independent ones. Where a binding was "
-        "launched once, as `fathom scale` does, they tell how well its own steps know the median, and not how another "
-        "launch would differ.",
-        f"{published.MINSKY}, Fig. 2 draws this without printing numbers: it finds AlexNet, Residual and VGG to scale "
-        "well up to 20 cores, and Autoenc and Memnet not to.",
+        "does not know of its binding. All/matching is the ratio of the two step times on half of the CPUs.",
+        "From and to are a 95 % interval: the relative errors of the two medians, added in quadrature. Where a "
+        "binding was measured in one process, as `fathom scale` does, the interval holds within this process and "
+        "does not cover differences between processes.",
+        f"Published: Fig. 2 of {published.MINSKY}, without printed numbers. It finds that "
+        f"{listed(published.SCALING_WELL)} scale well up to 20 cores, and that {listed(published.SCALING_BADLY)} do "
+        "not.",
     ]
-    if not any(point.way == SHARED for curve in curves for point in curve.points):
-        notes.append("No core here offered two hardware threads, so that cores against shared cores was not measured.")
+    if not any(binding.mode == SHARED for curve in curves for binding in curve.bindings):
+        notes.append("Not measured: two hardware threads per core. No core of this machine offers them.")
     without = [curve.name for curve in curves if curve.base is None]
     if without:
-        notes.append(f"Without a run on one core there is no speed-up: {', '.join(without)}.")
+        notes.append(f"No speed-up, as there is no run on one core: {', '.join(without)}.")
     return notes

@@ -1,7 +1,7 @@
 """Does the host keep the GPU busy? Answers Table 1 of the Minsky study: kernels over API calls, copies, launches, gaps.
 
-Two views. A steady step tells what holds it back now. The whole life of a program, context to last step, is what the
-study's nvprof saw, and where small workloads lose what a GPU would gain them.
+Two views: a steady step, and the whole program from its context to its last step. The second is what the study's nvprof
+saw, and where small workloads lose what a GPU would gain them.
 """
 
 from __future__ import annotations
@@ -12,12 +12,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fathom import published
-from fathom.analysis.finding import Cell, Chart, Finding, Series, Table
-from fathom.analysis.questions._words import in_percent, listed, unanswered
-from fathom.analysis.selection import select, where, workload_order
+from fathom.analysis.finding import Cell, Chart, Finding, Series, Table, not_measured
+from fathom.analysis.formatting import in_percent, listed
+from fathom.analysis.selection import machine_name, select, workload_order
 from fathom.core.record import GpuTime, Record
 
 TITLE = "Does the host keep the GPU busy?"
+ORDER = 50
 SHOWN_CALLS = 4  # the longest API calls of a workload
 KINDS = {  # of API calls, by words in their names; the first that fits
     "waiting": ("Synchronize", "EventQuery", "StreamQuery"),
@@ -30,12 +31,12 @@ CONTEXT, LAUNCHES, OTHER = "context", "launches", "other"
 
 
 @dataclass(frozen=True)
-class Step:
-    """A steady step of one workload on one GPU, of its last run, without the profiler's slowdown."""
+class GpuStep:
+    """A steady step of one workload on one GPU, from its last run, corrected for the profiler's slowdown."""
 
     workload: str
     phase: str
-    place: str
+    machine: str
     gpu: GpuTime
     step_s: float  # unprofiled
     slowdown: float | None  # by the profiler; None where only a trace was read
@@ -67,25 +68,25 @@ class Step:
 
     @property
     def verdict(self) -> str:
-        """By the larger part. A host that is late may be launching, computing or playing a game."""
+        """By the larger share. A late host may be launching kernels, computing or preparing data."""
         return "host-bound" if self.starved > self.busy else "GPU-bound"
 
 
 @dataclass(frozen=True)
-class Life:
-    """The whole program of one workload on one GPU."""
+class Program:
+    """The whole-program trace of one workload on one GPU."""
 
     workload: str
     phase: str
     preset: str
-    place: str
+    machine: str
     gpu: GpuTime
     context_s: float
     steps: int
 
     @property
     def api_s(self) -> float:
-        """Making the context is the driver's work too, though the trace begins after it."""
+        """Creating the context is the driver's work too, although the trace begins after it."""
         return self.gpu.api_s + self.context_s
 
     def kinds(self) -> dict[str, float]:
@@ -98,17 +99,20 @@ class Life:
 
 def analyse(records: Sequence[Record]) -> Finding:
     selection = select([r for r in records if r.profile and r.profile.gpu], profiled=True)
-    steps = [_step(setting.workload, setting.phase, setting.place, setting.runs) for setting in selection.settings]
-    lives = _lives(records)
-    if not steps and not lives:
-        return unanswered("gpu_efficiency", TITLE, "no profiled run on a GPU", selection.notes)
+    steps = [_step(group.workload, group.phase, group.machine, group.runs) for group in selection.groups]
+    programs = _programs(records)
+    if not steps and not programs:
+        return not_measured("gpu_efficiency", TITLE, "fathom study --device cuda", selection.notes)
     return Finding(
         question="gpu_efficiency",
         title=TITLE,
-        summary=_summary(steps, lives),
-        tables=[*([_step_table(steps)] if steps else []), *([_table_1(lives), _calls(lives)] if lives else [])],
-        charts=[*([_step_chart(steps)] if steps else []), *([_life_chart(lives)] if lives else [])],
-        notes=[*_notes(steps, lives), *selection.notes],
+        summary=_summary(steps, programs),
+        tables=[
+            *([_step_table(steps)] if steps else []),
+            *([_table_1(programs), _calls(programs)] if programs else []),
+        ],
+        charts=[*([_step_chart(steps)] if steps else []), *([_program_chart(programs)] if programs else [])],
+        notes=[*_notes(steps, programs), *selection.notes],
     )
 
 
@@ -116,57 +120,62 @@ def kind_of(call: str) -> str:
     return next((kind for kind, words in KINDS.items() if any(word in call for word in words)), OTHER)
 
 
-def _step(workload: str, phase: str, place: str, runs: Sequence[Record]) -> Step:
+def _step(workload: str, phase: str, machine: str, runs: Sequence[Record]) -> GpuStep:
     run = runs[-1]
     assert run.profile is not None
     assert run.profile.gpu is not None
     gpu = run.profile.gpu
     plain_s = statistics.median(run.profile.plain_step_s or [gpu.span_s])
-    return Step(workload, phase, place, gpu, plain_s, run.profile.slowdown)
+    return GpuStep(workload, phase, machine, gpu, plain_s, run.profile.slowdown)
 
 
-def _lives(records: Sequence[Record]) -> list[Life]:
-    """The newest life of each program on each GPU."""
-    found: dict[tuple[str, ...], Life] = {}
+def _programs(records: Sequence[Record]) -> list[Program]:
+    """The newest trace of each program on each GPU."""
+    found: dict[tuple[str, ...], Program] = {}
     for record in sorted(records, key=lambda record: record.started):
         if record.program and record.outcome == "ok":
             spec = record.spec
-            program = (spec.workload, spec.phase, spec.preset, where(record))
-            found[program] = Life(*program, record.program, record.sections.context_s or 0.0, spec.warmup + spec.steps)
-    return sorted(found.values(), key=lambda life: (life.place, workload_order(life.workload), life.phase, life.preset))
+            key = (spec.workload, spec.phase, spec.preset, machine_name(record))
+            found[key] = Program(*key, record.program, record.sections.context_s or 0.0, spec.warmup + spec.steps)
+    return sorted(
+        found.values(), key=lambda each: (each.machine, workload_order(each.workload), each.phase, each.preset)
+    )
 
 
-def _summary(steps: Sequence[Step], lives: Sequence[Life]) -> str:
-    told = []
+def _summary(steps: Sequence[GpuStep], programs: Sequence[Program]) -> str:
+    sentences = []
     if steps:
-        starving = [step.name for step in steps if step.verdict == "host-bound"]
+        starved = [step.name for step in steps if step.verdict == "host-bound"]
         busiest = max(steps, key=lambda step: step.busy)
-        told.append(f"The GPU is busiest in {busiest.name} ({100 * busiest.busy:.0f} % of a step)")
-        told.append(
-            f"; in {listed(starving)} it waits for the host for longer than it works."
-            if starving
-            else "; in no workload does it wait for the host for longer than it works."
+        sentences.append(f"The GPU is busy for at most {100 * busiest.busy:.0f} % of a step ({busiest.name}).")
+        sentences.append(
+            f"It waits for the host longer than it works in {listed(starved)}."
+            if starved
+            else "In no workload does it wait for the host longer than it works."
         )
-    if lives:
-        worst = min(lives, key=lambda life: life.gpu.kernel_s / life.api_s)
-        part = worst.gpu.kernel_s / worst.api_s
-        told.append(f" Over a whole program, kernels run for {part:.2g} of the time in API calls in {worst.workload}.")
-    return "".join(told).strip()
+    if programs:
+        worst = min(programs, key=lambda program: program.gpu.kernel_s / program.api_s)
+        percent = 100 * worst.gpu.kernel_s / worst.api_s
+        sentences.append(
+            f"Over a whole program, kernel time is as low as {percent:.2g} % of the time in CUDA API calls "
+            f"({worst.workload})."
+        )
+    return " ".join(sentences)
 
 
-def _step_table(steps: Sequence[Step]) -> Table:
+def _step_table(steps: Sequence[GpuStep]) -> Table:
     rows = [list(_step_cells(step).values()) for step in steps]
-    return Table(title="A steady step", columns=list(_step_cells(steps[0])), rows=rows)
+    return Table(title="GPU utilisation in a steady step", columns=list(_step_cells(steps[0])), rows=rows)
 
 
-def _step_cells(step: Step) -> dict[str, Cell]:
+def _step_cells(step: GpuStep) -> dict[str, Cell]:
     gpu = step.gpu
     return {
         "workload": step.workload,
         "phase": step.phase,
-        "GPU": step.place,
+        "GPU": step.machine,
         "step (ms)": step.step_s * 1e3,
-        "profiler's slowdown": step.slowdown,
+        "profiled/unprofiled": step.slowdown,
         "busy (%)": in_percent(step.busy),
         "starved (%)": in_percent(step.starved),
         "launching (%)": in_percent(step.launching),
@@ -179,20 +188,20 @@ def _step_cells(step: Step) -> dict[str, Cell]:
     }
 
 
-def _table_1(lives: Sequence[Life]) -> Table:
+def _table_1(programs: Sequence[Program]) -> Table:
     printed = published.gpu_efficiency()
     rows: list[list[Cell]] = []
-    for life in lives:
-        theirs = printed.get(life.workload)
-        busy = life.gpu.kernel_s + life.gpu.memcpy_s + life.gpu.memset_s  # what nvprof's percentages are of
+    for program in programs:
+        theirs = printed.get(program.workload)
+        busy = program.gpu.kernel_s + program.gpu.memcpy_s + program.gpu.memset_s  # what nvprof's percentages are of
         rows.append(
             [
-                *(life.workload, life.phase, life.preset, life.place, life.steps),
-                life.gpu.kernel_s / life.api_s,
+                *(program.workload, program.phase, program.preset, program.machine, program.steps),
+                program.gpu.kernel_s / program.api_s,
                 theirs.kernel_over_api_time if theirs else None,
-                in_percent(life.gpu.memcpy_s / busy) if busy else None,
+                in_percent(program.gpu.memcpy_s / busy) if busy else None,
                 theirs.memcpy_percent if theirs else None,
-                in_percent(life.context_s / life.api_s),
+                in_percent(program.context_s / program.api_s),
             ]
         )
     columns = [
@@ -203,75 +212,80 @@ def _table_1(lives: Sequence[Life]) -> Table:
         "published (%)",
         "context (% of API)",
     ]
-    return Table(title="The whole program, as Table 1 of the study", columns=columns, rows=rows)
+    return Table(title="Whole program, as in Table 1 of the Minsky study", columns=columns, rows=rows)
 
 
-def _calls(lives: Sequence[Life]) -> Table:
-    """The API calls that dominate, the making of the context among them."""
+def _calls(programs: Sequence[Program]) -> Table:
+    """The API calls that take the most time, context creation among them."""
     rows: list[list[Cell]] = []
-    for life in lives:
-        calls = [(call.name, kind_of(call.name), call.calls, call.cpu_s) for call in life.gpu.api]
-        calls.append(("making the context", CONTEXT, 1.0, life.context_s))
+    for program in programs:
+        calls = [(call.name, kind_of(call.name), call.calls, call.cpu_s) for call in program.gpu.api]
+        calls.append(("context creation", CONTEXT, 1.0, program.context_s))
         for name, kind, count, seconds in sorted(calls, key=lambda call: -call[3])[:SHOWN_CALLS]:
-            rows.append([life.workload, life.place, name, kind, count, seconds * 1e3, 100 * seconds / life.api_s])
+            rows.append(
+                [program.workload, program.machine, name, kind, count, seconds * 1e3, 100 * seconds / program.api_s]
+            )
     columns = ["workload", "GPU", "call", "kind", "calls", "time (ms)", "of API time (%)"]
-    return Table(title="Which API calls dominate a program", columns=columns, rows=rows)
+    return Table(title="API calls that take the most time of a program", columns=columns, rows=rows)
 
 
-def _step_chart(steps: Sequence[Step]) -> Chart:
-    several = len({step.place for step in steps}) > 1
-    names = [f"{step.name}, {step.place}" if several else step.name for step in steps]
+def _step_chart(steps: Sequence[GpuStep]) -> Chart:
+    several = len({step.machine for step in steps}) > 1
+    names = [f"{step.name}, {step.machine}" if several else step.name for step in steps]
     parts = {
         "busy": [step.busy for step in steps],
-        "starved: the host was late": [step.starved for step in steps],
+        "starved: next kernel not launched": [step.starved for step in steps],
         "other idle": [max(0.0, 1 - step.busy - step.starved) for step in steps],
     }
     return Chart(
         kind="stacked",
-        title="The GPU's time in a step",
+        title="GPU time in a step",
         x_title="workload",
-        y_title="of the step (%)",
+        y_title="share of step (%)",
+        unit="%",
         series=[Series(name=name, x=names, y=[100 * part for part in values]) for name, values in parts.items()],
     )
 
 
-def _life_chart(lives: Sequence[Life]) -> Chart:
-    names = [life.workload for life in lives]
+def _program_chart(programs: Sequence[Program]) -> Chart:
+    names = [program.workload for program in programs]
     if len(set(names)) < len(names):
-        names = [f"{life.workload} {life.phase}, {life.preset}, {life.place}" for life in lives]
+        names = [f"{program.workload} {program.phase}, {program.preset}, {program.machine}" for program in programs]
     shares: dict[str, list[float]] = defaultdict(list)
-    for life in lives:
-        for kind, seconds in life.kinds().items():
-            shares[kind].append(100 * seconds / life.api_s)
+    for program in programs:
+        for kind, seconds in program.kinds().items():
+            shares[kind].append(100 * seconds / program.api_s)
     return Chart(
         kind="stacked",
-        title="What the host calls the GPU's interface for, over a whole program",
+        title="CUDA API time over a whole program",
         x_title="workload",
-        y_title="of API time (%)",
+        y_title="share of API time (%)",
+        unit="%",
         series=[Series(name=kind, x=names, y=values) for kind, values in shares.items()],
     )
 
 
-def _notes(steps: Sequence[Step], lives: Sequence[Life]) -> list[str]:
+def _notes(steps: Sequence[GpuStep], programs: Sequence[Program]) -> list[str]:
     notes = []
     if steps:
         notes.append(
-            "Busy is the time in which a kernel or copy ran. Starved is idle time before a piece that the host had not "
-            "launched yet when the GPU ran dry; the profiler slows the host, so idle time is that of the plain step, "
-            "parted as in the profiled one. A profiled step ends with a wait for the GPU, which counts as API time."
+            "Busy: a kernel or copy is running. Starved: the GPU is idle because the next kernel is not yet launched. "
+            "The profiler slows the host, so idle time is that of the unprofiled step, divided as in the profiled one. "
+            "A profiled step ends with a wait for the GPU, which counts as API time."
         )
         notes.append(
-            "The profiler's slowdown is the profiled step over the plain one, medians. Launching is the host's time "
-            "inside launch calls over the profiled step: the profiler makes each call longer and the rest of the "
-            "host's work too, so that the share is fairer than the seconds. Kernels and copies count memsets as well. "
-            "A longest gap that is longer than the plain step is the profiler's own and is not shown."
+            "Profiled/unprofiled is the ratio of median step times. Launching is the host's time inside launch calls "
+            "over the profiled step: the profiler slows each call and the rest of the host's work alike, so the share "
+            "is less biased than the seconds. Kernels and copies include memsets. A longest gap above the unprofiled "
+            "step time comes from the profiler and is not shown."
         )
-    if lives:
+    if programs:
+        missing = [name for name in published.op_percent() if name not in published.gpu_efficiency()]
         notes.append(
-            f"{published.MINSKY}, Table 1 was read from nvprof on a Tesla P100 under TensorFlow 1.0; it has no row for "
-            "speech. nvprof lists copies among the kernels and gives each a share of them all, memsets included: so is "
-            "the column of copies. Kernels/API is of kernels alone here; whether the study's has copies in it, it does "
-            "not say. API time here is every call of the CUDA runtime and driver that the profiler saw from setup to "
-            "the last step, and the making of the context before it."
+            f"Published: {published.MINSKY}, Table 1, read from nvprof on a Tesla P100 under TensorFlow 1.0. It has "
+            f"no row for {listed(missing)}. nvprof lists copies among the kernels and gives each its share of all, "
+            "memsets included; the column of copies does the same. Kernels/API counts kernels alone here; the study "
+            "does not say whether it includes copies. API time is every call of the CUDA runtime and driver that the "
+            "profiler saw from setup to the last step, and context creation before it."
         )
     return notes

@@ -1,4 +1,4 @@
-"""Do the workloads learn, how long does it take, and what does it cost? Every seed is shown, not the best."""
+"""Do the workloads reach their target quality, how long does it take, and what does it cost? Every seed is shown."""
 
 from __future__ import annotations
 
@@ -7,31 +7,32 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from fathom.analysis.finding import Cell, Chart, Finding, Picture, Series, Table
+from fathom.analysis.finding import Cell, Chart, Finding, Image, Series, Table, not_measured
+from fathom.analysis.formatting import listed, median_and_range
 from fathom.analysis.questions._artifacts import shown
-from fathom.analysis.questions._words import listed, spread, unanswered
 from fathom.analysis.selection import last_attempts, workload_order
 from fathom.core.record import Artifact, Learning, Point, Record
 
-TITLE = "Do they learn, and what does it take?"
-PLAIN = ("place", "precision")  # what is told by its value alone: "bf16" says what it is
+TITLE = "Do the workloads reach their target quality, and at what cost?"
+ORDER = 30
+PLAIN = ("machine", "precision")  # settings named by their value alone: "bf16" is clear without "precision"
 
 
 @dataclass(frozen=True)
 class Run:
-    """One run of learning, with a name that it shares with the other seeds of the same lesson alone."""
+    """One training run; its name is shared by the other seeds of the same task alone."""
 
     record: Record
-    thing: str  # "memnet on babi"
-    way: str  # what tells it from others of the same thing: "joint", or nothing
+    subject: str  # the workload and its data: "NAME on mnist"
+    variant: str  # what distinguishes it from others of the same subject: "joint", or nothing
 
     @property
     def name(self) -> str:
-        return f"{self.thing} ({self.way})" if self.way else self.thing
+        return f"{self.subject} ({self.variant})" if self.variant else self.subject
 
     @property
     def failed(self) -> bool:
-        """A run that diverged may have a curve, and is no result for all that."""
+        """A run that diverged may have a curve, and still has no result."""
         return self.record.outcome != "ok" or self.record.learning is None or not self.record.learning.curve
 
     @property
@@ -44,168 +45,184 @@ class Run:
         return bool(self.record.disturbance.gpu_shared)
 
     @property
-    def arrival(self) -> Point | None:
-        """Where it first reached a target that it had in the end, too."""
+    def at_target(self) -> Point | None:
+        """The evaluation that first reached the target, if the run ended at the target too."""
         return self.learning.to_target if not self.failed and self.learning.reached else None
 
     @property
     def energy_to_target(self) -> float | None:
-        """Where a record did not count round by round, it is known only if the run stopped at its target."""
-        point = self.arrival
+        """Without energy per evaluation, it is known only if the run stopped at its target."""
+        point = self.at_target
         if point is None or point.energy_j is not None:
             return point.energy_j if point else None
         return self.learning.energy_j if point == self.learning.curve[-1] else None
 
 
 @dataclass(frozen=True)
-class Lesson:
-    """One thing learnt in one way, with every seed."""
+class TrainingTask:
+    """One workload trained on one data set in one way, with every seed."""
 
     name: str
     runs: list[Run]
 
     @property
-    def judged(self) -> Learning | None:
+    def evaluation(self) -> Learning | None:
+        """Metric, unit and target, of any of its runs."""
         return next((run.record.learning for run in self.runs if run.record.learning), None)
 
     @property
-    def good(self) -> list[Run]:
+    def succeeded(self) -> list[Run]:
         return [run for run in self.runs if not run.failed]
 
     @property
-    def arrived(self) -> list[Run]:
-        return [run for run in self.runs if run.arrival]
+    def reached(self) -> list[Run]:
+        return [run for run in self.runs if run.at_target]
 
     @property
     def has_target(self) -> bool:
-        """So it is taken to have where no run came as far as telling."""
-        return self.judged is None or self.judged.target is not None
+        """Assumed where no run came to an evaluation."""
+        return self.evaluation is None or self.evaluation.target is not None
 
     @property
     def artifacts(self) -> list[Artifact]:
-        by_seed = {run.record.spec.seed: run.learning.artifacts for run in self.good}
+        by_seed = {run.record.spec.seed: run.learning.artifacts for run in self.succeeded}
         return shown(self.name, by_seed) if by_seed else []
 
     @property
     def failures(self) -> str:
-        count = len(self.runs) - len(self.good)
+        count = len(self.runs) - len(self.succeeded)
         return f", {count} failed" if count else ""
 
 
 def analyse(records: Sequence[Record]) -> Finding:
-    asked = [record for record in records if record.spec.kind == "training"]
-    if not asked:
-        return unanswered("learning", TITLE, "no run of learning; `fathom learn autoenc --data mnist` makes one")
-    runs = _runs_of(last_attempts(asked))
+    training = [record for record in records if record.spec.kind == "training"]
+    if not training:
+        return not_measured("learning", TITLE, "fathom learn WORKLOAD")
+    runs = _runs_of(last_attempts(training))
     names = dict.fromkeys(run.name for run in runs)
-    lessons = [Lesson(name, [run for run in runs if run.name == name]) for name in names]
-    good = [run for run in runs if not run.failed]
-    artifacts = [artifact for lesson in lessons for artifact in lesson.artifacts]
+    tasks = [TrainingTask(name, [run for run in runs if run.name == name]) for name in names]
+    succeeded = [run for run in runs if not run.failed]
+    artifacts = [artifact for task in tasks for artifact in task.artifacts]
     tables = [Table(title=each.title, columns=each.columns, rows=each.rows) for each in artifacts if each.columns]
     return Finding(
         question="learning",
         title=TITLE,
-        summary=_summary(lessons),
-        tables=[_lessons(lessons), _every_run(runs), *tables],
+        summary=_summary(tasks),
+        tables=[_task_table(tasks), _run_table(runs), *tables],
         charts=_charts(runs),
-        pictures=[Picture(title=each.title, png=each.png) for each in artifacts if each.png],
-        notes=[*_protocols(good), *_first_seeds(lessons), *_shared(lessons), *_passed_over(len(asked) - len(runs))],
+        images=[Image(title=each.title, png=each.png) for each in artifacts if each.png],
+        notes=[*_protocols(succeeded), *_first_seeds(tasks), *_shared(tasks), *_repeated(len(training) - len(runs))],
     )
 
 
 def _runs_of(records: Sequence[Record]) -> list[Run]:
     """Runs by name and seed; where a workload learnt the same data in several ways, the name says what differs."""
-    metrics = {id(record): _metric(record, records) for record in records}
+    evaluations = {id(record): _evaluation(record, records) for record in records}
+    subjects = {id(record): _subject(record, records) for record in records}
     runs = []
     for record in records:
-        rivals = [other for other in records if _thing(other) == _thing(record)]
-        alike = [other for other in rivals if metrics[id(other)] == metrics[id(record)]]
-        # a switch may choose another lesson; all else is told where the lesson is the same
-        same = _told(record, alike)
-        way = [text for name, text in _told(record, rivals).items() if text == name or name in same]
-        runs.append(Run(record, _thing(record), ", ".join(way)))
+        rivals = [other for other in records if subjects[id(other)] == subjects[id(record)]]
+        alike = [other for other in rivals if evaluations[id(other)] == evaluations[id(record)]]
+        # a switch may choose another recipe; all else is named where the metric is the same
+        same = _differing(record, alike)
+        variant = [text for name, text in _differing(record, rivals).items() if text == name or name in same]
+        runs.append(Run(record, subjects[id(record)], ", ".join(variant)))
     named = []
     for run in runs:
         twins = [other.record for other in runs if other.name == run.name]
-        if any(metrics[id(other)] != metrics[id(run.record)] for other in twins):  # then no switch tells them apart
-            run = replace(run, way=", ".join(_told(run.record, twins).values()))
+        if any(
+            evaluations[id(other)] != evaluations[id(run.record)] for other in twins
+        ):  # no switch distinguishes them
+            run = replace(run, variant=", ".join(_differing(run.record, twins).values()))
         named.append(run)
     return sorted(named, key=lambda run: (workload_order(run.record.spec.workload), run.name, run.record.spec.seed))
 
 
-def _told(record: Record, others: Sequence[Record]) -> dict[str, str]:
-    """What has another value in some of the others, in words; a switch by its name."""
+def _differing(record: Record, others: Sequence[Record]) -> dict[str, str]:
+    """The settings that have another value in some of the others, as text; a switch by its name."""
     return {
         name: name if value is True else str(value) if name in PLAIN else f"{name} {value}"
-        for name, value in _way(record).items()
-        if value is not None and any(_way(other).get(name) != value for other in others)
+        for name, value in _settings(record).items()
+        if value is not None and any(_settings(other).get(name) != value for other in others)
     }
 
 
-def _thing(record: Record) -> str:
-    """A workload and what it learns from: a folder, the game that it plays, or what is invented for it."""
-    spec = record.spec
-    data = spec.data.rpartition("/")[2] if spec.data else spec.options.get("game", "synthetic data")
-    return f"{spec.workload} on {data}"
+def _subject(record: Record, records: Sequence[Record]) -> str:
+    """A workload and the data it learnt from; a run that came to nothing has the data of its other seeds."""
+    found = _known(record, records)
+    data = found.data if found else record.spec.data and record.spec.data.rpartition("/")[2]
+    return f"{record.spec.workload} on {data}" if data else record.spec.workload
 
 
-def _way(record: Record) -> dict[str, Any]:
-    """Everything but the seed in which two runs of the same thing may differ."""
+def _settings(record: Record) -> dict[str, Any]:
+    """Everything but data and seed in which two runs of the same subject may differ."""
     spec = record.spec
     chosen = {"preset": spec.preset, "precision": spec.precision, "evaluations": spec.evaluations, **spec.options}
-    return {**chosen, "place": record.machine_label}
+    return {**chosen, "machine": record.machine_label}
 
 
-def _metric(record: Record, records: Sequence[Record]) -> str | None:
-    """What it is judged by; a run that came to nothing would have been judged as the other seeds are."""
-    rivals = [other for other in records if _thing(other) == _thing(record)]
-    alike = (other.learning for other in (record, *rivals) if _way(other) == _way(record))
-    return next((learning.metric for learning in alike if learning), None)
+def _evaluation(record: Record, records: Sequence[Record]) -> tuple[str, str] | None:
+    """The metric and the split it is evaluated on; a run that came to nothing has those of its other seeds."""
+    found = _known(record, records)
+    return (found.metric, found.split) if found else None
 
 
-def _summary(lessons: Sequence[Lesson]) -> str:
-    aiming = [lesson for lesson in lessons if lesson.has_target]
-    whole = [lesson.name for lesson in aiming if len(lesson.arrived) == len(lesson.runs)]
+def _known(record: Record, records: Sequence[Record]) -> Learning | None:
+    """What came of this run, or else of one with another seed alone."""
+
+    def same(other: Record) -> bool:
+        ours, theirs = record.spec, other.spec
+        return (ours.workload, ours.data) == (theirs.workload, theirs.data) and _settings(record) == _settings(other)
+
+    return next((each.learning for each in (record, *filter(same, records)) if each.learning), None)
+
+
+def _summary(tasks: Sequence[TrainingTask]) -> str:
+    aiming = [task for task in tasks if task.has_target]
+    whole = [task.name for task in aiming if len(task.reached) == len(task.runs)]
     short = [
-        f"{lesson.name}, {len(lesson.arrived)} of {len(lesson.runs)} runs{lesson.failures}"
-        for lesson in aiming
-        if lesson.name not in whole
+        f"{task.name}, {len(task.reached)} of {len(task.runs)} runs{task.failures}"
+        for task in aiming
+        if task.name not in whole
     ]
-    free = [f"{lesson.name}{lesson.failures}" for lesson in lessons if not lesson.has_target]
+    free = [f"{task.name}{task.failures}" for task in tasks if not task.has_target]
     named = f": {listed(whole)}" if whole else ""
-    told = [f"{len(whole)} of {len(aiming)} lessons reached their target in every run{named}."] if aiming else []
-    told += [f"Not in every run: {'; '.join(short)}."] if short else []
-    told += [f"Judged without a target: {'; '.join(free)}."] if free else []
-    return " ".join(told)
+    many = "training task" if len(aiming) == 1 else "training tasks"
+    sentences = [f"{len(whole)} of {len(aiming)} {many} reached the target in every run{named}."] if aiming else []
+    sentences += [f"Not in every run: {'; '.join(short)}."] if short else []
+    sentences += [f"Without a target: {'; '.join(free)}."] if free else []
+    return " ".join(sentences)
 
 
-def _lessons(lessons: Sequence[Lesson]) -> Table:
-    """What one asks first: how good, how often, and what it took to get there."""
-    columns = ["what", "metric", "target", "quality: median (least to most)", "reached", "time to target (s)"]
-    columns += ["items to target", "energy to target (kJ)", "whole lesson (s)"]
-    return Table(title="Every lesson, over its seeds", columns=columns, rows=[_lesson(lesson) for lesson in lessons])
+def _task_table(tasks: Sequence[TrainingTask]) -> Table:
+    """Quality, how often the target was reached, and what that took."""
+    columns = ["task", "metric", "target", "quality: median (min to max)", "reached", "time to target (s)"]
+    columns += ["items to target", "energy to target (kJ)", "whole run (s)"]
+    return Table(
+        title="Every training task, over its seeds", columns=columns, rows=list(map(_task_row, tasks)), leading=True
+    )
 
 
-def _lesson(lesson: Lesson) -> list[Cell]:
-    judged, alone = lesson.judged, _alone(lesson.arrived)
-    reached = f"{len(lesson.arrived)} of {len(lesson.runs)}{lesson.failures}"
-    qualities = [run.learning.quality for run in lesson.good if run.learning.quality is not None]
-    items = _median(run.arrival.items for run in lesson.arrived if run.arrival)
+def _task_row(task: TrainingTask) -> list[Cell]:
+    evaluation, alone = task.evaluation, _alone(task.reached)
+    reached = f"{len(task.reached)} of {len(task.runs)}{task.failures}"
+    qualities = [run.learning.quality for run in task.succeeded if run.learning.quality is not None]
+    items = _median(run.at_target.items for run in task.reached if run.at_target)
     return [
-        lesson.name,
-        f"{judged.metric} ({judged.unit})" if judged else None,
-        judged.target if judged else None,
-        spread(qualities) if qualities else None,
-        reached if lesson.has_target else f"no target{lesson.failures}",
-        _median(run.arrival.seconds for run in alone if run.arrival),
+        task.name,
+        f"{evaluation.metric} ({evaluation.unit})" if evaluation else None,
+        evaluation.target if evaluation else None,
+        median_and_range(qualities) if qualities else None,
+        reached if task.has_target else f"no target{task.failures}",
+        _median(run.at_target.seconds for run in alone if run.at_target),
         None if items is None else round(items),
         _median(_kilo(run.energy_to_target) for run in alone),
-        _median(run.learning.seconds for run in _alone(lesson.good)),
+        _median(run.learning.seconds for run in _alone(task.succeeded)),
     ]
 
 
 def _alone(runs: Sequence[Run]) -> list[Run]:
-    """Those that had the GPU to themselves, where there are such: the others cannot tell what it takes."""
+    """Those that had the GPU to themselves, or all where there are none: a shared GPU distorts time and energy."""
     return [run for run in runs if not run.shared] or list(runs)
 
 
@@ -218,10 +235,10 @@ def _kilo(joules: float | None) -> float | None:
     return None if joules is None else joules / 1000
 
 
-def _every_run(runs: Sequence[Run]) -> Table:
-    """One row a seed; where it ran is told if it is not the same for all."""
+def _run_table(runs: Sequence[Run]) -> Table:
+    """One row per seed; machine and precision are columns where they are not the same for all."""
     settings = {
-        "place": [run.record.machine_label for run in runs],
+        "machine": [run.record.machine_label for run in runs],
         "precision": [run.record.spec.precision for run in runs],
     }
     differing = {name: values for name, values in settings.items() if len(set(values)) > 1}
@@ -229,59 +246,63 @@ def _every_run(runs: Sequence[Run]) -> Table:
     for number, run in enumerate(runs):
         head: list[Cell] = [run.name, *(values[number] for values in differing.values()), run.record.spec.seed]
         rows.append([*head, *_results(run), _outcome(run)])
-    columns = ["what", *differing, "seed", "quality", "to target (s)", "time (s)", "items", "energy (kJ)", "outcome"]
-    return Table(title="Every run of learning", columns=columns, rows=rows)
+    columns = ["task", *differing, "seed", "quality", "to target (s)", "time (s)", "items", "energy (kJ)", "outcome"]
+    alarms = [
+        (row, columns.index("outcome")) for row, run in enumerate(runs) if run.failed or run.learning.reached is False
+    ]
+    return Table(title="Every training run", columns=columns, rows=rows, leading=True, alarms=alarms)
 
 
 def _results(run: Run) -> list[Cell]:
     if run.failed:
         return [None] * 5
-    learning, arrival = run.learning, run.arrival
-    to_target = arrival.seconds if arrival else None
+    learning, point = run.learning, run.at_target
+    to_target = point.seconds if point else None
     return [learning.quality, to_target, learning.seconds, learning.items, _kilo(learning.energy_j)]
 
 
 def _outcome(run: Run) -> str:
     if run.failed:
-        return f"failed: {run.record.reason or 'it has not looked at held-out data'}"
-    learning, kills = run.learning, run.learning.resumed
-    said = ["no target" if learning.reached is None else "reached" if learning.reached else "not reached"]
-    said += [f"went on after {kills} kill{'s' if kills > 1 else ''}"] if kills else []
-    said += ["shared the GPU"] if run.shared else []
-    return "; ".join(said)
+        return f"failed: {run.record.reason or 'no evaluation'}"
+    learning, resumed = run.learning, run.learning.resumed
+    parts = ["no target" if learning.reached is None else "reached" if learning.reached else "not reached"]
+    parts += [f"resumed {'once' if resumed == 1 else f'{resumed} times'}"] if resumed else []
+    parts += ["shared the GPU"] if run.shared else []
+    return "; ".join(parts)
 
 
 def _charts(runs: Sequence[Run]) -> list[Chart]:
-    """One for each thing and metric, so that what differs in an option is seen side by side."""
+    """One per subject and metric, so that variants are seen side by side."""
     groups: dict[tuple[str, str], list[Run]] = {}
     for run in runs:
         if run.record.learning and run.learning.curve:
-            groups.setdefault((run.thing, run.learning.metric), []).append(run)
+            groups.setdefault((run.subject, run.learning.metric), []).append(run)
     return [_chart(group) for group in groups.values()]
 
 
 def _chart(runs: Sequence[Run]) -> Chart:
-    """The name says whatever all of them have in common, each line the rest."""
-    ways, judged = {run.way for run in runs}, runs[0].learning
+    """The title says what all of them have in common, each line the rest."""
+    variants, evaluation = {run.variant for run in runs}, runs[0].learning
     longest = max(run.learning.curve[-1].seconds for run in runs)
     targets = dict.fromkeys(run.learning.target for run in runs if run.learning.target is not None)
     return Chart(
         kind="line",
-        title=f"{runs[0].name if len(ways) == 1 else runs[0].thing}: {judged.metric}",
+        title=f"{runs[0].name if len(variants) == 1 else runs[0].subject}: {evaluation.metric}",
         x_title="time (s)",
-        y_title=f"{judged.metric} ({judged.unit})",
+        y_title=f"{evaluation.metric} ({evaluation.unit})",
         series=[
-            *(_curve(run, run.way if len(ways) > 1 else "") for run in runs),
-            *(Series(name="target", x=[0.0, longest], y=[target, target]) for target in targets),
+            *(_curve(run, run.variant if len(variants) > 1 else "") for run in runs),
+            *(Series(name="target", role="target", x=[0.0, longest], y=[target, target]) for target in targets),
         ],
+        unit=evaluation.unit,
     )
 
 
-def _curve(run: Run, way: str) -> Series:
+def _curve(run: Run, variant: str) -> Series:
     curve = run.learning.curve
-    said = [way, f"seed {run.record.spec.seed}", "failed" if run.failed else ""]
+    parts = [variant, f"seed {run.record.spec.seed}", "failed" if run.failed else ""]
     return Series(
-        name=", ".join(text for text in said if text),
+        name=", ".join(text for text in parts if text),
         x=[point.seconds for point in curve],
         y=[point.quality for point in curve],
         text=[f"{point.items:,} items, loss {point.loss:.4g}" for point in curve],
@@ -292,32 +313,38 @@ def _protocols(runs: Sequence[Run]) -> list[str]:
     if not runs:
         return []
     metered = sorted({run.learning.metered for run in runs if run.learning.metered})
-    energy = f"Energy is what was counted by {' or '.join(metered)}" if metered else "Energy was not metered"
+    energy = f"Energy was counted by {' or '.join(metered)}" if metered else "Energy was not metered"
     return [
-        *sorted({f"{run.record.spec.workload}: {run.learning.protocol}." for run in runs}),
-        "Time is from the first step to a look at held-out data, that look and those before included: the first that "
-        "reached the target, or the last, where a protocol says how long to train. Medians of what it took to the "
-        f"target are of the runs that reached it. {energy}.",
+        *sorted({_protocol(run) for run in runs}),
+        "Time runs from the first step to an evaluation, this and earlier evaluations included: the first that "
+        "reached the target, or the last where the recipe fixes the length. Medians to target are over the runs that "
+        f"reached it. {energy}.",
     ]
 
 
-def _first_seeds(lessons: Sequence[Lesson]) -> list[str]:
-    if all(len(lesson.good) < 2 or not lesson.artifacts for lesson in lessons):
-        return []
-    return ["Where seeds differ in more than numbers, pictures and tables are the first one's; records hold them all."]
+def _protocol(run: Run) -> str:
+    learning = run.learning
+    changed = f" Settings that differ from the default training recipe: {', '.join(learning.departures)}."
+    return f"{run.record.spec.workload}: {learning.protocol}.{changed if learning.departures else ''}"
 
 
-def _shared(lessons: Sequence[Lesson]) -> list[str]:
-    if not any(run.shared for lesson in lessons for run in lesson.good):
+def _first_seeds(tasks: Sequence[TrainingTask]) -> list[str]:
+    if all(len(task.succeeded) < 2 or not task.artifacts for task in tasks):
         return []
-    only = [lesson.name for lesson in lessons if lesson.good and all(run.shared for run in lesson.good)]
-    told = (
-        "Runs that shared the GPU with other programs took longer for it, and their energy is that of all of them: "
-        "medians of time and energy leave them out where other runs of the same lesson had the GPU to themselves."
+    return ["Images, and tables that differ between seeds in more than numbers, are those of the first seed."]
+
+
+def _shared(tasks: Sequence[TrainingTask]) -> list[str]:
+    if not any(run.shared for task in tasks for run in task.succeeded):
+        return []
+    only = [task.name for task in tasks if task.succeeded and all(run.shared for run in task.succeeded)]
+    note = (
+        "Time and energy of a run that shared the GPU with other programs are not its own alone. Medians of time and "
+        "energy leave such runs out where other runs of the same task had the GPU to themselves."
     )
-    return [f"{told} There are no such runs of {listed(only)}." if only else told]
+    return [f"{note} All runs shared the GPU: {listed(only)}." if only else note]
 
 
-def _passed_over(count: int) -> list[str]:
-    runs = "1 run is" if count == 1 else f"{count} runs are"
-    return [f"{runs} left out, as the same was run again: the last that went well counts."] if count else []
+def _repeated(count: int) -> list[str]:
+    runs = "1 run" if count == 1 else f"{count} runs"
+    return [f"Not shown: {runs} superseded by a later run of the same spec."] if count else []

@@ -1,4 +1,4 @@
-"""What holds each op and each workload back: arithmetic, memory, launching, or data? Not in the 2016 paper.
+"""What limits each op and each workload: arithmetic, memory, latency, launching or data? Not in the 2016 paper.
 
 Achieved FLOP/s and bytes/s stand against what a large matrix product and a large copy reached on the same device.
 """
@@ -10,26 +10,26 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fathom.analysis.finding import Cell, Chart, Finding, Series, Table
-from fathom.analysis.questions._words import in_percent, listed, unanswered
+from fathom.analysis.finding import Cell, Chart, Finding, Series, Table, not_measured
+from fathom.analysis.formatting import in_percent, listed
 from fathom.analysis.selection import RunGroup, Selection, on_gpu, op_seconds, op_type, plain_step_s, select
 from fathom.core.record import OpRow, Profile, Record
 
-TITLE = "What holds each workload back?"
+TITLE = "What limits each workload?"
+ORDER = 40
 COMPUTE, MEMORY, LATENCY, LAUNCH = "compute-bound", "memory-bound", "latency-bound", "launch-bound"
-UNKNOWN = "not known"  # no ceilings were measured
+UNKNOWN = "not known"  # no peaks were measured
 DATA = "data-bound"  # a whole workload's only
-FAR_BELOW = 0.1  # of the roof: an op that reaches less is held back by neither arithmetic nor memory
+FAR_BELOW = 0.1  # of the roof: an op that reaches less is limited by neither arithmetic nor memory
 MOST = 0.5  # of the step: from here on something dominates it
 HIDDEN = 0.9  # a device busy this part of the step does not wait for launches
 DISPATCH_S = 10e-6  # a call this short on a CPU is mostly the framework's own work
 LEAST_PERCENT = 1.0  # of op time; types below it are not listed
-ROOF = "roof"  # the series of a chart that is a line
 
 
 @dataclass(frozen=True)
-class Point:
-    """One op type of one profile, per step."""
+class OpTypeCost:
+    """One op type of one profile, per step: what it took, and the least that the measured peaks allow."""
 
     type: str
     seconds: float
@@ -37,7 +37,7 @@ class Point:
     calls: float
     flop: float
     bytes: float
-    arithmetic_s: float | None  # the least time for its FLOP, at the measured ceiling
+    arithmetic_s: float | None  # the least time for its FLOP, at the measured peak
     traffic_s: float | None  # the least time for its bytes
 
     @property
@@ -60,9 +60,9 @@ class Point:
 
 @dataclass(frozen=True)
 class Verdict:
-    """One workload: what dominates its step."""
+    """What limits one workload, and the shares that this rests on."""
 
-    setting: RunGroup
+    group: RunGroup
     name: str
     busy: float | None  # of the plain step, the device had a kernel running; None on a CPU
     data: float  # of the step, preparing data
@@ -72,28 +72,28 @@ class Verdict:
 
 def analyse(records: Sequence[Record]) -> Finding:
     selection = select(records, profiled=True)
-    if not selection.settings:
-        return unanswered("roofline", TITLE, "no run with a profile", selection.notes)
-    verdicts = [judge(setting) for setting in selection.settings]
+    if not selection.groups:
+        return not_measured("roofline", TITLE, "fathom study", selection.notes)
+    verdicts = [judge(group) for group in selection.groups]
     return Finding(
         question="roofline",
         title=TITLE,
-        summary=" ".join(_sentence(place, verdicts) for place in selection.places),
-        tables=[_verdict_table(verdicts), _op_table(selection.settings)],
-        charts=[chart for place in selection.places for chart in _charts(place, selection)],
+        summary=" ".join(_sentence(machine, verdicts) for machine in selection.machines),
+        tables=[_verdict_table(verdicts), _op_table(selection.groups)],
+        charts=[chart for machine in selection.machines for chart in _charts(machine, selection)],
         notes=[*_notes(), *selection.notes],
     )
 
 
-def judge(setting: RunGroup) -> Verdict:
-    """The rule: data, then launching, if half of the step is theirs; else what most of the op time is bound by."""
-    profile = longest(setting)
+def judge(group: RunGroup) -> Verdict:
+    """Data, then launching, where they take half of the step; else what most of the op time is bound by."""
+    profile = longest(group)
     step = plain_step_s(profile)
     data = _data(profile)
     busy = _busy(profile)
     shares = dict.fromkeys((COMPUTE, MEMORY, LATENCY, LAUNCH, UNKNOWN), 0.0)
-    for point in points(profile):
-        shares[point.verdict] += point.seconds / op_seconds(profile)
+    for cost in costs(profile):
+        shares[cost.verdict] += cost.seconds / op_seconds(profile)
     if data >= MOST:
         name = DATA
     elif busy is not None and 1 - busy >= MOST:
@@ -102,26 +102,26 @@ def judge(setting: RunGroup) -> Verdict:
         name = max(shares, key=lambda verdict: shares[verdict])
     peak = profile.ceiling_flop_per_s
     flop = sum(row.flop for row in profile.rows)
-    return Verdict(setting, name, busy, data, shares, flop / step / peak if peak else None)
+    return Verdict(group, name, busy, data, shares, flop / step / peak if peak else None)
 
 
-def points(profile: Profile) -> list[Point]:
+def costs(profile: Profile) -> list[OpTypeCost]:
     """One for each op type that took time, the heaviest first."""
     rows: dict[str, list[OpRow]] = {}
     for row in profile.rows:
         rows.setdefault(op_type(row), []).append(row)
-    found = [_point(kind, own, profile) for kind, own in rows.items()]
-    return sorted((point for point in found if point.seconds > 0), key=lambda point: -point.seconds)
+    found = [_cost(kind, own, profile) for kind, own in rows.items()]
+    return sorted((cost for cost in found if cost.seconds > 0), key=lambda cost: -cost.seconds)
 
 
-def longest(setting: RunGroup) -> Profile:
-    """Ceilings belong to a process, so one profile is judged: that of the most steps."""
-    return max(setting.profiles, key=lambda profile: len(profile.step_s))
+def longest(group: RunGroup) -> Profile:
+    """The profile with the most steps: peaks are measured per process, so one profile is judged."""
+    return max(group.profiles, key=lambda profile: len(profile.step_s))
 
 
-def _point(kind: str, rows: Sequence[OpRow], profile: Profile) -> Point:
+def _cost(kind: str, rows: Sequence[OpRow], profile: Profile) -> OpTypeCost:
     flop, moved = sum(row.flop for row in rows), sum(row.bytes for row in rows)
-    return Point(
+    return OpTypeCost(
         type=kind,
         seconds=sum(map(profile.seconds, rows)),
         issue_s=_issue_s(profile, rows),
@@ -134,7 +134,7 @@ def _point(kind: str, rows: Sequence[OpRow], profile: Profile) -> Point:
 
 
 def _data(profile: Profile) -> float:
-    """The part of a step spent on preparing data, in ops or not; a record that does not tell has its ops alone."""
+    """The part of a step spent on preparing data, in ops or not; older records have its ops alone."""
     step = plain_step_s(profile)
     if profile.data_s is None:
         in_ops = sum(max(row.cpu_s, row.device_s or 0.0) for row in profile.rows if row.phase == "data")
@@ -158,32 +158,32 @@ def _busy(profile: Profile) -> float | None:
     return min(1.0, op_seconds(profile) / plain_step_s(profile)) if on_gpu(profile) else None
 
 
-def _sentence(place: str, verdicts: Sequence[Verdict]) -> str:
+def _sentence(machine: str, verdicts: Sequence[Verdict]) -> str:
     """Workloads by verdict; one whose training and inference differ is named with its phase."""
-    own = [verdict for verdict in verdicts if verdict.setting.place == place]
-    groups: dict[str, list[str]] = {}
+    own = [verdict for verdict in verdicts if verdict.group.machine == machine]
+    by_verdict: dict[str, list[str]] = {}
     for verdict in own:
-        workload, phase = verdict.setting.workload, verdict.setting.phase
-        alike = len({other.name for other in own if other.setting.workload == workload}) == 1
-        groups.setdefault(verdict.name, []).append(workload if alike else f"{workload} {phase}")
-    told = "; ".join(f"{listed(list(dict.fromkeys(names)))}: {name}" for name, names in groups.items())
+        workload, phase = verdict.group.workload, verdict.group.phase
+        alike = len({other.name for other in own if other.group.workload == workload}) == 1
+        by_verdict.setdefault(verdict.name, []).append(workload if alike else f"{workload} {phase}")
+    limits = "; ".join(f"{listed(list(dict.fromkeys(names)))}: {name}" for name, names in by_verdict.items())
     reached = [100 * verdict.of_peak for verdict in own if verdict.of_peak]
-    peak = f" (over a whole step, at best {max(reached):.0f} % of the measured FLOP/s" if reached else ""
-    if reached:
-        peak += "; above 100, as convolution is done with less work than is counted)" if max(reached) > 100 else ")"
-    return f"On {place}, {told}{peak}."
+    if not reached:
+        return f"On {machine}: {limits}."
+    why = " Above 100 % is possible: FLOP count convolution by its definition." if max(reached) > 100 else ""
+    return f"On {machine}: {limits}. At most {max(reached):.0f} % of the measured peak FLOP/s over a whole step.{why}"
 
 
 def _verdict_table(verdicts: Sequence[Verdict]) -> Table:
     rows: list[list[Cell]] = []
     for verdict in verdicts:
-        setting = verdict.setting
+        group = verdict.group
         parts: list[Cell] = [100 * share for share in verdict.shares.values()]
         rows.append(
             [
-                setting.workload,
-                setting.phase,
-                setting.place,
+                group.workload,
+                group.phase,
+                group.machine,
                 verdict.name,
                 in_percent(verdict.busy),
                 100 * verdict.data,
@@ -192,11 +192,11 @@ def _verdict_table(verdicts: Sequence[Verdict]) -> Table:
             ]
         )
     return Table(
-        title="The verdict on each workload",
+        title="What limits each workload",
         columns=[
             "workload",
             "phase",
-            "place",
+            "machine",
             "verdict",
             "device busy (% of step)",
             "data (% of step)",
@@ -205,30 +205,30 @@ def _verdict_table(verdicts: Sequence[Verdict]) -> Table:
             "latency-bound (% of op time)",
             "launch-bound (% of op time)",
             "not known (% of op time)",
-            "FLOP/s over the step (% of measured ceiling)",
+            "FLOP/s over the step (% of measured peak)",
         ],
         rows=rows,
     )
 
 
-def _op_table(settings: Sequence[RunGroup]) -> Table:
+def _op_table(groups: Sequence[RunGroup]) -> Table:
     rows: list[list[Cell]] = []
-    for setting in settings:
-        profile = longest(setting)
+    for group in groups:
+        profile = longest(group)
         total = op_seconds(profile)
-        for point in points(profile):
-            if 100 * point.seconds >= LEAST_PERCENT * total:
-                share = 100 * point.seconds / total
-                rows.append([setting.workload, setting.phase, setting.place, point.type, share, *_cells(point)])
+        for cost in costs(profile):
+            if 100 * cost.seconds >= LEAST_PERCENT * total:
+                share = 100 * cost.seconds / total
+                rows.append([group.workload, group.phase, group.machine, cost.type, share, *_cells(cost)])
     return Table(
         title="Achieved rates of each op type",
         columns=[
             "workload",
             "phase",
-            "place",
+            "machine",
             "op type",
             "share of op time (%)",
-            "calls a step",
+            "calls per step",
             "GFLOP/s",
             "GB/s",
             "FLOP/byte",
@@ -239,55 +239,53 @@ def _op_table(settings: Sequence[RunGroup]) -> Table:
     )
 
 
-def _cells(point: Point) -> list[Cell]:
+def _cells(cost: OpTypeCost) -> list[Cell]:
     return [
-        point.calls,
-        point.flop / point.seconds / 1e9,
-        point.bytes / point.seconds / 1e9,
-        point.flop / point.bytes if point.bytes > 0 else None,
-        in_percent(point.of_roof),
-        point.verdict,
+        cost.calls,
+        cost.flop / cost.seconds / 1e9,
+        cost.bytes / cost.seconds / 1e9,
+        cost.flop / cost.bytes if cost.bytes > 0 else None,
+        in_percent(cost.of_roof),
+        cost.verdict,
     ]
 
 
-def _charts(place: str, selection: Selection) -> list[Chart]:
+def _charts(machine: str, selection: Selection) -> list[Chart]:
     charts = []
     for phase in ("train", "infer"):
-        settings = [setting for setting in selection.at(place) if setting.phase == phase]
-        clouds = [cloud for cloud in map(_cloud, settings) if cloud.x]
+        groups = [group for group in selection.on(machine) if group.phase == phase]
+        clouds = [cloud for cloud in map(_cloud, groups) if cloud.x]
         if clouds:
             charts.append(
                 Chart(
                     kind="scatter",
-                    title=f"Roofline: {phase} on {place}",
+                    title=f"Roofline: {phase} on {machine}",
                     x_title="FLOP/byte",
                     y_title="FLOP/s",
-                    series=[*clouds, *_roof([longest(setting) for setting in settings], clouds)],
+                    series=[*clouds, *_roof([longest(group) for group in groups], clouds)],
                     log_x=True,
                     log_y=True,
-                    note="Op types of at least 1 % of op time that do arithmetic; the roof is a line.",
+                    unit="FLOP/s",
+                    note="Op types of at least 1 % of op time that do arithmetic. The line is the measured roof.",
                 )
             )
     return charts
 
 
-def _cloud(setting: RunGroup) -> Series:
-    profile = longest(setting)
+def _cloud(group: RunGroup) -> Series:
+    profile = longest(group)
     least = LEAST_PERCENT / 100 * op_seconds(profile)
-    shown = [point for point in points(profile) if point.seconds >= least and point.flop > 0 and point.bytes > 0]
+    shown = [cost for cost in costs(profile) if cost.seconds >= least and cost.flop > 0 and cost.bytes > 0]
     return Series(
-        name=setting.workload,
-        x=[point.flop / point.bytes for point in shown],
-        y=[point.flop / point.seconds for point in shown],
-        text=[f"{point.type}: {point.verdict}" for point in shown],
+        name=group.workload,
+        x=[cost.flop / cost.bytes for cost in shown],
+        y=[cost.flop / cost.seconds for cost in shown],
+        text=[f"{cost.type}: {cost.verdict}" for cost in shown],
     )
 
 
 def _roof(profiles: Sequence[Profile], clouds: Sequence[Series]) -> list[Series]:
-    """From left of all points over the ridge to right of them; the highest ceilings, as each process measures its own.
-
-    It has many points, so that it is a line even where a chart draws points alone.
-    """
+    """From left of all points over the ridge to right of them, at the highest peaks that any of the runs measured."""
     flop = max((profile.ceiling_flop_per_s or 0.0 for profile in profiles), default=0.0)
     moved = max((profile.ceiling_bytes_per_s or 0.0 for profile in profiles), default=0.0)
     if not flop or not moved:
@@ -297,22 +295,31 @@ def _roof(profiles: Sequence[Profile], clouds: Sequence[Series]) -> list[Series]
     left, right = min(*intensities, ridge / 10), max(*intensities, ridge * 10)
     x = sorted([ridge, *np.geomspace(left, right, 60).tolist()])
     y = [min(flop, value * moved) for value in x]
-    return [Series(name=ROOF, x=x, y=y, text=[f"{flop / 1e9:.4g} GFLOP/s, {moved / 1e9:.4g} GB/s measured"] * len(x))]
+    return [
+        Series(
+            name="roof",
+            role="limit",
+            x=x,
+            y=y,
+            text=[f"{flop / 1e9:.4g} GFLOP/s, {moved / 1e9:.4g} GB/s measured"] * len(x),
+        )
+    ]
 
 
 def _notes() -> list[str]:
-    idle = f"{100 * MOST:.0f} %"
+    half = f"{100 * MOST:.0f} %"
     return [
-        "An op type is launch-bound if issuing it takes longer than running it. On a GPU issuing is its CPU time, less "
-        f"the profiler's slowdown, unless the device is busy {100 * HIDDEN:.0f} % of the step and launches hide behind "
-        f"kernels; on a CPU it is {DISPATCH_S * 1e6:.0f} µs a call. An op that moves no bytes (a view) is so too.",
-        f"Otherwise it is latency-bound below {100 * FAR_BELOW:.0f} % of the roof, where neither arithmetic nor memory "
-        "is used up; else compute-bound if its FLOP take longer at the ceilings than its bytes, or memory-bound.",
-        f"A workload is data-bound if preparing data takes {idle} of the step or more, by the host's clock (in older "
-        "records, by the torch ops in it alone); else launch-bound if its device "
-        f"is idle for {idle} or more of the step without the profiler; else it is what most of its op time is.",
-        "Ceilings are measured in the same process: a large matrix product in the run's precision and a large copy. "
-        "Bytes count each input and output once, so an op that stays in a cache can pass the roof; FLOP count a "
-        "convolution by its definition, and one computed by Winograd's or Fourier's way, with fewer, can pass it too.",
+        "An op type is launch-bound if issuing it takes longer than running it. On a GPU issuing is its CPU time, "
+        f"corrected for the profiler's slowdown; it counts as hidden where the device is busy for {100 * HIDDEN:.0f} % "
+        f"of the step. On a CPU it is {DISPATCH_S * 1e6:.0f} µs per call. An op that moves no bytes (a view) is "
+        "launch-bound.",
+        f"Otherwise it is latency-bound below {100 * FAR_BELOW:.0f} % of the roof. Above that it is compute-bound "
+        "where its FLOP take longer at the measured peaks than its bytes, else memory-bound.",
+        f"A workload is data-bound if preparing data takes at least {half} of the step, by the host's clock (in older "
+        f"records: the torch ops in it alone). Else it is launch-bound if its device is idle for at least {half} of "
+        "the unprofiled step. Else it is what most of its op time is.",
+        "Peaks are measured in the same process: a large matrix product in the run's precision and a large copy. "
+        "Bytes count each input and output once, so an op that stays in a cache can exceed the roof. FLOP count a "
+        "convolution by its definition, so one computed by Winograd or FFT algorithms can exceed it too.",
         "The 2016 paper has no roofline.",
     ]

@@ -1,4 +1,4 @@
-"""What does a program spend around its steps, and what is a GPU worth to it? Table 2 and Fig. 3 of the Minsky study.
+"""How much of a program is start-up, and how much does a GPU save? Table 2 and Fig. 3 of the Minsky study.
 
 Times are means over launches, as in that study, so that sections add up. Relative times come from runs of a fixed
 number of steps without a profile, as `fathom repeat` makes them; other runs give seconds.
@@ -13,7 +13,8 @@ import numpy as np
 from scipy import stats
 
 from fathom import published
-from fathom.analysis.finding import Cell, Chart, Finding, Series, Table
+from fathom.analysis.finding import Cell, Chart, Finding, Series, Table, not_measured
+from fathom.analysis.formatting import least_and_most, listed
 from fathom.analysis.questions._launches import (
     CPU,
     GPU,
@@ -24,39 +25,39 @@ from fathom.analysis.questions._launches import (
     Work,
     drawn_phase,
     head,
+    host_of,
+    identity,
     launched,
-    machine_of,
     measured_on,
     named,
     same_work,
-    whose,
 )
-from fathom.analysis.questions._words import least_and_most, listed, unanswered
-from fathom.analysis.selection import counted, on_cpu, select, usable, where, workload_order
+from fathom.analysis.selection import machine_name, on_cpu, select, summarised, usable, workload_order
 from fathom.analysis.statistics import LEAST_LAUNCHES, Interval
 from fathom.core.record import Record
 from fathom.core.spec import PHASES
 
-TITLE = "What does a program spend around its steps, and what is a GPU worth to it?"
-OURS, PUBLISHED = "ours", "published"
+TITLE = "How much of a program is start-up, and how much does a GPU save?"
+ORDER = 110
+MEASURED, PUBLISHED = "measured", "published"
 STACKED = ("INIT", "SETUP", "RUN")
-FASTER, NO_FASTER, UNTOLD = "Faster with a GPU", "No faster with a GPU", "Not told apart by these launches"
-STARTING = ("imports", "construction", "GPU context", "data and weights", "first step")
+FASTER, SLOWER, UNDECIDED = "Faster with a GPU", "Slower with a GPU", "No significant difference"
+START_UP = ("imports", "construction", "GPU context", "data and weights", "first step")
 
 
 @dataclass(frozen=True)
 class Row:
-    """The sections of one workload in one mode over the CPU's wall time: ours on a machine, or published."""
+    """The sections of one workload in one mode over the CPU's wall time, measured or published."""
 
     workload: str
     phase: str
     mode: str
-    source: str  # "ours", the place where there are several machines, or "published"
+    source: str  # "measured", the machine where there are several hosts, or "published"
     over_wall: dict[str, float]  # section -> its time over the CPU's wall time
     interval: Interval | None = None  # of WALL over the CPU's, 95 %; None for too few launches and for published rows
 
     @property
-    def ours(self) -> bool:
+    def measured(self) -> bool:
         return self.source != PUBLISHED
 
     @property
@@ -71,56 +72,57 @@ def analyse(records: Sequence[Record]) -> Finding:
     works, notes = same_work(known)
     others, skipped = _beside(known, works)
     selection = select(others, profiled=False)
-    shown = _shown(works, launched(run for setting in selection.settings for run in setting.runs))
+    shown = _shown(works, launched(run for group in selection.groups for run in group.runs))
     notes = list(dict.fromkeys([*notes, *skipped, *selection.notes]))
     if not shown:
-        return unanswered("sections", TITLE, "no run whose parent process saw its wall time", notes)
+        return not_measured("sections", TITLE, "fathom repeat", notes)
     rows = table_2(works)
     return Finding(
         question="sections",
         title=TITLE,
         summary=_summary(rows, shown),
         tables=[*_relative_tables(rows), _seconds_table(shown), _parts_table(shown)],
-        charts=[*_charts(rows), _starting_chart(shown)],
-        notes=[measured_on(shown), *_notes(), *_bounded_note(shown), *notes],
+        charts=[*_charts(rows), _start_up_chart(shown)],
+        notes=[measured_on(shown), *_notes(), *_limited_note(shown), *notes],
     )
 
 
 def _shown(works: Sequence[Work], others: Sequence[Launches]) -> list[Launches]:
-    """At each place the launches that can be compared, or else whatever ran there."""
+    """On each machine the launches that can be compared, or else whatever ran there."""
     return sorted([*others, *(launches for work in works for launches in work.modes)], key=_launches_order)
 
 
 def _beside(records: Sequence[Record], works: Sequence[Work]) -> tuple[list[Record], list[str]]:
-    """The runs at places without launches to compare, and a note on the others that same_work() does not tell of."""
+    """The runs on machines without launches to compare, and a note on those that same_work() has no note on."""
     compared = [launches for work in works for launches in work.modes]
-    places = {(each.workload, each.phase, each.machine, each.place) for each in compared}
-    modes = {(each.workload, each.phase, each.machine, each.mode) for each in compared}
+    machines = {(each.workload, each.phase, each.host, each.machine) for each in compared}
+    modes = {(each.workload, each.phase, each.host, each.mode) for each in compared}
     beside, skipped = [], []
     for run in usable(records, False, PHASES)[0]:
-        what = (run.spec.workload, run.spec.phase, machine_of(run))
+        what = (run.spec.workload, run.spec.phase, host_of(run))
         whole = run.spec.kind != "profiled" and run.spec.budget_s is None
-        if (*what, where(run)) in places:
+        if (*what, machine_name(run)) in machines:
             skipped += [] if whole else [run]
-        elif not (whole and (*what, CPU if on_cpu(run) else GPU) in modes):  # those same_work() has told of
+        elif not (whole and (*what, CPU if on_cpu(run) else GPU) in modes):  # same_work() has a note on those
             beside.append(run)
     if not skipped:
         return beside, []
-    told = counted(f"{run.spec.workload} {run.spec.phase} on {where(run)} ({run.spec.preset})" for run in skipped)
-    why = "profiled or with a time budget, where launches of a fixed number of steps are"
-    return beside, [f"Left out, {why}: {told}."]
+    runs = summarised(skipped, lambda run: f"{run.spec.phase} on {machine_name(run)} ({run.spec.preset})")
+    return beside, [
+        f"Not shown: profiled or time-limited runs superseded by launches of a fixed number of steps: {runs}."
+    ]
 
 
 def table_2(works: Sequence[Work]) -> list[Row]:
-    """Ours, each followed by the published row that it stands beside; without a wall time on the CPU there is none."""
-    several = len({work.machine for work in works}) > 1
+    """Measured rows, each followed by its published row; none without a wall time on the CPU."""
+    several = len({work.host for work in works}) > 1
     rows: list[Row] = []
     for work in works:
         base = work.cpu.mean("wall_s") if work.cpu else None
         for launches in work.modes if base else []:
             means = {name: launches.mean(section) for name, section in SECTIONS.items()}
             over_wall = {name: mean / base for name, mean in means.items() if mean is not None and base}
-            source = launches.place if several else OURS
+            source = launches.machine if several else MEASURED
             rows.append(Row(work.workload, work.phase, launches.mode, source, over_wall, _over(launches, work.cpu)))
     beside = {(row.workload, row.mode) for row in rows if row.phase == "train"}
     rows += [row for row in published_rows() if (row.workload, row.mode) in beside]
@@ -134,7 +136,7 @@ def _over(launches: Launches, cpu: Launches | None) -> Interval | None:
 
 
 def ratio_of_means(above: Sequence[float], below: Sequence[float]) -> Interval | None:
-    """With its 95 % interval: Welch's, of relative errors, on a scale of logarithms. None for too few values."""
+    """With its 95 % interval: Welch's, of relative errors, on a log scale. None for too few values."""
     if min(len(above), len(below)) < LEAST_LAUNCHES:
         return None
     ratio = float(np.mean(above) / np.mean(below))
@@ -158,7 +160,7 @@ def _named(sections: published.Sections) -> dict[str, float]:
 
 
 def _order(row: Row) -> tuple[object, ...]:
-    return workload_order(row.workload), row.phase != "train", MODES.index(row.mode), not row.ours, row.source
+    return workload_order(row.workload), row.phase != "train", MODES.index(row.mode), not row.measured, row.source
 
 
 def _relative_tables(rows: Sequence[Row]) -> list[Table]:
@@ -171,7 +173,7 @@ def _relative_tables(rows: Sequence[Row]) -> list[Table]:
     tables = [
         Table(title="Sections over the CPU's wall time, as in Table 2 of the Minsky study", columns=columns, rows=cells)
     ]
-    with_gpu = [row for row in rows if row.mode == GPU and row.ours]
+    with_gpu = [row for row in rows if row.mode == GPU and row.measured]
     return [*tables, _fig_3_table(with_gpu)] if with_gpu else tables
 
 
@@ -184,16 +186,16 @@ def _fig_3_table(rows: Sequence[Row]) -> Table:
         ours: list[Cell] = [row.over_wall["WALL"], *bounds, 1 / row.over_wall["WALL"]]
         beside: list[Cell] = [theirs.wall, 1 / theirs.wall] if theirs else [None, None]
         cells.append([row.workload, row.phase, row.source, *ours, *beside])
-    columns = ["workload", "phase", "source", "WALL over CPU's", "95 % from", "to", "speed-up"]
+    columns = ["workload", "phase", "source", "CPU+GPU/CPU", "95 % from", "95 % to", "speed-up"]
     columns += ["published", "published speed-up"]
-    return Table(title="CPU+GPU against CPU, as in Fig. 3 of the Minsky study", columns=columns, rows=cells)
+    return Table(title="Wall time of CPU+GPU over CPU, as in Fig. 3 of the Minsky study", columns=columns, rows=cells)
 
 
 def _seconds_table(shown: Sequence[Launches]) -> Table:
     rows: list[list[Cell]] = []
     for launches in shown:
         what: list[Cell] = [launches.runs[0].spec.preset, launches.steps, len(launches.runs)]
-        rows.append([*whose(launches, shown), *what, *map(launches.mean, SECTIONS.values())])
+        rows.append([*identity(launches, shown), *what, *map(launches.mean, SECTIONS.values())])
     columns = [*head(shown), "preset", "steps", "launches", *(f"{name} (s)" for name in SECTIONS)]
     return Table(title="Sections in seconds", columns=columns, rows=rows)
 
@@ -205,27 +207,25 @@ def _parts_table(shown: Sequence[Launches]) -> Table:
         main = launches.mean("main_s")
         seconds = [launches.mean(section) for section in known.values()]
         shares: list[Cell] = [None if part is None or not main else 100 * part / main for part in seconds]
-        rows.append([*whose(launches, shown), *seconds, *shares])
+        rows.append([*identity(launches, shown), *seconds, *shares])
     columns = [*head(shown), *(f"{name} (s)" for name in known), *(f"{name} (%)" for name in known)]
-    return Table(title="Named parts of the sections, and their share of MAIN", columns=columns, rows=rows)
+    return Table(title="Parts of the sections, and their share of MAIN", columns=columns, rows=rows)
 
 
 def _launches_order(launches: Launches) -> tuple[object, ...]:
     phase = launches.phase != "train"
-    return workload_order(launches.workload), phase, launches.mode == GPU, launches.machine, launches.place
+    return workload_order(launches.workload), phase, launches.mode == GPU, launches.host, launches.machine
 
 
 def _charts(rows: Sequence[Row]) -> list[Chart]:
     phase = drawn_phase(row.phase for row in rows)
     drawn = [row for row in rows if row.phase == phase]
-    ours = [row for row in drawn if row.ours]
-    theirs = [row for row in drawn if not row.ours]
+    ours = [row for row in drawn if row.measured]
+    theirs = [row for row in drawn if not row.measured]
     charts = []
     if ours:
-        other = (
-            "Other is in WALL and in none of the three: starting Python, describing the machine, ending the program."
-        )
-        charts.append(_stack_chart(ours, "Sections over the CPU's wall time: ours", other))
+        other = "Other is the rest of WALL: starting Python, reading the machine's description, ending the program."
+        charts.append(_stack_chart(ours, "Sections over the CPU's wall time: measured", other))
     if theirs:
         charts.append(_stack_chart(theirs, "Sections over the CPU's wall time: published"))
     return [*charts, _fig_3_chart(drawn)] if any(row.mode == GPU for row in ours) else charts
@@ -239,7 +239,10 @@ def _stack_chart(rows: Sequence[Row], title: str, note: str = "") -> Chart:
         title=title,
         x_title="workload",
         y_title="time over the CPU's wall time",
-        series=[Series(name=part, x=names, y=[row.stack[part] for row in rows]) for part in (*STACKED, "other")],
+        series=[
+            *(Series(name=part, x=names, y=[row.stack[part] for row in rows]) for part in STACKED),
+            Series(name="other", role="remainder", x=names, y=[row.stack["other"] for row in rows]),
+        ],
         note=note,
     )
 
@@ -247,68 +250,81 @@ def _stack_chart(rows: Sequence[Row], title: str, note: str = "") -> Chart:
 def _fig_3_chart(rows: Sequence[Row]) -> Chart:
     """The CPU's bars are 1; only workloads that ran with a GPU here."""
     with_gpu = [row for row in rows if row.mode == GPU]
-    names = list(dict.fromkeys(row.workload for row in with_gpu if row.ours))
+    names = list(dict.fromkeys(row.workload for row in with_gpu if row.measured))
     bars: dict[str, dict[str, float]] = {"CPU alone": dict.fromkeys(names, 1.0)}
-    for row in sorted(with_gpu, key=lambda row: not row.ours):
+    printed = {f"{row.mode}, {row.source}" for row in with_gpu if not row.measured}
+    for row in sorted(with_gpu, key=lambda row: not row.measured):
         bars.setdefault(f"{row.mode}, {row.source}", {})[row.workload] = row.over_wall["WALL"]
     return Chart(
         kind="bar",
         title="Total time with a GPU, relative to the CPU alone",
         x_title="workload",
         y_title="wall time over the CPU's",
-        series=[Series(name=name, x=names, y=list(map(values.get, names))) for name, values in bars.items()],
+        series=[
+            Series(
+                name=name,
+                role="published" if name in printed else "measured",
+                x=names,
+                y=list(map(values.get, names)),
+            )
+            for name, values in bars.items()
+        ],
     )
 
 
-def _starting_chart(shown: Sequence[Launches]) -> Chart:
+def _start_up_chart(shown: Sequence[Launches]) -> Chart:
     phase = drawn_phase(launches.phase for launches in shown)
     drawn = [launches for launches in shown if launches.phase == phase]
     names = [named(launches, drawn) for launches in drawn]
-    parts = [starting(launches) for launches in drawn]
+    parts = [start_up(launches) for launches in drawn]
     return Chart(
         kind="stacked",
-        title=f"Until the first step is done: {phase}",
+        title=f"Start-up time to the end of the first step: {phase}",
         x_title="workload",
         y_title="time (s)",
+        unit="s",
         series=[
             Series(name=name, x=names, y=[part[name] for part in parts])
-            for name in STARTING
+            for name in START_UP
             if any(part[name] for part in parts)
         ],
     )
 
 
-def starting(launches: Launches) -> dict[str, float]:
-    """What a program does until its first step is done, in seconds; the parts add up."""
+def start_up(launches: Launches) -> dict[str, float]:
+    """The parts of a program up to the end of its first step, in seconds; they add up."""
     seconds = {name: launches.mean(section) or 0.0 for name, section in {**SECTIONS, **PARTS}.items()}
     imports, context = seconds["imports"], seconds["GPU context"]
     values = (imports, seconds["INIT"] - imports, context, seconds["SETUP"] - context, seconds["first step"])
-    return dict(zip(STARTING, values, strict=True))
+    return dict(zip(START_UP, values, strict=True))
 
 
 def _summary(rows: Sequence[Row], shown: Sequence[Launches]) -> str:
     phase = drawn_phase(row.phase for row in rows)
-    ours = [row for row in rows if row.phase == phase and row.ours]
+    ours = [row for row in rows if row.phase == phase and row.measured]
     if not ours:
-        return _starting_summary(shown)
+        return _start_up_summary(shown)
     several = len({row.source for row in ours}) > 1
     names = {id(row): f"{row.workload} on {row.source}" if several else row.workload for row in ours}
-    before = {names[id(row)]: row.over_wall["INIT"] + row.over_wall["SETUP"] for row in ours if row.mode == CPU}
-    told = f"On the CPU, init and setup take {least_and_most(before, '.0%')} of a program's wall time"
-    with_gpu = {names[id(row)]: row.over_wall["WALL"] for row in ours if row.mode == GPU}
-    if not with_gpu:
-        return f"{told}."
-    told += f"; with a GPU a program takes {least_and_most(with_gpu, '.2f')} of it. "
-    told += _contest({names[id(row)]: row for row in ours if row.mode == GPU})
-    theirs = {row.workload: row.over_wall["WALL"] for row in rows if row.mode == GPU and not row.ours}
-    return f"{told} Published: {least_and_most(theirs, '.2f')}." if theirs else told
+    before = {names[id(row)]: 100 * (row.over_wall["INIT"] + row.over_wall["SETUP"]) for row in ours if row.mode == CPU}
+    sentences = [
+        f"Init and setup as a share of a program's wall time on the CPU: {least_and_most(before, '.0f', ' %')}."
+    ]
+    with_gpu = {names[id(row)]: row for row in ours if row.mode == GPU}
+    if with_gpu:
+        walls = {name: row.over_wall["WALL"] for name, row in with_gpu.items()}
+        sentences.append(f"Wall time with a GPU over that on the CPU: {least_and_most(walls, '.2f')}.")
+        sentences.append(_comparison(with_gpu))
+        theirs = {row.workload: row.over_wall["WALL"] for row in rows if row.mode == GPU and not row.measured}
+        sentences += [f"Published: {least_and_most(theirs, '.2f')}."] if theirs else []
+    return " ".join(sentences)
 
 
-def _contest(rows: Mapping[str, Row]) -> str:
-    """Who is faster with a GPU and who is not, as far as launches tell."""
+def _comparison(rows: Mapping[str, Row]) -> str:
+    """Which programs are significantly faster or slower with a GPU."""
     if all(_answer(row.interval) == FASTER for row in rows.values()):
         return "All are faster with a GPU."
-    answers: dict[str, list[str]] = {FASTER: [], NO_FASTER: [], UNTOLD: []}
+    answers: dict[str, list[str]] = {FASTER: [], SLOWER: [], UNDECIDED: []}
     for name, row in rows.items():
         answers[_answer(row.interval)].append(f"{name} ({row.over_wall['WALL']:.2f})")
     return " ".join(f"{answer}: {listed(names)}." for answer, names in answers.items() if names)
@@ -316,45 +332,47 @@ def _contest(rows: Mapping[str, Row]) -> str:
 
 def _answer(over_cpu: Interval | None) -> str:
     if over_cpu is None or over_cpu.low <= 1 <= over_cpu.high:
-        return UNTOLD
-    return NO_FASTER if over_cpu.low > 1 else FASTER
+        return UNDECIDED
+    return SLOWER if over_cpu.low > 1 else FASTER
 
 
-def _starting_summary(shown: Sequence[Launches]) -> str:
-    """From runs that are as long as their budget, or that were profiled: what does not depend on that."""
+def _start_up_summary(shown: Sequence[Launches]) -> str:
+    """From time-limited or profiled runs: only what does not depend on the number of steps."""
     phase = drawn_phase(launches.phase for launches in shown)
     drawn = [launches for launches in shown if launches.phase == phase]
-    seconds = {named(launches, drawn): sum(starting(launches).values()) for launches in drawn}
+    seconds = {named(launches, drawn): sum(start_up(launches).values()) for launches in drawn}
     return (
-        f"Until its first step is done a program takes {least_and_most(seconds, '.1f')} seconds. These runs were "
-        "profiled or had a time budget; `fathom repeat` makes runs whose whole time can be compared."
+        f"Start-up to the end of the first step: {least_and_most(seconds, '.1f', ' s')}. These runs were profiled or "
+        "time-limited, so their total times are not comparable. Run `fathom repeat` for total times."
     )
 
 
 def _notes() -> list[str]:
-    theirs = published.sections()["autoenc", CPU].main
+    printed = published.sections()
+    missing = [name for name in published.op_percent() if (name, CPU) not in printed]
+    mains = {workload: sections.main for (workload, mode), sections in printed.items() if mode == CPU}
     return [
-        "INIT is imports and construction; SETUP is data, weights and the device; RUN is every step, warm-up included; "
-        "MAIN is all three; WALL is seen by the parent process, from the start of the program to its end.",
-        "Values are means over launches, each a process of its own, as the Minsky study's are: sections then add up. "
+        "INIT: imports and construction. SETUP: data, weights and the device. RUN: every step, warm-up included. "
+        "MAIN: all three. WALL: the parent process's view, from the start of the program to its end.",
+        "Values are means over launches, each a process of its own, as in the Minsky study, so that sections add up. "
         "Medians with intervals are in the finding on variance.",
-        "The interval of WALL over the CPU's is Welch's, from how the launches of either mode differ; it wants "
-        f"{LEAST_LAUNCHES} launches of each. A program is called faster or no faster where it excludes 1.",
-        f"Published: {published.SOURCES['minsky_table2_sections']}; {published.MINSKY_MACHINE}, the default numbers of "
-        "steps. It has no row for speech. Its programs and ours ran different numbers of steps, so that what is paid "
-        "once weighs differently.",
-        "Our INIT and MAIN include importing torch. In the study start-up lies outside MAIN, which is "
-        f"{theirs:.2f} of WALL for autoenc on the CPU: these rows differ by definition.",
+        f"The interval of CPU+GPU/CPU is Welch's, from the variation between the launches of each mode; it needs "
+        f"{LEAST_LAUNCHES} launches of each. A difference is significant where it excludes 1.",
+        f"Published: {published.SOURCES['minsky_table2_sections']}; {published.MINSKY_MACHINE}, default numbers of "
+        f"steps. It has no row for {listed(missing)}. Its programs ran other numbers of steps than ours, so start-up "
+        "has another weight.",
+        "Our INIT and MAIN include importing torch. In the study start-up lies outside MAIN, so these rows differ by "
+        f"definition. Its MAIN over WALL on the CPU: {least_and_most(mains, '.2f')}.",
     ]
 
 
-def _bounded_note(shown: Sequence[Launches]) -> list[str]:
-    bounded = [
+def _limited_note(shown: Sequence[Launches]) -> list[str]:
+    limited = [
         each for each in shown if any(run.spec.kind == "profiled" or run.spec.budget_s is not None for run in each.runs)
     ]
-    if not bounded:
+    if not limited:
         return []
     return [
-        f"In seconds alone, {len(bounded)} of {len(shown)} rows: runs that had a time budget, which RUN is as long as, "
-        "or that were profiled, which WALL would include."
+        f"{len(limited)} of {len(shown)} rows have seconds only: these runs were time-limited or profiled, so their "
+        "total times are not comparable."
     ]

@@ -1,7 +1,7 @@
-"""Which workloads spend their time alike? Answers Fig. 4 of the 2016 paper: a tree of cosine distances.
+"""Which workloads have similar profiles? Answers Fig. 4 of the 2016 paper: clustering by cosine distance.
 
 SciPy's centroid linkage is Euclidean, and the paper's is not: it merges the two vectors closest by cosine distance,
-puts their centroid in their place, and goes on. Weighting a centroid by its members, on vectors of plain percentages,
+replaces them by their centroid, and repeats. Weighting a centroid by its members, on vectors of plain percentages,
 gives the distances that the paper states.
 """
 
@@ -10,30 +10,32 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import combinations
 from typing import NamedTuple
 
 from scipy import stats
 
 from fathom import published as paper
-from fathom.analysis.finding import Cell, Chart, Finding, Series, Table
-from fathom.analysis.questions._words import listed, unanswered
-from fathom.analysis.selection import RunGroup, Selection, on_cpu, op_type, seconds_by, select, where
+from fathom.analysis.finding import Cell, Chart, Finding, Series, Table, not_measured
+from fathom.analysis.formatting import listed
+from fathom.analysis.selection import RunGroup, Selection, machine_name, on_cpu, op_type, seconds_by, select
 from fathom.core.errors import BadOption
 from fathom.core.record import Profile, Record
 
-TITLE = "Which workloads are alike?"
-# what one op does today took several in 2016: a recurrent layer and attention were matrix products with elementwise
-# ops around them, the fused LSTM cell (which multiplies no matrix) elementwise ops alone
+TITLE = "Which workloads are similar?"
+ORDER = 70
+# one op of today was several in 2016: a recurrent layer and attention were matrix products with elementwise ops
+# around them, the fused LSTM cell (which multiplies no matrix) elementwise ops alone
 IN_2016 = {"LSTM": "MatMul", "Attention": "MatMul", "LSTMCell": "Mul"}
-CREDITED = "where recurrent layers and attention count as MatMul, fused LSTM cells as Mul"
+CREDITED = "with recurrent layers and attention counted as MatMul, fused LSTM cells as Mul"
 
 Vector = Mapping[str, float]  # op type -> time, in any unit
 
 
 @dataclass(frozen=True)
-class Joint:
-    """Two clusters that became one, at their cosine distance."""
+class Merge:
+    """Two clusters that were merged, at their cosine distance."""
 
     left: tuple[str, ...]
     right: tuple[str, ...]
@@ -53,45 +55,49 @@ class Nearest(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Grove:
-    """The settings that stand in the tree of one place, with the guests that were measured elsewhere."""
+class Clustering:
+    """The workloads that are clustered together: those of one machine, and others measured where no reference was.
 
-    place: str
-    settings: list[RunGroup]
-    guests: list[RunGroup]
+    References are the workloads whose rows the paper prints.
+    """
+
+    machine: str
+    groups: list[RunGroup]
+    others: list[RunGroup]
+
+    @cached_property
+    def merges(self) -> list[Merge]:
+        return linkage(self.vectors())
 
     def vectors(self) -> dict[str, Vector]:
-        """Leaf -> percentages; a guest says where it is from if its name is taken."""
-        vectors = _percentages(self.settings)
-        for guest in self.guests:
-            taken = guest.workload in vectors
-            name = f"{guest.workload} ({guest.place})" if taken else guest.workload
-            vectors[name] = guest.percent_by(op_type)
+        """Leaf -> percentages; one of the others names its machine if its name is taken."""
+        vectors = _percentages(self.groups)
+        for other in self.others:
+            taken = other.workload in vectors
+            name = f"{other.workload} ({other.machine})" if taken else other.workload
+            vectors[name] = other.percent_by(op_type)
         return vectors
 
 
 def analyse(records: Sequence[Record]) -> Finding:
     selection = select(records, profiled=True, phases=("train",))
-    if not selection.settings:
-        return unanswered("similarity", TITLE, "no training run with a profile", selection.notes)
-    groves = _groves(selection)
-    trees = {grove.place: linkage(grove.vectors()) for grove in groves}
+    if not selection.groups:
+        return not_measured("similarity", TITLE, "fathom study", selection.notes)
+    clusterings = _clusterings(selection)
+    drawn = [each for each in clusterings if each.merges]
+    published_merges = linkage(paper.op_percent())
     return Finding(
         question="similarity",
         title=TITLE,
-        summary=" ".join(_sentence(grove, trees[grove.place]) for grove in groves),
+        summary=" ".join(map(_sentence, clusterings)),
         tables=[
-            _nearest_table(groves),
-            *(_tree_table(f"Joints on {place}", tree) for place, tree in trees.items() if tree),
-            _tree_table("Joints in the 2016 paper", linkage(paper.op_percent())),
+            _nearest_table(clusterings),
+            *(_merge_table(f"Clusters on {each.machine}", each.merges) for each in drawn),
+            _merge_table("Clusters in the 2016 paper", published_merges),
         ],
         charts=[
-            *(
-                _dendrogram(f"Training on {grove.place}", trees[grove.place], _guest_note(grove))
-                for grove in groves
-                if trees[grove.place]
-            ),
-            _dendrogram("Published in 2016", linkage(paper.op_percent())),
+            *(_dendrogram(f"Training on {each.machine}", each.merges, _others_note(each)) for each in drawn),
+            _dendrogram("Published in 2016", published_merges),
         ],
         notes=[*_notes(), *selection.notes],
     )
@@ -99,21 +105,21 @@ def analyse(records: Sequence[Record]) -> Finding:
 
 def published() -> Finding:
     """The same question, answered from the rows that the paper prints."""
-    tree = linkage(paper.op_percent())
-    closest, last = tree[0], tree[-1]
+    merges = linkage(paper.op_percent())
+    first, last = merges[0], merges[-1]
     return Finding(
         question="similarity",
         title=TITLE,
-        summary=f"In the 2016 paper's own rows, {_together(closest)} are closest (distance {closest.distance:.3f}), "
+        summary=f"In the 2016 paper's own rows, {_together(first)} are closest (distance {first.distance:.3f}), "
         f"and {listed(last.left)} are far from {listed(last.right)} (distance {last.distance:.3f}).",
-        tables=[_tree_table("Joints in the 2016 paper", tree)],
-        charts=[_dendrogram("Published in 2016", tree)],
+        tables=[_merge_table("Clusters in the 2016 paper", merges)],
+        charts=[_dendrogram("Published in 2016", merges)],
         notes=_notes(),
     )
 
 
 def nearest(model: Record | Profile, among: Sequence[Record] = ()) -> Nearest:
-    """Which workload spends its time most like this one: of those among the records given, else of the paper's eight.
+    """The workload with the most similar profile: among the records given, else among the paper's rows.
 
     A record is compared with what was measured on the same kind of device in the same phase (nearest_measured), a bare
     profile with all training runs.
@@ -122,20 +128,20 @@ def nearest(model: Record | Profile, among: Sequence[Record] = ()) -> Nearest:
         measured = nearest_measured(model, among)
         return measured[0] if measured else _nearest(_in_2016(_vector(model)), paper.op_percent())
     selection = select(among, profiled=True, phases=("train",))
-    vectors = {setting.workload: setting.seconds_by(op_type) for setting in selection.settings}
+    vectors = {group.workload: group.seconds_by(op_type) for group in selection.groups}
     own = seconds_by([model], op_type)
     return _nearest(own, vectors) if vectors else _nearest(_in_2016(own), paper.op_percent())
 
 
 def nearest_measured(record: Record, among: Sequence[Record]) -> tuple[Nearest, str] | None:
-    """The nearest of the eight as measured at the place most like the record's, and that place; None without any."""
+    """The nearest reference workload on the machine most like the record's, and that machine; None without any."""
     selection = select(among, profiled=True, phases=(record.spec.phase,))
-    place = _host(record, selection)
-    if place is None:
+    machine = _reference_machine(record, selection)
+    if machine is None:
         return None
-    peers = {name: vector for name, vector in _percentages(selection.at(place)).items() if name in paper.op_percent()}
+    peers = {name: vector for name, vector in _percentages(selection.on(machine)).items() if name in paper.op_percent()}
     peers.pop(record.spec.workload, None)
-    return (_nearest(_vector(record), peers), place) if peers else None
+    return (_nearest(_vector(record), peers), machine) if peers else None
 
 
 def _vector(record: Record) -> Vector:
@@ -153,35 +159,39 @@ def _in_2016(vector: Vector) -> Vector:
     return credited
 
 
-def _groves(selection: Selection) -> list[Grove]:
-    """A tree a place. What was measured where none of the eight was stands in the tree of a place that has them."""
-    guests: dict[str, list[RunGroup]] = {}
-    for place in selection.places:
-        settings = selection.at(place)
-        if _eight(settings) == 0 and (host := _host(settings[0].runs[0], selection, other_kinds=True)) is not None:
-            guests.setdefault(host, []).extend(settings)
-    moved = {guest.place for each in guests.values() for guest in each}
+def _clusterings(selection: Selection) -> list[Clustering]:
+    """One per machine. A machine without reference workloads has its workloads added to one that has them."""
+    others: dict[str, list[RunGroup]] = {}
+    for machine in selection.machines:
+        groups = selection.on(machine)
+        if _references(groups) == 0:
+            target = _reference_machine(groups[0].runs[0], selection, other_kinds=True)
+            if target is not None:
+                others.setdefault(target, []).extend(groups)
+    moved = {group.machine for each in others.values() for group in each}
     return [
-        Grove(place, selection.at(place), guests.get(place, [])) for place in selection.places if place not in moved
+        Clustering(machine, selection.on(machine), others.get(machine, []))
+        for machine in selection.machines
+        if machine not in moved
     ]
 
 
-def _host(record: Record, selection: Selection, other_kinds: bool = False) -> str | None:
-    """The place with the eight that is most like the record's; None without one, or without one of its kind."""
+def _reference_machine(record: Record, selection: Selection, other_kinds: bool = False) -> str | None:
+    """The machine with reference workloads that is most like the record's; None without one, or one of its kind."""
 
-    def likeness(place: str) -> tuple[bool, bool, bool, int]:
-        settings = selection.at(place)
-        other = settings[0].runs[0]
+    def likeness(machine: str) -> tuple[bool, bool, bool, int]:
+        groups = selection.on(machine)
+        other = groups[0].runs[0]
         same_kind, same_precision = on_cpu(other) == on_cpu(record), other.spec.precision == record.spec.precision
-        return same_kind, place == where(record), same_precision, _eight(settings)
+        return same_kind, machine == machine_name(record), same_precision, _references(groups)
 
-    places = [place for place in selection.places if _eight(selection.at(place))]
-    return max((place for place in places if other_kinds or likeness(place)[0]), key=likeness, default=None)
+    machines = [machine for machine in selection.machines if _references(selection.on(machine))]
+    return max((machine for machine in machines if other_kinds or likeness(machine)[0]), key=likeness, default=None)
 
 
-def _eight(settings: Sequence[RunGroup]) -> int:
+def _references(groups: Sequence[RunGroup]) -> int:
     """How many of the paper's workloads are among these."""
-    return len({setting.workload for setting in settings} & set(paper.op_percent()))
+    return len({group.workload for group in groups} & set(paper.op_percent()))
 
 
 def distance(one: Vector, other: Vector) -> float:
@@ -191,16 +201,16 @@ def distance(one: Vector, other: Vector) -> float:
     return max(0.0, 1 - product / lengths) if lengths > 0 else 1.0
 
 
-def linkage(vectors: Mapping[str, Vector]) -> list[Joint]:
-    """Greedy centroid linkage; members are in an order in which the tree can be drawn without crossings."""
+def linkage(vectors: Mapping[str, Vector]) -> list[Merge]:
+    """Greedy centroid linkage; members are in an order in which the dendrogram has no crossings."""
     clusters: dict[tuple[str, ...], Vector] = {(name,): vector for name, vector in vectors.items()}
-    joints = []
+    merges = []
     while len(clusters) > 1:
         left, right = min(combinations(clusters, 2), key=lambda pair: distance(clusters[pair[0]], clusters[pair[1]]))
         one, other = clusters.pop(left), clusters.pop(right)
-        joints.append(Joint(left, right, distance(one, other)))
+        merges.append(Merge(left, right, distance(one, other)))
         clusters[left + right] = _centroid(one, len(left), other, len(right))
-    return joints
+    return merges
 
 
 def _centroid(one: Vector, weight: int, other: Vector, other_weight: int) -> Vector:
@@ -210,8 +220,8 @@ def _centroid(one: Vector, weight: int, other: Vector, other_weight: int) -> Vec
     }
 
 
-def _percentages(settings: Sequence[RunGroup]) -> dict[str, Vector]:
-    return {setting.workload: setting.percent_by(op_type) for setting in settings}
+def _percentages(groups: Sequence[RunGroup]) -> dict[str, Vector]:
+    return {group.workload: group.percent_by(op_type) for group in groups}
 
 
 def _nearest(vector: Vector, among: Mapping[str, Vector]) -> Nearest:
@@ -220,34 +230,34 @@ def _nearest(vector: Vector, among: Mapping[str, Vector]) -> Nearest:
     return Nearest(name, distances[name])
 
 
-def _sentence(grove: Grove, tree: list[Joint]) -> str:
-    place = grove.place
-    if not tree:
-        only = grove.settings[0]
+def _sentence(clustering: Clustering) -> str:
+    merges = clustering.merges
+    if not merges:
+        only = clustering.groups[0]
         closest = _nearest(_in_2016(only.percent_by(op_type)), paper.op_percent())
-        return f"On {place} there is {only.workload} alone: {closest}, as published."
-    first, last = tree[0], tree[-1]
-    text = f"On {place}, {_together(first)} are closest (distance {first.distance:.3f})"
-    if len(tree) > 1:
-        text += f", and {listed(last.left)} join {listed(last.right)} last ({last.distance:.2f})"
-    agreement = _agreement(_percentages(grove.settings))
+        return f"Only {only.workload} was measured on {clustering.machine}. Among the published rows it is {closest}."
+    first, last = merges[0], merges[-1]
+    sentences = [f"Closest on {clustering.machine}: {_together(first)} (distance {first.distance:.3f})."]
+    if len(merges) > 1:
+        sentences.append(f"Farthest: {listed(last.left)} from {listed(last.right)} ({last.distance:.2f}).")
+    agreement = _agreement(_percentages(clustering.groups))
     if agreement is not None:
-        text += f"; distances rank as in the 2016 paper with a correlation of {agreement:.2f}"
-    return " ".join([f"{text}.", *(f"{_guest_said(grove, guest)}." for guest in grove.guests)])
+        sentences.append(f"Rank correlation of the distances with the 2016 paper: {agreement:.2f}.")
+    return " ".join([*sentences, *(_other_sentence(clustering, other) for other in clustering.others)])
 
 
-def _guest_said(grove: Grove, guest: RunGroup) -> str:
-    closest = _nearest(guest.percent_by(op_type), _percentages(grove.settings))
-    return f"{guest.workload}, measured on {guest.place} without the eight, is {closest} there"
+def _other_sentence(clustering: Clustering, other: RunGroup) -> str:
+    closest = _nearest(other.percent_by(op_type), _percentages(clustering.groups))
+    return f"{other.workload}, measured on {other.machine} without reference workloads, is {closest} there."
 
 
-def _guest_note(grove: Grove) -> str:
-    told = [f"{guest.workload} was measured on {guest.place}" for guest in grove.guests]
-    return f"{listed(told)}, where none of the eight was." if told else ""
+def _others_note(clustering: Clustering) -> str:
+    measured = [f"{other.workload} was measured on {other.machine}" for other in clustering.others]
+    return f"{listed(measured)}, where no reference workload was." if measured else ""
 
 
 def _agreement(ours: Mapping[str, Vector]) -> float | None:
-    """Spearman's correlation of the pairwise distances, ours and published; None below four shared workloads."""
+    """Spearman's correlation of the pairwise distances, measured and published; None below four shared workloads."""
     theirs = paper.op_percent()
     shared = [name for name in theirs if name in ours]
     if len(shared) < 4:
@@ -257,32 +267,32 @@ def _agreement(ours: Mapping[str, Vector]) -> float | None:
     return float(stats.spearmanr(here, there).statistic)
 
 
-def _nearest_table(groves: Sequence[Grove]) -> Table:
+def _nearest_table(clusterings: Sequence[Clustering]) -> Table:
     rows: list[list[Cell]] = []
-    for grove in groves:
-        for setting in [*grove.settings, *grove.guests]:
-            own = setting.percent_by(op_type)
-            peers = _percentages([other for other in grove.settings if other is not setting])
+    for clustering in clusterings:
+        for group in [*clustering.groups, *clustering.others]:
+            own = group.percent_by(op_type)
+            peers = _percentages([other for other in clustering.groups if other is not group])
             measured = _nearest(own, peers) if peers else None
             printed = _nearest(_in_2016(own), paper.op_percent())
-            itself = paper.op_percent().get(setting.workload)
+            itself = paper.op_percent().get(group.workload)
             rows.append(
                 [
-                    setting.workload,
-                    setting.place,
+                    group.workload,
+                    group.machine,
                     measured.workload if measured else None,
                     measured.distance if measured else None,
-                    grove.place if measured else None,
+                    clustering.machine if measured else None,
                     printed.workload,
                     printed.distance,
                     distance(_in_2016(own), itself) if itself else None,
                 ]
             )
     return Table(
-        title="The nearest to each workload",
+        title="Nearest neighbour of each workload",
         columns=[
             "workload",
-            "place",
+            "machine",
             "nearest measured",
             "distance",
             "measured on",
@@ -294,29 +304,29 @@ def _nearest_table(groves: Sequence[Grove]) -> Table:
     )
 
 
-def _tree_table(title: str, tree: Sequence[Joint]) -> Table:
+def _merge_table(title: str, merges: Sequence[Merge]) -> Table:
     return Table(
         title=title,
-        columns=["one", "other", "cosine distance"],
-        rows=[[", ".join(joint.left), ", ".join(joint.right), joint.distance] for joint in tree],
+        columns=["cluster", "merged with", "cosine distance"],
+        rows=[[", ".join(merge.left), ", ".join(merge.right), merge.distance] for merge in merges],
     )
 
 
-def _dendrogram(title: str, tree: Sequence[Joint], note: str = "") -> Chart:
-    """Each joint as four points, from child to child over the joint's distance; a leaf is named at its end."""
-    leaves = tree[-1].members
+def _dendrogram(title: str, merges: Sequence[Merge], note: str = "") -> Chart:
+    """Each merge as four points, from child to child at the merge's distance; a leaf is named at its end."""
+    leaves = merges[-1].members
     height: dict[tuple[str, ...], float] = {(name,): float(index) for index, name in enumerate(leaves)}
     reach: dict[tuple[str, ...], float] = {(name,): 0.0 for name in leaves}
     series = []
-    for joint in tree:
-        up, down = height[joint.left], height[joint.right]
-        height[joint.members], reach[joint.members] = (up + down) / 2, joint.distance
+    for merge in merges:
+        up, down = height[merge.left], height[merge.right]
+        height[merge.members], reach[merge.members] = (up + down) / 2, merge.distance
         series.append(
             Series(
-                name=_together(joint),
-                x=[reach[joint.left], joint.distance, joint.distance, reach[joint.right]],
+                name=_together(merge),
+                x=[reach[merge.left], merge.distance, merge.distance, reach[merge.right]],
                 y=[up, up, down, down],
-                text=[_leaf(joint.left), "", "", _leaf(joint.right)],
+                text=[_leaf(merge.left), "", "", _leaf(merge.right)],
             )
         )
     return Chart(kind="dendrogram", title=title, x_title="cosine distance", y_title="", series=series, note=note)
@@ -326,15 +336,16 @@ def _leaf(cluster: tuple[str, ...]) -> str:
     return cluster[0] if len(cluster) == 1 else ""
 
 
-def _together(joint: Joint) -> str:
-    return listed(joint.members)
+def _together(merge: Merge) -> str:
+    return listed(merge.members)
 
 
 def _notes() -> list[str]:
+    pairs = " and ".join(" with ".join(cluster) for cluster in paper.CLUSTERS_IN_TEXT)
     return [
         "The distance of two profiles (time by op type) is 1 - cos of their angle: 0 is the same mix, 1 has no op type "
         "in common. The two closest are merged into their centroid, weighted by members, until one is left.",
-        f"Our distances are of our own op types; distances to a published row are {CREDITED}.",
-        f"Published: the tree of Fig. 4, from the rows of {paper.SOURCES['fathom_fig3_op_percent']}; its text gives "
-        f"about {paper.SIMILARITY_IN_TEXT} between seq2seq with memnet and speech with autoenc.",
+        f"Measured distances use our op types. Distances to a published row are {CREDITED}.",
+        f"Published: the dendrogram of Fig. 4, from the rows of {paper.SOURCES['fathom_fig3_op_percent']}. Its text "
+        f"gives about {paper.SIMILARITY_IN_TEXT} between {pairs}.",
     ]

@@ -6,29 +6,29 @@ from collections.abc import Mapping, Sequence
 from itertools import accumulate
 
 from fathom import published
-from fathom.analysis.finding import Cell, Chart, Finding, Series, Table
-from fathom.analysis.questions._words import unanswered
+from fathom.analysis.finding import Cell, Chart, Finding, Series, Table, not_measured
 from fathom.analysis.selection import RunGroup, Selection, op_type, select
 from fathom.core.record import Record
 
 TITLE = "How few op types take most of the time?"
+ORDER = 60
 MOST_PERCENT = 90.0
 
 
 def analyse(records: Sequence[Record]) -> Finding:
     selection = select(records, profiled=True)
-    if not selection.settings:
-        return unanswered("skew", TITLE, "no run with a profile", selection.notes)
+    if not selection.groups:
+        return not_measured("skew", TITLE, "fathom study", selection.notes)
     return Finding(
         question="skew",
         title=TITLE,
         summary=_summary(selection),
-        tables=[_table(selection.settings)],
+        tables=[_table(selection.groups)],
         charts=_charts(selection),
         notes=[
             "Percentages are of the time inside ops.",
-            f"Published: {published.SOURCES['fathom_fig3_op_percent']}. Counts beside ours add up the whole "
-            "percentages printed there, in which types below 1 % are missing; the text says 5 to 15, from Fig. 2.",
+            f"Published: {published.SOURCES['fathom_fig3_op_percent']}. Published counts add up the whole "
+            "percentages printed there, without the types below 1 %. The text says 5 to 15, from Fig. 2.",
             *selection.notes,
         ],
     )
@@ -58,34 +58,34 @@ def published_types() -> dict[str, int | None]:
 
 
 def _summary(selection: Selection) -> str:
-    sentences = []
-    for place in selection.places:
-        counts = [_count(setting) for setting in selection.at(place)]
+    parts = []
+    for machine in selection.machines:
+        counts = [_count(group) for group in selection.on(machine)]
         span = f"{min(counts)}" if min(counts) == max(counts) else f"{min(counts)} to {max(counts)}"
-        take = "op type takes" if max(counts) == 1 else "op types take"
-        sentences.append(f"On {place}, {span} {take} 90 % of the op time of a workload.")
+        parts.append(f"{span} on {machine}")
     low, high = published.HEAVY_TYPES
-    return " ".join(sentences)[:-1] + f"; the 2016 paper: usually {low} to {high}."
+    usual = f"The 2016 paper: usually {low} to {high}."
+    return f"Op types that take {MOST_PERCENT:.0f} % of op time: {'; '.join(parts)}. {usual}"
 
 
-def _count(setting: RunGroup) -> int:
-    ranked = heaviest_first(setting.seconds_by(op_type))
+def _count(group: RunGroup) -> int:
+    ranked = heaviest_first(group.seconds_by(op_type))
     return types_for([sofar for _, sofar in ranked]) or len(ranked)
 
 
-def _table(settings: Sequence[RunGroup]) -> Table:
+def _table(groups: Sequence[RunGroup]) -> Table:
     printed = published_types()
     rows: list[list[Cell]] = []
-    for setting in settings:
-        ranked = heaviest_first(setting.seconds_by(op_type))
-        (first, share), count = ranked[0], _count(setting)
+    for group in groups:
+        ranked = heaviest_first(group.seconds_by(op_type))
+        (first, share), count = ranked[0], _count(group)
         heavy = ", ".join(kind for kind, _ in ranked[:count])
-        theirs = printed.get(setting.workload) if setting.phase == "train" else None
+        theirs = printed.get(group.workload) if group.phase == "train" else None
         rows.append(
             [
-                setting.workload,
-                setting.phase,
-                setting.place,
+                group.workload,
+                group.phase,
+                group.machine,
                 len(ranked),
                 count,
                 theirs,
@@ -99,13 +99,13 @@ def _table(settings: Sequence[RunGroup]) -> Table:
         columns=[
             "workload",
             "phase",
-            "place",
+            "machine",
             "op types",
             "types for 90 %",
             "types for 90 %, published Fig. 3",
             "heaviest type",
-            "its share of op time (%)",
-            "the types for 90 %",
+            "share of op time (%)",
+            "names of these types",
         ],
         rows=rows,
     )
@@ -113,26 +113,27 @@ def _table(settings: Sequence[RunGroup]) -> Table:
 
 def _charts(selection: Selection) -> list[Chart]:
     charts = []
-    for place in selection.places:
+    for machine in selection.machines:
         for phase in ("train", "infer"):
-            settings = [setting for setting in selection.at(place) if setting.phase == phase]
-            if settings:
+            groups = [group for group in selection.on(machine) if group.phase == phase]
+            if groups:
                 charts.append(
                     Chart(
                         kind="line",
-                        title=f"Cumulative share of op time: {phase} on {place}",
+                        title=f"Cumulative share of op time: {phase} on {machine}",
                         x_title="op types, heaviest first",
                         y_title="share of op time (%)",
-                        series=[_line(setting) for setting in settings],
+                        unit="%",
+                        series=[_line(group) for group in groups],
                     )
                 )
     return charts
 
 
-def _line(setting: RunGroup) -> Series:
-    ranked = heaviest_first(setting.seconds_by(op_type))
+def _line(group: RunGroup) -> Series:
+    ranked = heaviest_first(group.seconds_by(op_type))
     return Series(
-        name=setting.workload,
+        name=group.workload,
         x=list(range(1, len(ranked) + 1)),
         y=[sofar for _, sofar in ranked],
         text=[kind for kind, _ in ranked],

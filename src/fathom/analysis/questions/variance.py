@@ -1,6 +1,6 @@
-"""How much do launches of the same program differ? Answers Fig. 4 of the Minsky study, CPU against CPU+GPU.
+"""How large is the run-to-run variation of a program? Answers Fig. 4 of the Minsky study, CPU against CPU+GPU.
 
-A launch is one process and gives one value a section. Every launch counts: outliers are shown, not dropped.
+A launch is one process and gives one value per section. Every launch counts: outliers are shown, not dropped.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from scipy import stats
 
 from fathom import published
-from fathom.analysis.finding import Cell, Chart, Finding, Series, Table
+from fathom.analysis.finding import Cell, Chart, Finding, Series, Table, not_measured
+from fathom.analysis.formatting import in_percent, least_and_most
 from fathom.analysis.questions._launches import (
     PARTS,
     SECTIONS,
@@ -19,23 +20,23 @@ from fathom.analysis.questions._launches import (
     Work,
     drawn_phase,
     head,
+    identity,
     measured_on,
     named,
     same_work,
-    whose,
 )
-from fathom.analysis.questions._words import in_percent, least_and_most, unanswered
 from fathom.analysis.statistics import LEAST_LAUNCHES, coefficient_of_variation
 from fathom.core.record import Record
 
-TITLE = "How much do launches of the same program differ?"
+TITLE = "How large is the run-to-run variation?"
+ORDER = 120
 SUGGESTED = 20  # launches
-SIGNIFICANT = 0.05  # of the test of two spreads: as likely to mislead as the 95 % intervals are
+SIGNIFICANT = 0.05  # p-value of the Brown-Forsythe test: the error rate of the 95 % intervals
 WIDE = 3.0  # largest over smallest value from which an axis is logarithmic
 
 
 @dataclass(frozen=True)
-class Contest:
+class Comparison:
     """The wall times of one workload on the CPU alone and with one GPU, both launched often enough."""
 
     cpu: Launches
@@ -58,14 +59,14 @@ def analyse(records: Sequence[Record]) -> Finding:
         Work(enough) for work in works if (enough := [each for each in work.modes if len(each.runs) >= LEAST_LAUNCHES])
     ]
     if not often:
-        return unanswered("variance", TITLE, _missing(records), notes)
+        return not_measured("variance", TITLE, *_missing(records, notes))
     launches = [each for work in often for each in work.modes]
-    contests = [Contest(work.cpu, gpu) for work in often if work.cpu for gpu in work.gpus]
+    comparisons = [Comparison(work.cpu, gpu) for work in often if work.cpu for gpu in work.gpus]
     return Finding(
         question="variance",
         title=TITLE,
-        summary=f"{_spread_summary(launches)}{_contest_summary(contests)}",
-        tables=[*([_contest_table(contests)] if contests else []), _spread_table(launches)],
+        summary=" ".join([_variation_summary(launches), *_comparison_summary(comparisons)]),
+        tables=[*([_comparison_table(comparisons)] if comparisons else []), _distribution_table(launches)],
         charts=[_chart(often)],
         notes=[*_notes(often), *_few(works), *notes],
     )
@@ -77,82 +78,87 @@ def over_mean(launches: Launches, base: Launches) -> list[float]:
     return [seconds / mean for seconds in launches.seconds("wall_s")]
 
 
-def told_apart(cpu: Sequence[float], gpu: Sequence[float]) -> str:
-    """How the GPU's spread is beside the CPU's, by the test of Brown and Forsythe, which outliers do not mislead."""
+def gpu_variation(cpu: Sequence[float], gpu: Sequence[float]) -> str:
+    """The GPU's variation relative to the CPU's, by the Brown-Forsythe test, which is robust to outliers."""
     if stats.levene(cpu, gpu, center="median").pvalue < SIGNIFICANT:
         return "lower" if stats.tstd(gpu) < stats.tstd(cpu) else "higher"
-    return "not told apart"
+    return "no significant difference"
 
 
-def _missing(records: Sequence[Record]) -> str:
+def _missing(records: Sequence[Record], notes: list[str]) -> tuple[str, list[str], str]:
+    """The command that would measure it, the notes, and the reason."""
     names = dict.fromkeys(record.spec.workload for record in records if record.outcome == "ok")
-    command = " ".join(["fathom repeat", *names, f"--runs {SUGGESTED}"])
-    return f"no configuration was launched {LEAST_LAUNCHES} times; `{command}` would answer it"
+    reason = f"no configuration has {LEAST_LAUNCHES} launches" if names else ""
+    return " ".join(["fathom repeat", *names, f"--runs {SUGGESTED}"]), notes, reason
 
 
-def _spread_summary(launches: Sequence[Launches]) -> str:
+def _variation_summary(launches: Sequence[Launches]) -> str:
     phase = drawn_phase(each.phase for each in launches)
     drawn = [each for each in launches if each.phase == phase]
-    told = []
+    parts = []
     for mode in dict.fromkeys(each.mode for each in drawn):
         own = [each for each in drawn if each.mode == mode]
         variations = {named(each, own): _variation(each) for each in own}
-        told.append(f"{least_and_most(variations, '.1%')} on {mode}")
-    return f"From launch to launch the total time varies by {' and by '.join(told)} (standard deviation over mean)."
+        parts.append(f"{least_and_most(variations, '.1f', ' %')} on {mode}")
+    return f"Coefficient of variation of the wall time between launches: {'; '.join(parts)}."
 
 
 def _variation(launches: Launches) -> float:
-    return coefficient_of_variation(launches.seconds("wall_s")) or 0.0
+    """Of the wall time, in percent."""
+    return 100 * (coefficient_of_variation(launches.seconds("wall_s")) or 0.0)
 
 
-def _contest_summary(contests: Sequence[Contest]) -> str:
-    if not contests:
-        return ""
-    in_seconds = [told_apart(*contest.same_unit) for contest in contests]
-    relative = [told_apart(*contest.own_unit) for contest in contests]
-    lower, many = in_seconds.count("lower"), len(contests)
-    return (
-        f" In seconds the GPU's spread is lower than the CPU's for {lower} of {many} workloads and higher for "
-        f"{in_seconds.count('higher')}; the Minsky study found it consistently lower. Over its own mean it is "
-        f"lower for {relative.count('lower')} and higher for {relative.count('higher')}."
-    )
+def _comparison_summary(comparisons: Sequence[Comparison]) -> list[str]:
+    if not comparisons:
+        return []
+    absolute = [gpu_variation(*comparison.same_unit) for comparison in comparisons]
+    relative = [gpu_variation(*comparison.own_unit) for comparison in comparisons]
+    return [
+        f"Absolute variation with a GPU is lower than on the CPU for {absolute.count('lower')} of {len(comparisons)} "
+        f"workloads and higher for {absolute.count('higher')}; the Minsky study found it consistently lower. Relative "
+        f"to its own mean it is lower for {relative.count('lower')} and higher for {relative.count('higher')}."
+    ]
 
 
-def _contest_table(contests: Sequence[Contest]) -> Table:
-    several = len({contest.cpu.machine for contest in contests}) > 1
+def _comparison_table(comparisons: Sequence[Comparison]) -> Table:
+    several = len({comparison.cpu.host for comparison in comparisons}) > 1
     rows: list[list[Cell]] = []
-    for contest in contests:
-        cells: list[Cell] = [contest.cpu.workload, contest.cpu.phase, *([contest.gpu.place] if several else [])]
-        for values in (contest.same_unit, contest.own_unit):
-            cells += [*(100 * float(stats.tstd(each)) for each in values), told_apart(*values)]
+    for comparison in comparisons:
+        cells: list[Cell] = [
+            comparison.cpu.workload,
+            comparison.cpu.phase,
+            *([comparison.gpu.machine] if several else []),
+        ]
+        for values in (comparison.same_unit, comparison.own_unit):
+            cells += [*(100 * float(stats.tstd(each)) for each in values), gpu_variation(*values)]
         rows.append(cells)
     columns = ["workload", "phase", *(["GPU"] if several else [])]
     for unit in ("CPU's", "own"):
-        columns += [f"CPU (% of {unit} mean)", f"CPU+GPU (% of {unit} mean)", f"the GPU's, of {unit} mean"]
-    return Table(title="Standard deviation of the wall time, CPU against CPU+GPU", columns=columns, rows=rows)
+        columns += [f"CPU (% of {unit} mean)", f"CPU+GPU (% of {unit} mean)", f"variation with a GPU, of {unit} mean"]
+    return Table(title="Standard deviation of the wall time, CPU and CPU+GPU", columns=columns, rows=rows)
 
 
-def _spread_table(launches: Sequence[Launches]) -> Table:
+def _distribution_table(launches: Sequence[Launches]) -> Table:
     rows: list[list[Cell]] = []
     for each in launches:
         for name, section in {**SECTIONS, **PARTS}.items():
-            if found := each.spread(section):
+            if found := each.distribution(section):
                 moments: list[Cell] = [found.mean, found.deviation, in_percent(found.variation)]
-                places: list[Cell] = [found.p5, found.median, found.p95, found.low, found.high]
-                rows.append([*whose(each, launches), name, found.count, *moments, *places])
-    columns = [*head(launches), "section", "launches", "mean (s)", "deviation (s)", "variation (%)", "p5 (s)"]
-    columns += ["median (s)", "p95 (s)", "median, 95 % from (s)", "to (s)"]
-    return Table(title="Every section over the launches", columns=columns, rows=rows)
+                quantiles: list[Cell] = [found.p5, found.median, found.p95, found.low, found.high]
+                rows.append([*identity(each, launches), name, found.count, *moments, *quantiles])
+    columns = [*head(launches), "section", "launches", "mean (s)", "standard deviation (s)", "variation (%)", "p5 (s)"]
+    columns += ["median (s)", "p95 (s)", "median, 95 % from (s)", "median, 95 % to (s)"]
+    return Table(title="Every section, over launches", columns=columns, rows=rows)
 
 
 def _chart(works: Sequence[Work]) -> Chart:
     phase = drawn_phase(work.phase for work in works)
     drawn = [work for work in works if work.phase == phase]
-    several = len({work.machine for work in drawn}) > 1
+    several = len({work.host for work in drawn}) > 1
     boxes: dict[str, tuple[list[str], list[float]]] = {}
     for work in drawn:
         for launches in work.modes:
-            name = f"{launches.mode}, {launches.place}" if several else launches.mode
+            name = f"{launches.mode}, {launches.machine}" if several else launches.mode
             names, values = boxes.setdefault(name, ([], []))
             own = over_mean(launches, work.cpu or launches)
             names += [work.workload] * len(own)
@@ -160,7 +166,7 @@ def _chart(works: Sequence[Work]) -> Chart:
     everything = [value for _, values in boxes.values() for value in values]
     return Chart(
         kind="box",
-        title=f"Total time of every launch, over the mean on the CPU: {phase}",
+        title=f"Wall time of every launch over the CPU's mean: {phase}",
         x_title="workload",
         y_title="wall time over the CPU's mean",
         series=[Series(name=name, x=names, y=values) for name, (names, values) in boxes.items()],
@@ -171,24 +177,22 @@ def _chart(works: Sequence[Work]) -> Chart:
 def _notes(works: Sequence[Work]) -> list[str]:
     notes = [
         measured_on([launches for work in works for launches in work.modes]),
-        "One launch is one process, and outliers count as any other. Variation is the standard deviation over the "
-        "mean; the interval is the 95 % bootstrap interval of the median over launches.",
-        f"Published: Fig. 4 of {published.MINSKY}, a picture without numbers: {published.MINSKY_LAUNCHES} launches of "
-        f"each workload on {published.MINSKY_MACHINE}.",
+        "A launch is one process; outliers count. Variation is the standard deviation over the mean. The interval is "
+        "the 95 % bootstrap interval of the median over launches.",
+        f"Published: Fig. 4 of {published.MINSKY}, a figure without printed numbers: {published.MINSKY_LAUNCHES} "
+        f"launches of each workload on {published.MINSKY_MACHINE}.",
     ]
     if any(work.cpu and work.gpus for work in works):
-        notes.append(
-            f"A spread is called lower or higher where the test of Brown and Forsythe has p below {SIGNIFICANT}."
-        )
+        notes.append(f"Variation is lower or higher where the Brown-Forsythe test has p below {SIGNIFICANT}.")
     if alone := [each for work in works if work.cpu is None for each in work.modes]:
-        notes.append(f"Over their own mean, without launches on the CPU of the machine: {_names(alone)}.")
+        notes.append(f"Over their own mean, as there are no launches on the host's CPU: {_names(alone)}.")
     return notes
 
 
 def _few(works: Sequence[Work]) -> list[str]:
     few = [each for work in works for each in work.modes if len(each.runs) < LEAST_LAUNCHES]
-    return [f"Left out, launched fewer than {LEAST_LAUNCHES} times: {_names(few)}."] if few else []
+    return [f"Not shown: fewer than {LEAST_LAUNCHES} launches: {_names(few)}."] if few else []
 
 
 def _names(found: Sequence[Launches]) -> str:
-    return "; ".join(f"{each.workload} {each.phase} on {each.place}" for each in found)
+    return "; ".join(f"{each.workload} {each.phase} on {each.machine}" for each in found)

@@ -101,18 +101,18 @@ def _print(launches: Launches, failed: int) -> None:
 
     rows: list[list[Any]] = []
     for name, section in {**SECTIONS, **PARTS}.items():
-        if found := launches.spread(section):
+        if found := launches.distribution(section):
             variation = None if found.variation is None else 100 * found.variation
             rows.append([name, found.median, found.low, found.high, variation, found.p5, found.p95])
     columns = ["section", "median (s)", "95 % from", "to", "variation (%)", "p5 (s)", "p95 (s)"]
-    title = f"{launches.workload} {launches.phase} on {launches.place}: {count(len(launches.runs), 'run')}"
+    title = f"{launches.workload} {launches.phase} on {launches.machine}: {count(len(launches.runs), 'run')}"
     print_table(title + (f", {failed} failed" if failed else ""), columns, rows)
 
 
 def _document(launches: Launches, failed: int) -> dict[str, Any]:
     from fathom.analysis.questions._launches import PARTS, SECTIONS
 
-    sections = {section: launches.spread(section) for section in (*SECTIONS.values(), *PARTS.values())}
+    sections = {section: launches.distribution(section) for section in (*SECTIONS.values(), *PARTS.values())}
     return {
         "workload": launches.workload,
         "phase": launches.phase,

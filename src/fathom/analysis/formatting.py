@@ -1,14 +1,12 @@
-"""Numbers, sizes and moments as people read them; None is a dash, never zero."""
+"""Numbers, sizes, times and lists as people read them, in a terminal and in a report; None is a dash, never zero."""
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TypeGuard
-
-from fathom.analysis.finding import Cell
 
 DASH = "—"  # what is not measured
 SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
@@ -35,7 +33,26 @@ def fixed(value: float, decimals: int) -> str:
     return _minus(shown)
 
 
-def column(values: Sequence[Cell], heading: str = "") -> list[str]:
+def cell(value: object) -> str:
+    """A value alone: a number to four significant digits, a dash for None, yes or no, and all else as it is."""
+    if value is None:
+        return DASH
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return fixed(value, 0)
+    return number(value, 4) if isinstance(value, float) else str(value)
+
+
+def beside(value: float | None, target: float | None) -> str:
+    """A value with as many digits, four at least, as it takes to differ from its target: 32.996 is not 33."""
+    if value is None or target is None or value == target:
+        return cell(value)
+    digits = next((digits for digits in range(4, 17) if f"{value:.{digits}g}" != f"{target:.{digits}g}"), 17)
+    return _minus(f"{value:,.{digits}g}") if digits > 4 else cell(value)
+
+
+def column(values: Sequence[object], heading: str = "") -> list[str]:
     """The cells of one column. Fractions share their decimals, so that points stand below one another: one for a
     percentage, else three digits for the middle one; values of very different sizes have three digits each."""
     sizes = [abs(value) for value in values if isinstance(value, float) and math.isfinite(value) and value]
@@ -45,19 +62,20 @@ def column(values: Sequence[Cell], heading: str = "") -> list[str]:
     while decimals and all(_is_at(size, decimals - 1) for size in sizes):
         decimals -= 1
 
-    def shown(value: Cell) -> str:
-        if value is None:
-            return DASH
-        if isinstance(value, bool):
-            return "yes" if value else "no"
-        if not is_number(value):
-            return str(value)
+    def shown(value: object) -> str:
+        if not isinstance(value, float):
+            return cell(value)
         if value == 0:
             return "0"
         lost = abs(value) < 0.5 * 10**-decimals  # it would read as zero
         return number(value) if wide or lost or decimals > 4 or not abs(value) < 1e7 else fixed(value, decimals)
 
     return [shown(value) for value in values]
+
+
+def ascii_minus(text: str) -> str:
+    """With the minus sign that a program reads: numbers are copied from a terminal."""
+    return text.replace("−", "-")
 
 
 def size(count: float) -> str:
@@ -82,6 +100,35 @@ def count(how_many: int, thing: str) -> str:
     return f"{fixed(how_many, 0)} {thing}{'' if how_many == 1 else 's'}"
 
 
+def seconds(value: float) -> str:
+    """A duration in the unit that suits it: 1.52 s, 21.4 ms, 380 µs."""
+    for unit, size in (("s", 1.0), ("ms", 1e-3)):
+        if value >= size:
+            return f"{value / size:.3g} {unit}"
+    return f"{value / 1e-6:.3g} µs"
+
+
+def in_percent(part: float | None) -> float | None:
+    return None if part is None else 100 * part
+
+
+def listed(names: Sequence[str]) -> str:
+    """One, two and three."""
+    return "".join(names) if len(names) < 2 else f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def least_and_most(values: Mapping[str, float], style: str, unit: str = "") -> str:
+    """0.05 (one) to 1.25 (other): the least and the greatest, and whose they are."""
+    ends = dict.fromkeys((min(values, key=lambda name: values[name]), max(values, key=lambda name: values[name])))
+    return " to ".join(f"{values[name]:{style}}{unit} ({name})" for name in ends)
+
+
+def median_and_range(values: Sequence[float]) -> str:
+    """32 (31 to 33): the median, the least and the greatest; 32 where they are the same."""
+    middle, least, most = (f"{of(values):.4g}" for of in (statistics.median, min, max))
+    return middle if least == most else f"{middle} ({least} to {most})"
+
+
 def span(values: Iterable[float], unit: str = "") -> str:
     """From the least to the greatest; one number where they read the same."""
     ordered = sorted(values)
@@ -90,8 +137,11 @@ def span(values: Iterable[float], unit: str = "") -> str:
 
 
 def several(values: Iterable[object]) -> str:
-    """Each different value once, in the order of first sight."""
-    return ", ".join(dict.fromkeys(str(value) for value in values if value is not None))
+    """Each different value once, numbers in ascending order, all else in the order of first sight."""
+    different = list(dict.fromkeys(value for value in values if value is not None))
+    if different and all(map(is_number, different)):
+        different.sort(key=float)  # type: ignore[arg-type]
+    return listed([str(value) for value in different])
 
 
 def _is_at(value: float, decimals: int) -> bool:
