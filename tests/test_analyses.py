@@ -132,6 +132,15 @@ def test_one_run_answers_for_itself_alone() -> None:
 # which records
 
 
+def test_runs_of_another_engine_are_not_pooled() -> None:
+    eager, graph = record_of("vgg"), record_of("vgg", spec={"engine": "cudagraph"}, step_s=[0.5] * 10)
+    groups = select([eager, graph], profiled=False).groups
+    assert {group.machine: group.runs for group in groups} == {
+        eager.machine_label: [eager],
+        f"{eager.machine_label}, cudagraph": [graph],
+    }
+
+
 def test_the_most_complete_configuration_is_taken_and_the_others_are_noted() -> None:
     tiny = record_of("vgg", [op_row("Add", 1.0)], spec={"preset": "tiny"})
     small = record_of("vgg", [op_row("MatMul", 1.0)], spec={"preset": "small"})

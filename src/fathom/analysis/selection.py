@@ -127,9 +127,13 @@ def summarised(runs: Iterable[Record], condition: Callable[[Record], str] | None
 
 
 def machine_name(record: Record) -> str:
-    """The machine's label, with the precision where it is not fp32: the same GPU in bf16 counts as another machine."""
-    precision = record.spec.precision
-    return record.machine_label if precision == "fp32" else f"{record.machine_label}, {precision}"
+    """The machine's label, with the precision and the engine where they are not the default ones.
+
+    The same GPU in bf16, or replaying CUDA graphs, counts as another machine: such runs are not pooled with others.
+    """
+    spec, usual = record.spec, ("fp32", "eager")
+    other = [value for value in (spec.precision, spec.engine) if value not in usual]
+    return ", ".join([record.machine_label, *other])
 
 
 def on_cpu(record: Record) -> bool:
