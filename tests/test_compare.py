@@ -22,13 +22,12 @@ from sample_records import GPU, failed_record, op_row, record_of
 
 from fathom.analysis.compare import OUTSIDE, Comparison, compare, geometric_mean
 from fathom.analysis.ratio import FEW, FLOOR, Ratio, launches_needed, ratio
-from fathom.core.errors import BadOption, UnknownName
+from fathom.core.errors import BadOption, Refused, UnknownName
 from fathom.core.record import Record
 from fathom.core.spec import RunSpec
 from fathom.core.store import Store
 from fathom.experiments import interleave
 from fathom.experiments.interleave import Launch, Side, launch_order, parse_side
-from fathom.experiments.isolate import Refused
 
 LAUNCH, STEP = 0.01, 0.03  # noise between launches, and between steps
 TRIALS = 200

@@ -25,14 +25,14 @@ from killing import FAULTS, alive, environment, outlived
 
 import fathom.workloads
 from fathom.cli.commands.study import _latest
-from fathom.core.errors import BadOption
+from fathom.core.errors import BadOption, Refused
 from fathom.core.events import OnProgress, no_progress
 from fathom.core.fingerprint import Cpu, Machine
 from fathom.core.record import Record
 from fathom.core.spec import RunSpec
 from fathom.core.store import Store
 from fathom.experiments import isolate
-from fathom.experiments.isolate import Refused, failed, isolated
+from fathom.experiments.isolate import failed, isolated
 from fathom.experiments.study import run_all
 
 GOOD = RunSpec(workload="quick", device="cpu", steps=3)

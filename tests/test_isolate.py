@@ -10,10 +10,11 @@ import psutil
 import pytest
 
 from fathom.core import plugins
+from fathom.core.errors import Refused
 from fathom.core.events import no_progress
 from fathom.core.spec import RunSpec
 from fathom.core.store import Store
-from fathom.experiments.isolate import Refused, isolated
+from fathom.experiments.isolate import isolated
 from fathom.experiments.study import plan, run_all
 
 TINY = RunSpec(workload="autoenc", preset="tiny", device="cpu", steps=3)

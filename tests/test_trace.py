@@ -224,7 +224,8 @@ def test_an_op_with_a_marker_around_its_children_is_not_counted_beside_them() ->
         event("aten::addmm", 20, 60),
     ]
     found = walk.breakdown(step)
-    assert [(row.op, row.cpu_s) for row in found.rows()] == [("aten::addmm", pytest.approx(60e-6))]
+    (row,) = found.rows()
+    assert (row.op, row.cpu_s) == ("aten::addmm", pytest.approx(60e-6))
     assert found.outside_s() == pytest.approx(40e-6)
 
 
