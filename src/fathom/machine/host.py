@@ -171,10 +171,10 @@ def libraries() -> dict[str, str | None]:
 
 
 def commit() -> str | None:
-    """The commit of the checkout this package is run from, where it is one."""
+    """The commit of the checkout this package is run from, where it is one; "+changes" where files differ from it."""
     here = Path(__file__).parent
     try:
-        command = ["git", "-C", str(here), "rev-parse", "--short", "HEAD"]
+        command = ["git", "-C", str(here), "describe", "--always", "--exclude=*", "--dirty=+changes"]
         return subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout.strip()
     except (OSError, subprocess.SubprocessError):
         return None

@@ -43,7 +43,7 @@ def _flattened(key: str, value: Any) -> list[tuple[str, str]]:
     if isinstance(value, list) and value and isinstance(value[0], dict):
         return [row for index, item in enumerate(value) for row in _flattened(f"{key} {index}", item)]
     if isinstance(value, list):
-        return [(key, ", ".join(map(str, value)) or "none")]
+        return [(key, ", ".join(map(text, value)) or "none")]
     if key.endswith("memory_bytes") and value is not None:
         return [(key.removesuffix("_bytes"), f"{value / 2**30:.1f} GiB")]
     return [(key, text(value))]
