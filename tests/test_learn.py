@@ -60,7 +60,7 @@ def test_a_killed_run_resumes_to_the_very_same_numbers(checkpoints: Path, monkey
 
 
 def test_time_and_energy_spent_before_a_kill_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A second and 100 J for every look at the clock and the meter, which are as many in an interval of either process."""
+    """A second and 100 J for every look at the clock and the meter, as many in an interval of either process."""
     clock, joules = count(), count(step=100)
     monkeypatch.setattr(checkpoint, "TIME_SHARE", 1e9)
     for module in (run, checkpoint):

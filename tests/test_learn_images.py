@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from lessons import Killed, learnt, numbers, ran
+from training_runs import Killed, learning_of, numbers, trained
 from PIL import Image
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -28,8 +28,8 @@ from fathom.data._thumbnails import (
     random_affine_maps,
     resized,
 )
-from fathom.training import run
-from fathom.training.run import FOLDER
+from fathom.training import checkpoint
+from fathom.training.checkpoint import FOLDER
 from fathom.workloads._image_classifier import ImageClassifier
 from fathom.workloads.alexnet import AlexNet
 from fathom.workloads.base import State, workload_class
@@ -67,7 +67,7 @@ def test_it_learns_classes_and_is_evaluated_on_other_images(name: str, monkeypat
     assert isinstance(lesson, Lesson)
     harder = dataclasses.replace(lesson, quality=dataclasses.replace(lesson.quality, target=90.1))
     monkeypatch.setattr(workload, "lesson", harder)
-    learning = learnt(ran(RunSpec(workload=name, preset="tiny", device="cpu", kind="training", evaluations=6)))
+    learning = learning_of(trained(RunSpec(workload=name, preset="tiny", device="cpu", kind="training", evaluations=6)))
     assert learning.reached
     assert learning.quality is not None
     assert learning.quality > 90
@@ -85,13 +85,13 @@ def test_a_killed_run_on_small_images_resumes_to_the_same_numbers(
         workload=name, preset="tiny", device="cpu", kind="training", evaluations=4, data=data, options=options
     )
     monkeypatch.setenv(FOLDER, str(tmp_path / "checkpoints"))
-    monkeypatch.setattr(run, "INTERVAL_S", 0.0)  # after every round
+    monkeypatch.setattr(checkpoint, "INTERVAL_S", 0.0)  # after every evaluation
     with pytest.raises(Killed):
-        ran(spec, die_in=3)
-    resumed = ran(spec)
+        trained(spec, die_at=3)
+    resumed = trained(spec)
     monkeypatch.delenv(FOLDER)
-    whole = ran(spec)
-    assert (learnt(resumed).resumed, learnt(whole).resumed) == (1, 0)
+    whole = trained(spec)
+    assert (learning_of(resumed).resumed, learning_of(whole).resumed) == (1, 0)
     assert numbers(resumed) == numbers(whole)
     assert len({loss for _, loss, _ in numbers(resumed)}) == len(numbers(resumed)), "it learnt all the while"
 
@@ -299,4 +299,4 @@ def test_the_protocol_says_how_often_the_test_was_looked_at() -> None:
         lesson = workload_class(name).lesson
         assert lesson is not None
         assert lesson.stops_at_target
-        assert "after every round, and the first look that reaches the target ends the run" in lesson.quality.protocol
+        assert "after every evaluation, and the first look that reaches the target ends the run" in lesson.quality.protocol

@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 import torch
 from conftest import real_data
-from lessons import Killed, learnt, numbers, ran
+from training_runs import Killed, learning_of, numbers, trained
 from torch.optim import SGD
 
 from fathom.core.errors import BadOption
 from fathom.core.spec import RunSpec
 from fathom.data import babi
 from fathom.engine.session import Session
-from fathom.training import run
-from fathom.training.run import FOLDER
+from fathom.training import checkpoint
+from fathom.training.checkpoint import FOLDER
 from fathom.training.trainer import recipe_for, trainer_for
 from fathom.training.trainers.memnet import Ensemble, Facts, MemnetTrainer
 from fathom.workloads.base import State
@@ -236,20 +236,20 @@ def test_linear_start_ends_and_the_rate_is_halved_in_time(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("joint", [False, True])
-def test_a_killed_run_goes_on_to_the_very_same_numbers(
+def test_a_killed_run_resumes_to_the_very_same_numbers(
     joint: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spec = replace(tiny(tmp_path, joint=joint), evaluations=6)
     monkeypatch.setenv(FOLDER, str(tmp_path / "checkpoints"))
-    monkeypatch.setattr(run, "INTERVAL_S", 0.0)
+    monkeypatch.setattr(checkpoint, "INTERVAL_S", 0.0)
     with pytest.raises(Killed):
-        ran(spec, die_in=3)
-    resumed = ran(spec)
+        trained(spec, die_at=3)
+    resumed = trained(spec)
     monkeypatch.delenv(FOLDER)
-    whole = ran(spec)
-    assert (learnt(resumed).resumed, learnt(whole).resumed) == (1, 0)
+    whole = trained(spec)
+    assert (learning_of(resumed).resumed, learning_of(whole).resumed) == (1, 0)
     assert numbers(resumed) == numbers(whole)
-    assert learnt(resumed).artifacts == learnt(whole).artifacts
+    assert learning_of(resumed).artifacts == learning_of(whole).artifacts
 
 
 @pytest.mark.parametrize("real", [False, True])
@@ -261,7 +261,7 @@ def test_learns_where_people_are(real: bool) -> None:
     spec = RunSpec(
         workload="memnet", device="cpu", threads=1, kind="training", evaluations=evaluations, data=data, options=options
     )
-    learning = learnt(ran(spec))
+    learning = learning_of(trained(spec))
     assert learning.quality is not None
     assert learning.quality < 5
     assert learning.curve[-1].loss < learning.curve[0].loss / 4

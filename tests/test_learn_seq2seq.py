@@ -12,7 +12,7 @@ import pytest
 import sacrebleu
 import torch
 from conftest import real_data
-from lessons import Killed, learnt, numbers, ran
+from training_runs import Killed, learning_of, numbers, trained
 
 from fathom.core.errors import BadOption, DataError, UnknownName
 from fathom.core.spec import RunSpec
@@ -20,8 +20,8 @@ from fathom.data import wmt
 from fathom.data._subwords import Subwords
 from fathom.data._vocabulary import EOS, PAD
 from fathom.engine.session import Session
-from fathom.training import run
-from fathom.training.run import FOLDER
+from fathom.training import checkpoint
+from fathom.training.checkpoint import FOLDER
 from fathom.training.trainer import recipe_for, trainer_for
 from fathom.training.trainers.seq2seq import TranslationTrainer, batches
 from fathom.workloads._translator import Translator
@@ -58,7 +58,7 @@ def test_it_learns_to_reverse_sequences_it_has_not_seen(tmp_path: Path, monkeypa
     perfect = dataclasses.replace(Seq2Seq.lesson, quality=dataclasses.replace(Seq2Seq.lesson.quality, target=100.0))
     monkeypatch.setattr(Seq2Seq, "lesson", perfect)
     options = {**LEARNING, "depth": 1, "batch": 64, "averaging": 0.9, "reverse_source": False}
-    record = ran(
+    record = trained(
         RunSpec(
             workload="seq2seq",
             preset="tiny",
@@ -69,15 +69,15 @@ def test_it_learns_to_reverse_sequences_it_has_not_seen(tmp_path: Path, monkeypa
             options=options,
         )
     )
-    scores, translations, looks = learnt(record).artifacts
+    scores, translations, looks = learning_of(record).artifacts
     assert [row[0] for row in scores.rows] == ["greedy", "beam of 1"]
-    assert learnt(record).quality == pytest.approx(100.0), "every one of the 200, exactly"
+    assert learning_of(record).quality == pytest.approx(100.0), "every one of the 200, exactly"
     assert all(line == reference for _, line, reference in translations.rows)
     for row in looks.rows:
         assert sum(row[1:]) == pytest.approx(1, abs=0.03), "all attention is told, but for rounding"
 
 
-def test_a_killed_run_goes_on_to_the_very_same_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_killed_run_resumes_to_the_very_same_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = backwards(tmp_path / "text", train=100, test=10)
     options = {**LEARNING, "subwords": True, "source_vocabulary": 300, "target_vocabulary": 300, "source_length": 16}
     options |= {"target_length": 16, "dropout": 0.2, "averaging": 0.99, "beam": 2, "label_smoothing": 0.1, "hidden": 16}
@@ -91,15 +91,15 @@ def test_a_killed_run_goes_on_to_the_very_same_numbers(tmp_path: Path, monkeypat
         options=options,
     )
     monkeypatch.setenv(FOLDER, str(tmp_path / "checkpoints"))
-    monkeypatch.setattr(run, "INTERVAL_S", 0.0)
+    monkeypatch.setattr(checkpoint, "INTERVAL_S", 0.0)
     with pytest.raises(Killed):
-        ran(spec, die_in=3)
-    resumed = ran(spec)
+        trained(spec, die_at=3)
+    resumed = trained(spec)
     monkeypatch.delenv(FOLDER)
-    whole = ran(spec)
+    whole = trained(spec)
     assert numbers(resumed) == numbers(whole)
-    assert learnt(resumed).resumed == 1
-    assert learnt(resumed).artifacts == learnt(whole).artifacts
+    assert learning_of(resumed).resumed == 1
+    assert learning_of(resumed).artifacts == learning_of(whole).artifacts
 
 
 def test_batches_are_of_like_length_and_take_every_sentence_once_a_round() -> None:

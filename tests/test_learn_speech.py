@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import real_data
-from lessons import Killed, learnt, numbers, ran
+from training_runs import Killed, learning_of, numbers, trained
 from test_learn import checkpoints  # noqa: F401 - a fixture
 from test_timit import corpus
 
@@ -20,7 +20,7 @@ from fathom.data._audio import Sizes, Utterance
 from fathom.data._utterance_batches import by_length, speed_perturbed, time_masked
 from fathom.data.base import Batch
 from fathom.engine.session import Session
-from fathom.training.run import FOLDER
+from fathom.training.checkpoint import FOLDER
 from fathom.training.trainer import recipe_for, trainer_for
 from fathom.workloads.speech import AN4, TIMIT, DeepSpeech, Speech, compared, mistaken
 
@@ -91,7 +91,7 @@ def test_timit_is_scored_in_39_classes(tmp_path: Path) -> None:
 
 def test_ten_utterances_are_learnt_without_an_error(ten_utterances: None, monkeypatch: pytest.MonkeyPatch) -> None:
     until(monkeypatch, 0.0)
-    found = learnt(ran(TEN))
+    found = learning_of(trained(TEN))
     assert found.reached
     assert found.quality == 0
     assert found.curve[0].quality > 50, "it had to be learnt"
@@ -102,17 +102,17 @@ def test_ten_utterances_are_learnt_without_an_error(ten_utterances: None, monkey
     assert errors.rows == []
 
 
-def test_a_killed_run_goes_on_to_the_very_same_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_killed_run_resumes_to_the_very_same_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Speech, "synthetic", lambda self, seed: timit.synthetic(seed, self.sizes, items=12))
     spec = replace(TEN, evaluations=4, options={**TEN.options, **VARIED})
     with pytest.raises(Killed):
-        ran(spec, die_in=3)
-    resumed = ran(spec)
+        trained(spec, die_at=3)
+    resumed = trained(spec)
     monkeypatch.delenv(FOLDER)
-    whole = ran(spec)
+    whole = trained(spec)
     assert numbers(resumed) == numbers(whole)
-    assert [point.items for point in learnt(whole).curve] == [15, 30, 45, 60]
-    assert learnt(resumed).resumed == 1
+    assert [point.items for point in learning_of(whole).curve] == [15, 30, 45, 60]
+    assert learning_of(resumed).resumed == 1
 
 
 def test_a_gradient_that_is_not_finite_changes_no_weight(ten_utterances: None) -> None:
@@ -246,7 +246,7 @@ def test_each_corpus_has_its_lesson(tmp_path: Path) -> None:
 
 def test_protocols_are_true_of_any_folder_and_say_how_the_test_was_used() -> None:
     """Numbers are those of the whole corpora: a folder may hold a part of one."""
-    looked = "looked at after every round, and the first look that reaches the target ends the run"
+    looked = "looked at after every evaluation, and the first look that reaches the target ends the run"
     whole = {"AN4": (AN4, "(130 in the whole corpus)"), "TIMIT": (TIMIT, "192 utterances in the whole corpus)")}
     for name, (lesson, count) in whole.items():
         protocol = lesson.quality.protocol
@@ -270,12 +270,12 @@ def test_the_core_test_set_is_24_speakers_of_the_test_split(tmp_path: Path) -> N
 
 def test_timit_is_learnt_with_its_protocol_in_the_record(tmp_path: Path) -> None:
     options = {**TIMIT.options, "units": 8, "frames": 20, "phones": 8, "batch": 2, "stride": 1}
-    record = ran(
+    record = trained(
         RunSpec(
             workload="speech", device="cpu", kind="training", evaluations=1, data=str(corpus(tmp_path)), options=options
         )
     )
-    found = learnt(record)
+    found = learning_of(record)
     assert found.protocol.startswith(TIMIT.quality.protocol)
     assert found.target == 25
     assert len(found.artifacts[0].rows) == 2, "the SA sentence is left out"
@@ -298,10 +298,10 @@ def test_no_test_utterance_is_passed_over(tmp_path: Path) -> None:
 def test_real_recordings_are_learnt_from(name: str, held_out: int) -> None:
     folder = real_data(name)
     options = {**Speech.taught(str(folder), {}).options, "units": 16, "frames": 400, "batch": 2}
-    record = ran(
+    record = trained(
         RunSpec(workload="speech", device="cpu", kind="training", evaluations=2, data=str(folder), options=options)
     )
-    found = learnt(record)
+    found = learning_of(record)
     assert record.outcome == "ok"
     assert len(found.artifacts[0].rows) == held_out
     assert found.quality is not None
