@@ -250,9 +250,7 @@ def test_each_corpus_has_its_recipe(tmp_path: Path) -> None:
 
 
 def test_augmentation_options_still_go_by_their_old_names() -> None:
-    assert Speech.configured("tiny", speed=0.1, gap=3) == Speech.configured(
-        "tiny", speed_perturbation=0.1, time_mask=3
-    )
+    assert Speech.configured("tiny", speed=0.1, gap=3) == Speech.configured("tiny", speed_perturbation=0.1, time_mask=3)
 
 
 def test_protocols_are_true_of_any_folder_and_say_how_the_test_set_was_used() -> None:

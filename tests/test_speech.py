@@ -24,8 +24,8 @@ from fathom.data.base import Batch
 from fathom.engine.base import Engine, clipping
 from fathom.engine.engines.eager import Eager
 from fathom.workloads import _ctc
-from fathom.workloads.base import State
 from fathom.workloads._deep_speech import CLIP, BidirectionalRecurrent, DeepSpeech, mirrored
+from fathom.workloads.base import State
 from fathom.workloads.speech import Speech
 
 TINY = Speech.configured("tiny", batch=3, units=12, frames=20, phones=5)

@@ -155,11 +155,11 @@ class Session:
         results: list[Any] = []
         with self._memory_watched():
             for _ in range(steps):
+                if not training:
+                    results.clear()
                 step = Step(self._steps_done, work)
                 if on_step is not None:
                     on_step(step)
-                if not training:
-                    results.clear()
                 results.append(step.run())
                 self._steps_done += 1
             if not training or not results:
