@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -64,16 +64,20 @@ class Scripted:
         return np.full((4, 84, 84), self.step + 1, np.uint8)
 
 
-def begun(game: Scripted, phase: str = "train", **options: Any) -> tuple[Deepq, State]:
-    """A run on a scripted game, as a session would set it up."""
-    workload = Deepq.configured("tiny", **{**QUICK, **options}).fit(game)
-    torch.manual_seed(0)
-    model = workload.model()
-    optimizer = workload.optimizer(model) if phase == "train" else None
-    batches = workload.feed(game, torch.device("cpu"), 0)
-    state = State(model, torch.device("cpu"), game, batches, optimizer, autocast=nullcontext)
-    workload.begin(state)
-    return workload, state
+def begun(game: Scripted, phase: str = "train", **options: Any) -> Session:
+    """A session on a scripted game."""
+    workload = ScriptedDeepq.configured("tiny", **{**QUICK, **options})
+    object.__setattr__(workload, "environment", game)
+    return Session(RunSpec(workload="deepq", phase=phase, device="cpu"), workload).setup()
+
+
+class ScriptedDeepq(Deepq):
+    """deepq in an environment that the test has made."""
+
+    environment: Scripted
+
+    def synthetic(self, seed: int) -> Scripted:
+        return self.environment
 
 
 def brightness(stack: Tensor) -> list[int]:
@@ -175,7 +179,7 @@ def test_epsilon_falls_in_a_line_and_stays() -> None:
 
 @pytest.mark.parametrize(("best", "epsilon"), [(3, 0.0), (3, 0.25), (None, 1.0)])
 def test_a_share_of_epsilon_of_the_actions_is_random(best: int | None, epsilon: float) -> None:
-    agent: Agent = begun(Scripted())[1].extra
+    agent: Agent = begun(Scripted()).state.extra
     choice = None if best is None else torch.full((4,), best)
     actions = np.concatenate([agent.act(choice, epsilon) for _ in range(1000)])
     counts = np.bincount(actions, minlength=4) / len(actions)
@@ -207,11 +211,13 @@ def test_learning_starts_with_enough_random_play() -> None:
 
 def test_one_update_for_four_actions_while_the_emulators_work() -> None:
     game = Scripted()
-    workload, state = begun(game, update_frequency=2)
+    session = begun(game, update_frequency=2)
+    workload, optimizer = session.workload, session.state.optimizer
     game.log.clear()
-    assert state.optimizer is not None
-    state.optimizer.register_step_post_hook(lambda *_: game.log.append("update"))
-    workload.train_step(state)
+    assert isinstance(workload, Deepq)
+    assert optimizer is not None
+    optimizer.register_step_post_hook(lambda *_: game.log.append("update"))
+    session.train_step()
     assert game.log == ["send", "update", "update", "recv"]
     assert workload.items_per_step("train") == 2 * workload.batch
     assert workload.items_per_step("infer") == 4
@@ -220,26 +226,26 @@ def test_one_update_for_four_actions_while_the_emulators_work() -> None:
 
 
 def test_target_network_is_copied_when_due_and_stands_still_between() -> None:
-    workload, state = begun(Scripted(rewards=[1, -1, 0]), target_every=3)
-    agent: Agent = state.extra
+    session = begun(Scripted(rewards=[1, -1, 0]), target_every=3)
+    agent: Agent = session.state.extra
 
     def agrees() -> bool:
         assert agent.target is not None
-        pairs = zip(agent.target.parameters(), state.model.parameters(), strict=True)
+        pairs = zip(agent.target.parameters(), session.state.model.parameters(), strict=True)
         return all(torch.equal(ours, theirs) for ours, theirs in pairs)
 
     assert agrees()
     followed = []
     for _ in range(7):
-        workload.train_step(state)
+        session.train_step()
         followed.append(agrees())
     assert followed == [False, False, True, False, False, True, False]
 
 
 def test_targets_come_from_the_target_network(monkeypatch: pytest.MonkeyPatch) -> None:
     """With a target network that promises ten everywhere, and no ends, every target is the reward plus 9.9."""
-    workload, state = begun(Scripted(rewards=[0.5]))
-    state.extra.target = Constant([[10.0, 0.0, 0.0, 0.0]])
+    session = begun(Scripted(rewards=[0.5]))
+    session.state.extra.target = Constant([[10.0, 0.0, 0.0, 0.0]])
     seen: list[Tensor] = []
     loss = Deepq.loss
 
@@ -248,7 +254,9 @@ def test_targets_come_from_the_target_network(monkeypatch: pytest.MonkeyPatch) -
         return loss(self, model, batch)
 
     monkeypatch.setattr(Deepq, "loss", watched)
-    workload.train_step(state)
+    workload, model = session.workload, session.state.model
+    session.prepare(partial(workload.loss, model), partial(workload.infer, model), None)
+    session.train_step()
     assert seen[0].tolist() == pytest.approx([0.5 + 9.9] * 4)
 
 
@@ -262,7 +270,7 @@ def samples(state: State) -> Iterator[tuple[int, float, bool, list[int], list[in
 
 
 def test_a_lost_life_ends_the_episode_in_training_but_not_the_game() -> None:
-    _, state = begun(Scripted(rewards=[1], lives_lost_at=[6]), learning_starts=40)
+    state = begun(Scripted(rewards=[1], lives_lost_at=[6]), learning_starts=40).state
     agent: Agent = state.extra
     seen = {step: (terminal, after) for step, _, terminal, _, after in samples(state)}
     assert [step for step, (terminal, _) in seen.items() if terminal] == [6], "step 6 led to the loss"
@@ -272,11 +280,11 @@ def test_a_lost_life_ends_the_episode_in_training_but_not_the_game() -> None:
 
 
 def test_a_lost_life_changes_nothing_in_inference() -> None:
-    workload, state = begun(Scripted(rewards=[1], lives_lost_at=[2], over_at=[5]), phase="infer")
-    agent: Agent = state.extra
+    session = begun(Scripted(rewards=[1], lives_lost_at=[2], over_at=[5]), phase="infer")
+    agent: Agent = session.state.extra
     stacks = []
     for _ in range(6):
-        workload.infer_step(state)
+        session.infer_step()
         stacks.append(brightness(agent.memory.latest()[0]))
     assert stacks == [[0, 0, 1, 2], [0, 1, 2, 3], [1, 2, 3, 4], [2, 3, 4, 5], [0, 0, 0, 6], [0, 0, 6, 7]]
     assert agent.finished == [5] * 4
@@ -284,7 +292,7 @@ def test_a_lost_life_changes_nothing_in_inference() -> None:
 
 def test_a_game_broken_off_is_no_end_of_what_could_be_won() -> None:
     """The end by the rules masks what follows; the end of time does not, and is not learned from at all."""
-    _, state = begun(Scripted(over_at=[3], truncated_at=[7]), learning_starts=40)
+    state = begun(Scripted(over_at=[3], truncated_at=[7]), learning_starts=40).state
     seen = {step: (terminal, before, after) for step, _, terminal, before, after in samples(state)}
     assert seen[3] == (True, [0, 1, 2, 3], [0, 0, 0, 4])
     assert sorted(seen) == [1, 2, 3, 4, 5, 6, 8, 9, 10]
@@ -294,7 +302,7 @@ def test_a_game_broken_off_is_no_end_of_what_could_be_won() -> None:
 
 
 def test_rewards_are_clipped_for_learning_and_counted_in_full_for_the_score() -> None:
-    _, state = begun(Scripted(rewards=[-7, 0.5, 3]), learning_starts=12)
+    state = begun(Scripted(rewards=[-7, 0.5, 3]), learning_starts=12).state
     assert {step: reward for step, reward, *_ in samples(state)} == {1: 0.5, 2: 1, 3: -1}
     assert state.extra.score.tolist() == [-3.5] * 4
 
@@ -341,7 +349,7 @@ def test_the_network_fits_the_game() -> None:
 def test_half_precision_keeps_the_loss_in_full() -> None:
     session = catch(precision="bf16").setup()
     for _ in range(3):
-        loss = session.workload.train_step(session.state)
+        loss = session.train_step()
         assert loss.dtype == torch.float32
         assert loss.isfinite()
 
@@ -377,3 +385,9 @@ def test_a_data_folder_is_declined(tmp_path: Path) -> None:
     spec = RunSpec(workload="deepq", preset="tiny", device="cpu", data=str(tmp_path))
     with pytest.raises(BadOption, match="deepq reads no data"):
         Session(spec).setup()
+
+
+def test_options_still_go_by_their_old_names() -> None:
+    assert Deepq.configured("tiny", round_frames=40) == Deepq.configured("tiny", evaluation_frames=40)
+    with pytest.raises(UnknownName, match="no option of deepq 'round_frame'"):
+        Deepq.configured("tiny", round_frame=40)

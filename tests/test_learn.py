@@ -1,21 +1,20 @@
-"""Learning: a killed run goes on to the very same numbers, a target ends it, a divergence fails it."""
+"""Training: a killed run resumes to the very same numbers, a target ends it, a divergence fails it."""
 
 from __future__ import annotations
 
 import errno
 import math
 import os
-from collections.abc import Iterator
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import lessons
 import pytest
 import torch
-from lessons import Killed, learnt, numbers
+import training_runs
+from training_runs import Killed, learning_of, numbers
 
 from fathom.analysis.questions import learning
 from fathom.core.errors import DataError
@@ -25,51 +24,53 @@ from fathom.data import mnist
 from fathom.engine.session import Session
 from fathom.machine.meter import Meter
 from fathom.measure import loop
-from fathom.training import run
-from fathom.training.run import FOLDER, learned
-from fathom.training.trainer import recipe_for, trainer_for
+from fathom.training import checkpoint, run
+from fathom.training.checkpoint import FOLDER
+from fathom.training.run import train
+from fathom.training.trainer import Trainer, evaluation_data_for, recipe_for, trainer_for
 from fathom.workloads.autoenc import Autoenc
 from fathom.workloads.base import State, Workload
-from fathom.workloads.recipe import Quality
 
 SPEC = RunSpec(workload="autoenc", preset="tiny", device="cpu", threads=1, kind="training", evaluations=4)
 
+ITEMS = 150  # of synthetic data: no multiple of the batch
 
-def ran(spec: RunSpec = SPEC, die_in: int | None = None) -> Record:
-    return lessons.ran(spec, die_in)
+
+def trained(spec: RunSpec = SPEC, die_at: int | None = None) -> Record:
+    return training_runs.trained(spec, die_at)
 
 
 @pytest.fixture(autouse=True)
-def checkpoints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def checkpoints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv(FOLDER, str(tmp_path / "checkpoints"))
-    monkeypatch.setattr(run, "INTERVAL_S", 0.0)  # after every round
-    threads = torch.get_num_threads()
-    yield tmp_path / "checkpoints"
-    torch.set_num_threads(threads)
+    monkeypatch.setattr(checkpoint, "INTERVAL_S", 0.0)  # after every evaluation
+    monkeypatch.setattr(Autoenc, "synthetic", lambda self, seed: mnist.synthetic(seed, items=ITEMS))
+    return tmp_path / "checkpoints"
 
 
-def test_a_killed_run_goes_on_to_the_very_same_numbers(checkpoints: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_killed_run_resumes_to_the_very_same_numbers(checkpoints: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(Killed):
-        ran(die_in=3)  # the checkpoint is of round 2
-    resumed = ran()
+        trained(die_at=3)  # the checkpoint is of evaluation 2
+    resumed = trained()
     monkeypatch.delenv(FOLDER)
-    whole = ran()
+    whole = trained()
     assert numbers(resumed) == numbers(whole)
     assert len(numbers(whole)) == 4
-    assert (learnt(resumed).resumed, learnt(whole).resumed) == (1, 0)
+    assert (learning_of(resumed).resumed, learning_of(whole).resumed) == (1, 0)
 
 
 def test_time_and_energy_spent_before_a_kill_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A second and 100 J for every look at the clock and the meter, which are as many in a round of either process."""
+    """A second and 100 J for every look at the clock and the meter, as many in an interval of either process."""
     clock, joules = count(), count(step=100)
-    monkeypatch.setattr(run, "KEEPING_SHARE", 1e9)
-    monkeypatch.setattr(run, "time", SimpleNamespace(perf_counter=lambda: float(next(clock))))
+    monkeypatch.setattr(checkpoint, "TIME_SHARE", 1e9)
+    for module in (run, checkpoint):
+        monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=lambda: float(next(clock))))
     monkeypatch.setattr(Meter, "joules", lambda self: float(next(joules)))
     with pytest.raises(Killed):
-        ran(die_in=3)
+        trained(die_at=3)
     before = torch.load(next(Path(os.environ[FOLDER]).iterdir()), weights_only=True)
     clock, joules = count(1000), count(step=100)  # those of another process
-    curve = learnt(ran()).curve
+    curve = learning_of(trained()).curve
     assert [point.seconds for point in curve] == sorted(point.seconds for point in curve)
     assert curve[1].seconds < before["seconds"] < curve[2].seconds < before["seconds"] + 100
     assert curve[2].energy_j is not None
@@ -79,21 +80,21 @@ def test_time_and_energy_spent_before_a_kill_count(monkeypatch: pytest.MonkeyPat
 def test_energy_that_was_not_counted_before_a_kill_is_not_known_after(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Meter, "joules", lambda self: None)
     with pytest.raises(Killed):
-        ran(die_in=3)
+        trained(die_at=3)
     monkeypatch.setattr(Meter, "joules", lambda self: 100.0)
-    found = learnt(ran())
+    found = learning_of(trained())
     assert [point.energy_j for point in found.curve] == [None] * 4
     assert found.energy_j is None
 
 
-def test_a_run_whose_checkpoints_cannot_be_kept_goes_on_and_says_so(checkpoints: Path) -> None:
+def test_a_run_whose_checkpoints_cannot_be_written_goes_on_and_says_so(checkpoints: Path) -> None:
     checkpoints.write_text("a file where a folder should be")
-    heard: list[Any] = []
-    record = learned(SPEC, hear=heard.append)
-    assert (record.outcome, len(learnt(record).curve)) == ("ok", 4)
+    events: list[Any] = []
+    record = train(SPEC, on_event=events.append)
+    assert (record.outcome, len(learning_of(record).curve)) == ("ok", 4)
     (note,) = record.notes
-    assert note.startswith("a checkpoint could not be kept at ")
-    assert {"unkept": note} in heard
+    assert note.startswith("no checkpoint could be written to ")
+    assert {"no_checkpoint": note} in events
 
 
 def test_a_full_disk_leaves_no_half_checkpoint(checkpoints: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,52 +102,61 @@ def test_a_full_disk_leaves_no_half_checkpoint(checkpoints: Path, monkeypatch: p
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
-    record = ran()
+    record = trained()
     assert record.notes[0].endswith(": No space left on device")
     assert list(checkpoints.iterdir()) == []
 
 
-def test_want_of_memory_is_no_fault_of_the_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_running_out_of_memory_is_no_fault_of_the_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(Killed):
-        ran(die_in=3)
+        trained(die_at=3)
 
     def no_room(self: Any, kept: Any) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    monkeypatch.setattr(trainer_class("autoenc"), "load_state_dict", no_room)
-    record = ran()
+    monkeypatch.setattr(Trainer, "load_state_dict", no_room)
+    record = trained()
     assert record.outcome == "failed"
     assert "CUDA out of memory" in str(record.reason)
 
 
-def test_a_checkpoint_of_another_lesson_is_not_gone_on_from(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("change", [{"target": -90.0}, {"options": {"adam": False}}, {"precision": "tf32"}])
+def test_a_checkpoint_of_another_recipe_is_refused_in_one_line(
+    change: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(Killed):
-        ran(die_in=3)
-    other = replace(Autoenc.lesson.quality, protocol="judged otherwise")
-    monkeypatch.setattr(Autoenc, "lesson", replace(Autoenc.lesson, quality=other))
-    with pytest.raises(DataError, match="remove it to begin anew: the lesson was another one then"):
-        ran()
+        trained(die_at=3)
+    monkeypatch.setattr(Autoenc, "recipe", replace(Autoenc.recipe, **change))
+    with pytest.raises(DataError, match="remove it to start over: the recipe was another one then") as refused:
+        trained()
+    assert "\n" not in str(refused.value)
 
 
-def test_the_first_round_is_kept_however_short_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run, "INTERVAL_S", 1e9)
+def test_a_protocol_in_other_words_is_the_same_recipe(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(Killed):
-        ran(die_in=2)
-    assert learnt(ran()).resumed == 1
+        trained(die_at=3)
+    monkeypatch.setattr(Autoenc, "recipe", replace(Autoenc.recipe, protocol="the same in other words"))
+    assert learning_of(trained()).resumed == 1
+
+
+def test_the_first_evaluation_is_checkpointed_however_early_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checkpoint, "INTERVAL_S", 1e9)
+    with pytest.raises(Killed):
+        trained(die_at=2)
+    assert learning_of(trained()).resumed == 1
 
 
 def test_time_items_and_energy_to_the_target_are_those_of_the_first_point_there(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """autoenc goes on to the end of its lesson, whatever it has reached."""
+    """autoenc goes on to the end of its recipe, whatever it has reached."""
     joules = iter(range(0, 1000, 100))
     monkeypatch.setattr(Meter, "joules", lambda self: float(next(joules)))
-    second = learnt(ran(replace(SPEC, evaluations=2))).curve[1]
+    second = learning_of(trained(replace(SPEC, evaluations=2))).curve[1]
     monkeypatch.delenv(FOLDER)
-    quality = replace(Autoenc.lesson.quality, target=second.quality)
-    monkeypatch.setattr(Autoenc, "lesson", replace(Autoenc.lesson, quality=quality))
+    monkeypatch.setattr(Autoenc, "recipe", replace(Autoenc.recipe, target=second.quality))
     joules = iter(range(0, 1000, 100))
-    found = learnt(ran())
+    found = learning_of(trained())
     assert found.to_target == found.curve[1]
     assert [point.energy_j for point in found.curve] == [100, 200, 300, 400]
     assert found.energy_j == 400
@@ -157,112 +167,125 @@ def test_time_items_and_energy_to_the_target_are_those_of_the_first_point_there(
 
 def test_a_record_says_when_its_run_began(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loop, "moment", lambda: "before the first step")
-    assert ran(replace(SPEC, evaluations=1)).started == "before the first step"
+    assert trained(replace(SPEC, evaluations=1)).started == "before the first step"
 
 
-def test_a_protocol_that_was_not_kept_says_so() -> None:
-    said = learnt(ran(replace(SPEC, options={**Autoenc.lesson.options, "latent": 3}))).protocol
-    assert said.endswith("; not as in the lesson: synthetic data, preset tiny, rounds 4, latent 3")
-    other = learnt(ran(replace(SPEC, precision="bf16", evaluations=1))).protocol
-    assert "precision bf16" in other
-    left_out = learnt(ran(replace(SPEC, options={"adam": True, "batch": 500, "graphs": True}))).protocol
-    assert left_out.endswith(
-        "; not as in the lesson: synthetic data, preset tiny, rounds 4, batch 500, learning_rate 0.01, warm_up None"
-    )
+def test_a_record_names_the_settings_that_depart_from_the_recipe() -> None:
+    found = learning_of(trained(replace(SPEC, options={**Autoenc.recipe.options, "latent": 3}, evaluations=1)))
+    assert found.departures == ["synthetic data", "preset tiny", "evaluations 1", "latent 3"]
+    assert (found.protocol, found.recipe) == (Autoenc.recipe.protocol, Autoenc.recipe.id)
+    assert (found.data, found.split) == ("synthetic data", "test")
+    assert "precision bf16" in departures(replace(SPEC, precision="bf16"))
+    settings = ["preset tiny", "evaluations 4", "batch 500", "learning_rate 0.01", "warm_up None"]
+    assert departures(replace(SPEC, options={"adam": True, "batch": 500})) == ["synthetic data", *settings]
+
+
+def departures(spec: RunSpec) -> list[str]:
+    with Session(spec).setup() as session:
+        return run.departures(trainer_for(session, recipe_for(spec), None))
+
+
+def test_an_option_by_its_old_name_departs_by_its_new_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Autoenc, "renamed", {"code": "latent"})
+    found = departures(replace(SPEC, options={"code": 3}))
+    assert [said for said in found if said.startswith(("latent", "code"))] == ["latent 3"]
 
 
 def test_a_checkpoint_of_another_version_is_told_in_one_line(checkpoints: Path) -> None:
     with pytest.raises(Killed):
-        ran(die_in=2)
+        trained(die_at=2)
     (path,) = checkpoints.glob("*.pt")
     kept = torch.load(path, weights_only=True)
-    del kept["shared"]
+    del kept["gpu_shared"]
     torch.save(kept, path)
-    with pytest.raises(DataError, match="remove it to begin anew"):
-        ran()
+    with pytest.raises(DataError, match="remove it to start over"):
+        trained()
 
 
-def test_company_on_the_gpu_is_noted_even_if_it_left_before_a_kill(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert ran(replace(SPEC, evaluations=1)).notes == []
+def test_other_programs_on_the_gpu_are_recorded_even_if_they_left_before_a_kill(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert trained(replace(SPEC, evaluations=1)).disturbance.gpu_shared is None, "there is no GPU to share"
     monkeypatch.setattr(Meter, "shared", True)
     with pytest.raises(Killed):
-        ran(die_in=3)
+        trained(die_at=3)
     monkeypatch.setattr(Meter, "shared", False)
-    assert ran().disturbance.gpu_shared
+    assert trained().disturbance.gpu_shared
 
 
 def test_the_curve_counts_items_and_falls(checkpoints: Path) -> None:
-    record = ran()
-    items = [point.items for point in learnt(record).curve]
-    per_round = 32 * math.ceil(len(mnist.synthetic(0)) / 32)
-    assert items == [per_round * number for number in (1, 2, 3, 4)]
-    assert learnt(record).curve[-1].loss < learnt(record).curve[0].loss
-    assert learnt(record).quality == learnt(record).curve[-1].quality
+    record = trained()
+    items = [point.items for point in learning_of(record).curve]
+    per_evaluation = 32 * math.ceil(ITEMS / 32)
+    assert items == [per_evaluation * number for number in (1, 2, 3, 4)]
+    assert learning_of(record).curve[-1].loss < learning_of(record).curve[0].loss
+    assert learning_of(record).quality == learning_of(record).curve[-1].quality
 
 
 def test_it_stops_at_its_target(monkeypatch: pytest.MonkeyPatch) -> None:
-    reachable = learnt(ran()).curve[1].quality
-    easier = Quality(metric="bound", unit="nats", target=reachable, better="higher", protocol="")
-    lesson = replace(Autoenc.lesson, quality=easier, stops_at_target=True)
-    monkeypatch.setattr(Autoenc, "lesson", lesson)
+    reachable = learning_of(trained()).curve[1].quality
+    easier = replace(Autoenc.recipe, target=reachable, stops_at_target=True)
+    monkeypatch.setattr(Autoenc, "recipe", easier)
     monkeypatch.delenv(FOLDER)
-    found = learnt(ran())
+    found = learning_of(trained())
     assert found.reached
     assert len(found.curve) == 2
-    monkeypatch.setattr(Autoenc, "lesson", replace(lesson, stops_at_target=False))
-    assert len(learnt(ran()).curve) == 4
+    monkeypatch.setattr(Autoenc, "recipe", replace(easier, stops_at_target=False))
+    assert len(learning_of(trained()).curve) == 4
 
 
 def test_lower_may_be_better() -> None:
-    error = Quality(metric="error", unit="%", target=5.0, better="lower", protocol="")
+    error = replace(Autoenc.recipe, target=5.0, better="lower")
     assert [error.reached(value) for value in (4.9, 5.0, 5.1)] == [True, True, False]
+    assert replace(error, target=None).reached(0.0) is None
 
 
 def test_a_divergence_fails_the_run_and_says_where() -> None:
-    record = learned(RunSpec(**{**SPEC.to_json(), "options": {"learning_rate": 1e12}}))
+    record = train(replace(SPEC, options={"learning_rate": 1e12}))
     assert record.outcome == "failed"
     assert record.reason is not None
     assert "the loss is" in record.reason
 
 
 def test_a_damaged_checkpoint_is_told_in_one_line(checkpoints: Path) -> None:
-    ran()
+    trained()
     (path,) = checkpoints.iterdir()
     path.write_bytes(path.read_bytes()[:1000])
     with pytest.raises(DataError, match="not a checkpoint of this run; remove it"):
-        ran()
+        trained()
 
 
 def test_a_checkpoint_needs_no_code_to_be_read(checkpoints: Path) -> None:
-    ran()
+    trained()
     (path,) = checkpoints.iterdir()
     kept = torch.load(path, weights_only=True)
     assert len(kept["curve"]) == 4
     assert not list(checkpoints.glob("*.part"))
 
 
-def test_who_plays_is_named_by_the_game() -> None:
-    one = ran()
-    played = replace(one, spec=replace(SPEC, workload="deepq", options={"game": "pong"}))
+def test_a_finding_names_what_was_learnt_from() -> None:
+    one = trained()
+    pong = replace(SPEC, workload="deepq", options={"game": "pong"})
+    played = replace(one, learning=replace(learning_of(one), data="pong"), spec=pong)
     assert learning.analyse([played]).tables[0].rows[0][0] == "deepq on pong"
     assert learning.analyse([one]).tables[0].rows[0][0] == "autoenc on synthetic data"
 
 
 @pytest.mark.parametrize("name", ["autoenc", "residual", "seq2seq", "speech"])
-def test_what_is_shown_is_computed_as_what_is_judged(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In the precision of the run, with the network that is judged, in evaluation mode."""
+def test_artifacts_are_computed_as_the_quality_is(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the precision of the run, with the network that is evaluated, in evaluation mode."""
     spec = RunSpec(workload=name, preset="tiny", device="cpu", precision="bf16", kind="training")
     seen: list[tuple[bool, bool, int]] = []
     with Session(spec).setup() as session:
-        trainer = trainer_for(session, recipe_for(session.spec), session.workload.unseen(1))
-        kind = type(session.workload)
+        recipe = recipe_for(spec)
+        trainer = trainer_for(session, recipe, evaluation_data_for(session, recipe))
         for method, result in (("evaluate", 0.0), ("artifacts", [])):
 
-            def spied(self: Workload, state: State, held_out: Any, result: Any = result) -> Any:
+            def spied(self: object, workload: Workload, state: State, data: Any, result: Any = result) -> Any:
                 seen.append((torch.is_autocast_enabled("cpu"), state.model.training, id(state.model)))
                 return result  # nothing is computed, as bfloat16 takes minutes on many a CPU
 
-            monkeypatch.setattr(kind, method, spied)
+            monkeypatch.setattr(type(recipe), method, spied)
         trainer.evaluate()
         trainer.artifacts()
     assert seen[0] == seen[1]

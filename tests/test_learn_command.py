@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,33 +24,37 @@ from fathom.cli.commands.learn import View
 from fathom.core.record import Learning, Point, Record
 from fathom.core.spec import RunSpec
 from fathom.core.store import Store
+from fathom.engine import session
 from fathom.experiments.isolate import Refused, failed
+from fathom.machine import devices
 from fathom.machine.devices import resolve
 from fathom.machine.host import fingerprint
 from fathom.workloads.autoenc import Autoenc
 from fathom.workloads.deepq import Deepq
-from fathom.workloads.recipe import Quality
+from fathom.workloads.recipe import Recipe
+from fathom.workloads.seq2seq import Seq2Seq
 
 SPEC = RunSpec(workload="autoenc", preset="tiny", device="cpu", threads=1, kind="training", evaluations=4)
-BLEU = Quality(metric="BLEU", unit="points", target=33.0, better="higher", protocol="")
+BLEU = replace(Seq2Seq.recipe, metric="BLEU", unit="points", target=33.0, better="higher")
 TINY = ["learn", "autoenc", "--preset", "tiny", "--device", "cpu"]
 
 
 def made(spec: RunSpec, qualities: Sequence[float], energy_j: float | None = 95975.4) -> Record:
-    """A record of a run whose rounds came to these qualities, of ten items and ten seconds each."""
+    """A record of a run that was evaluated to these qualities, after ten items and ten seconds each."""
     curve = [
         Point(items=10 * number, seconds=10.0 * number, loss=1.0, quality=quality, energy_j=energy_j)
         for number, quality in enumerate(qualities, 1)
     ]
-    quality, last = Autoenc.lesson.quality, curve[-1]
+    recipe, last = Autoenc.recipe, curve[-1]
     learning = Learning(
-        metric=quality.metric,
-        unit=quality.unit,
-        target=quality.target,
-        better=quality.better,
-        protocol=quality.protocol,
+        metric=recipe.metric,
+        unit=recipe.unit,
+        target=recipe.target,
+        better=recipe.better,
+        protocol=recipe.protocol,
+        recipe=recipe.id,
         quality=last.quality,
-        reached=quality.reached(last.quality),
+        reached=recipe.reached(last.quality),
         seconds=last.seconds,
         items=last.items,
         energy_j=energy_j,
@@ -64,24 +69,31 @@ def runs_come_to(monkeypatch: pytest.MonkeyPatch, outcome: Callable[[RunSpec], R
     monkeypatch.setattr(command, "isolated", lambda spec, *_, **__: outcome(spec))
 
 
-def test_what_another_lesson_came_to_is_learnt_anew(
+def test_a_run_of_another_recipe_is_trained_again(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    """As after an update of Fathom that changed how a workload is judged."""
+    """As after an update of Fathom that changed a recipe; another wording of its protocol changes nothing."""
+    original = Autoenc.recipe
     qualities = iter([-120.0, -99.0])
     runs_come_to(monkeypatch, lambda spec: made(spec, [next(qualities)]))
-    for protocol, quality in (("the old way", -120.0), (Autoenc.lesson.quality.protocol, -99.0)):
-        other = replace(Autoenc.lesson.quality, protocol=protocol)
-        monkeypatch.setattr(Autoenc, "lesson", replace(Autoenc.lesson, quality=other))
+    recipes = [
+        (replace(original, evaluations=9), -120.0),
+        (original, -99.0),
+        (replace(original, protocol="in other words"), -99.0),
+    ]
+    for recipe, quality in recipes:
+        monkeypatch.setattr(Autoenc, "recipe", recipe)
         for _ in range(2):  # the second time, it is there
             assert fathom(monkeypatch, *TINY, "--out", str(tmp_path), "--json") == 0
             assert json.loads(capsys.readouterr().out)["quality"] == quality
 
 
-def test_the_command_tells_what_it_took_and_goes_on(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "fathom", *TINY, "--rounds", "2", "--runs", "2"]
-    command += ["--out", str(tmp_path / "records"), "--json"]
-    first = subprocess.run(command, capture_output=True, text=True, check=True)
+def test_the_command_tells_what_it_took_and_trains_nothing_twice(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    arguments = [*TINY, "--evaluations", "2", "--runs", "2", "--out", str(tmp_path / "records"), "--json"]
+    program = [sys.executable, "-m", "fathom", *arguments]
+    first = subprocess.run(program, capture_output=True, text=True, check=True)
     document = json.loads(first.stdout)
     assert [run["seed"] for run in document["runs"]] == [0, 1]
     wanted = {"metric", "quality", "target", "reached", "seconds", "items", "energy_j"}
@@ -92,33 +104,43 @@ def test_the_command_tells_what_it_took_and_goes_on(tmp_path: Path) -> None:
         == "autoenc on synthetic data: 2 runs, seeds 0, 1; the target is a variational bound of -100 nats or higher"
     )
     for seed in (0, 1):
-        assert any(line.startswith(f"seed {seed}, round 2 of at most 2: loss") for line in lines), lines
-    again = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
-    assert again == document, "what has been learnt is not learnt again"
+        assert any(line.startswith(f"seed {seed}, evaluation 2 of at most 2: loss") for line in lines), lines
+    runs_come_to(monkeypatch, lambda spec: pytest.fail("trained again"))
+    assert fathom(monkeypatch, *arguments) == 0
+    assert json.loads(capsys.readouterr().out) == document
 
 
-def test_the_command_says_that_it_waits_for_a_turn(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "fathom", *TINY, "--rounds", "1", "--out", str(tmp_path)]
-    with Store(tmp_path).lock(lambda: None):
-        waiting = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-        assert waiting.stderr is not None
-        lines = iter(waiting.stderr)
-        assert "waiting: another run holds" in next(line for line in lines if "target" not in line)
-    assert "round 1 of at most 1: loss" in waiting.communicate()[1]
-    assert waiting.returncode == 0
+def test_the_command_says_that_it_waits_for_a_turn(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    happened: list[str] = []
+
+    def say(line: str) -> None:
+        if line.startswith("waiting"):
+            happened.append(line)
+            other.close()
+
+    def train(spec: RunSpec) -> Record:
+        happened.append("trained")
+        return made(spec, [-90])
+
+    monkeypatch.setattr(command, "_say", say)
+    runs_come_to(monkeypatch, train)
+    with ExitStack() as other:
+        other.enter_context(Store(tmp_path).turn(lambda: None))
+        assert fathom(monkeypatch, *TINY, "--out", str(tmp_path)) == 0
+    assert happened == [f"waiting: another run holds {tmp_path}", "trained"]
 
 
-def test_what_another_command_has_learnt_meanwhile_is_not_learnt_again(
+def test_what_another_command_has_trained_meanwhile_is_not_trained_again(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    take = Store.claim
+    take = Store.take
 
     def meanwhile(store: Store, spec: RunSpec) -> Any:
         Store(tmp_path).add(made(spec, [-90]))
         return take(store, spec)
 
-    monkeypatch.setattr(Store, "claim", meanwhile)
-    runs_come_to(monkeypatch, lambda spec: pytest.fail("learnt again"))
+    monkeypatch.setattr(Store, "take", meanwhile)
+    runs_come_to(monkeypatch, lambda spec: pytest.fail("trained again"))
     assert fathom(monkeypatch, *TINY, "--out", str(tmp_path), "--json") == 0
     assert json.loads(capsys.readouterr().out)["quality"] == -90
 
@@ -165,7 +187,7 @@ def test_a_checkpoint_goes_when_its_run_is_good_and_stays_when_it_is_not(
     assert [path.exists() for path in kept] == [False, True]
 
 
-def test_a_failure_is_titled_by_the_lesson_and_told_below(
+def test_a_failure_is_titled_by_the_recipe_and_told_below(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     runs_come_to(monkeypatch, lambda spec: failed(spec, "the worker was ended by SIGKILL"))
@@ -189,27 +211,43 @@ def test_what_the_worker_refuses_is_one_line_and_no_record(
     assert not list(tmp_path.glob("*.json"))
 
 
-def test_a_folder_that_a_workload_does_not_read_is_refused(tmp_path: Path) -> None:
+def test_a_folder_that_a_workload_does_not_read_is_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     data, out = tmp_path / "mnist", tmp_path / "records"
     data.mkdir()
-    program = [sys.executable, "-m", "fathom", "learn", "deepq", "--device", "cpu", "--data", str(data)]
-    done = subprocess.run([*program, "--out", str(out)], capture_output=True, text=True, check=False)
-    assert done.returncode == 2
-    assert done.stderr.splitlines()[-1].startswith("fathom: deepq reads no data")
+    arguments = ["--device", "cpu", "--data", str(data), "--out", str(out)]
+    assert fathom(monkeypatch, "learn", "deepq", *arguments) == 2
+    assert capsys.readouterr().err.splitlines()[-1].startswith("fathom: deepq reads no data")
     assert not list(out.glob("*.json"))
 
 
 def test_a_preset_that_is_asked_for_keeps_its_sizes() -> None:
     def options(name: str, preset: str | None, **said: Any) -> Mapping[str, Any]:
-        return command._spec(name, None, None, preset, "cpu", None, said).options
+        asked = {"preset": preset, "precision": None, "engine": None}
+        spec = command._planned(name, None, None, "cpu", asked, said)[1]
+        return {**spec.options, **({} if spec.batch is None else {"batch": spec.batch})}
 
     tiny = Deepq.configured("tiny", **options("deepq", "tiny"))
     assert (tiny.envs, tiny.batch, tiny.capacity) == (4, 16, 2000)
-    assert tiny.game == "pong", "what is learnt is the lesson's"
+    assert tiny.game == "pong", "what is learnt is the recipe's"
     assert tiny.adam, "and so is what the preset says nothing of"
     assert Autoenc.configured("tiny", **options("autoenc", "tiny")).batch == 32
     assert options("autoenc", "tiny", batch=7)["batch"] == 7
-    assert options("autoenc", None) == options("autoenc", "paper") == Autoenc.lesson.options
+    assert options("autoenc", None) == options("autoenc", "paper") == Autoenc.recipe.options
+
+
+def test_precision_and_engine_are_the_recipes_on_a_gpu_and_plain_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    def planned(name: str, **asked: str | None) -> tuple[str, str]:
+        spec = command._planned(name, None, None, "auto", asked, {})[1]
+        return spec.precision, spec.engine
+
+    assert planned("seq2seq") == ("fp32", "eager")
+    monkeypatch.setattr(devices, "resolve", lambda *_: torch.device("cuda:0"))
+    monkeypatch.setattr(session, "resolve", lambda *_: torch.device("cuda:0"))
+    assert planned("seq2seq") == (Seq2Seq.recipe.precision, Seq2Seq.recipe.engine) == ("tf32", "cudagraph")
+    assert planned("seq2seq", precision="fp32", engine="eager") == ("fp32", "eager")
+    assert planned("residual") == ("bf16", "eager")
 
 
 def test_runs_are_summed_up(
@@ -225,7 +263,7 @@ def test_runs_are_summed_up(
     assert summary["seconds_to_target"] == {"median": 20, "least": 20, "most": 20, "of": 2}
     assert fathom(monkeypatch, *arguments) == 0
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
-    assert ["seed", "1", "-99.996", "-100", "yes", "20", "20", "95,975", "20", "20", "95,975"] in lines
+    assert ["seed", "1", "-99.996", "-100", "True", "20", "20", "95,975", "20", "20", "95,975"] in lines
     assert ["median", "-99.996", "-100", "2", "of", "3", "20", "20", "95,975", "20", "20", "95,975"] in lines
     assert ["most", "-80", "-100", "30", "30", "95,975", "20", "20", "95,975"] in lines
 
@@ -248,7 +286,7 @@ def test_one_run_is_one_flat_object_and_its_table_says_nothing_twice(
 
 
 @pytest.mark.parametrize("kept", [True, False])
-def test_a_signal_is_answered_with_how_to_go_on_if_there_is_something_to_go_on_from(
+def test_a_signal_is_answered_with_how_to_resume_if_there_is_a_checkpoint(
     kept: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     def stop(spec: RunSpec) -> Record:
@@ -259,7 +297,7 @@ def test_a_signal_is_answered_with_how_to_go_on_if_there_is_something_to_go_on_f
 
     runs_come_to(monkeypatch, stop)
     assert fathom(monkeypatch, *TINY, "--out", str(tmp_path)) == 130
-    advice = ["seed 0: start it again to go on from the last round that was kept"] if kept else []
+    advice = ["seed 0: run the command again to resume from the last checkpoint"] if kept else []
     assert capsys.readouterr().err.splitlines()[1:] == [*advice, "fathom: interrupted"]
 
 
@@ -273,17 +311,17 @@ class Clock:
 
 
 def view_of(
-    monkeypatch: pytest.MonkeyPatch, shown: bool, quality: Quality = BLEU, several: bool = False
+    monkeypatch: pytest.MonkeyPatch, shown: bool, recipe: Recipe[Any] = BLEU, several: bool = False
 ) -> tuple[View, Progress, io.StringIO, Clock]:
     clock, out = Clock(), io.StringIO()
     console = Console(file=out, width=40)
     monkeypatch.setattr(command, "time", clock)
     monkeypatch.setattr(command, "human", console)
     bar = Progress(console=console, disable=not shown)
-    return View(SPEC, quality, bar, several), bar, out, clock
+    return View(SPEC, recipe, bar, several), bar, out, clock
 
 
-NEWS = {"round": 1, "evaluations": 4, "loss": 0.5, "quality": 12.0, "items_per_s": 2000.0}
+NEWS = {"evaluation": 1, "evaluations": 4, "loss": 0.5, "quality": 12.0, "items_per_s": 2000.0}
 
 
 def test_a_log_says_how_long_it_may_still_take(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -297,7 +335,7 @@ def test_a_log_says_how_long_it_may_still_take(monkeypatch: pytest.MonkeyPatch) 
     view.hear(NEWS)
     assert out.getvalue().splitlines() == [
         "step 121 of at most 200, 30 s, at most 79 s left",
-        "round 1 of at most 4: loss 0.5, quality 12 points, 2000 images/s, 30 s, at most 79 s left",
+        "evaluation 1 of at most 4: loss 0.5, quality 12 points, 2,000 images/s, 30 s, at most 79 s left",
     ]
 
 
@@ -308,14 +346,14 @@ def test_of_several_runs_every_line_names_the_seed(monkeypatch: pytest.MonkeyPat
     view.told(301, 400)
     view.hear(NEWS)
     assert [line.split()[:4] for line in out.getvalue().splitlines()] == [
-        ["seed", "0", "goes", "on"],
+        ["seed", "0", "resumes", "after"],
         ["seed", "0,", "step", "301"],
-        ["seed", "0,", "round", "1"],
+        ["seed", "0,", "evaluation", "1"],
     ]
-    assert out.getvalue().startswith("seed 0 goes on after round 3\n")
+    assert out.getvalue().startswith("seed 0 resumes after evaluation 3\n")
 
 
-def test_below_the_bar_stands_what_it_does_and_what_the_last_round_came_to(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_below_the_bar_stands_what_it_does_and_what_the_last_evaluation_gave(monkeypatch: pytest.MonkeyPatch) -> None:
     view, bar, _, clock = view_of(monkeypatch, shown=True)
     (task,) = bar.tasks
     assert (task.description, task.fields["state"]) == ("autoenc, seed 0", "")
@@ -323,12 +361,12 @@ def test_below_the_bar_stands_what_it_does_and_what_the_last_round_came_to(monke
     view.told(1, 400)
     clock.now += 2
     view.told(101, 400)
-    assert task.fields["state"] == "1600 images/s"
-    view.hear({"looking": 1})
-    assert task.fields["state"] == "looking at held-out data"
-    clock.now += 1000  # a long look says nothing of the next round's speed
+    assert task.fields["state"] == "1,600 images/s"
+    view.hear({"evaluating": 1})
+    assert task.fields["state"] == "evaluating"
+    clock.now += 1000  # a long evaluation says nothing of the next interval's speed
     view.hear(NEWS)
-    last = "last round: loss 0.5, quality 12 points, 2000 images/s"
+    last = "last evaluation: loss 0.5, quality 12 points, 2,000 images/s"
     assert task.fields["state"] == last
     view.told(102, 400)
     clock.now += 1
@@ -340,8 +378,8 @@ def test_the_bar_of_a_terminal_shows_the_state(monkeypatch: pytest.MonkeyPatch) 
     out = io.StringIO()
     monkeypatch.setattr(terminal, "human", Console(file=out, width=80, force_terminal=True))
     with terminal.progress_bar() as bar:
-        bar.add_task("autoenc, seed 0", state="last round: loss 0.5 [nats]")
-    assert "last round: loss 0.5 [nats]" in out.getvalue()
+        bar.add_task("autoenc, seed 0", state="last evaluation: loss 0.5 [nats]")
+    assert "last evaluation: loss 0.5 [nats]" in out.getvalue()
 
 
 @pytest.mark.parametrize(
@@ -353,17 +391,17 @@ def test_a_quality_is_told_from_its_target(quality: float, told: str, monkeypatc
     assert f"quality {told} points" in out.getvalue()
 
 
-def test_without_a_target_it_is_judged_by_its_quality_alone(
+def test_without_a_target_it_is_evaluated_by_its_quality_alone(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    quality = replace(Autoenc.lesson.quality, target=None)
-    monkeypatch.setattr(Autoenc, "lesson", replace(Autoenc.lesson, quality=quality))
+    recipe = replace(Autoenc.recipe, target=None)
+    monkeypatch.setattr(Autoenc, "recipe", recipe)
     runs_come_to(monkeypatch, lambda spec: made(spec, [-120]))
     assert fathom(monkeypatch, *TINY, "--runs", "2", "--out", str(tmp_path), "--json") == 0
     captured = capsys.readouterr()
-    assert "no target: judged by its variational bound alone" in captured.err
+    assert "no target: evaluated by its variational bound alone" in captured.err
     assert json.loads(captured.out)["summary"]["reached"] is None
-    view, _, out, _ = view_of(monkeypatch, shown=False, quality=quality)
+    view, _, out, _ = view_of(monkeypatch, shown=False, recipe=recipe)
     view.hear(NEWS)
     assert "quality 12 nats" in out.getvalue()
 
@@ -372,7 +410,7 @@ def test_without_a_target_it_is_judged_by_its_quality_alone(
 def test_auto_is_the_first_accelerator_by_its_full_name(
     count: int, expected: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A run on "auto" is the same run on "cuda": it has the same id, and goes on where it was."""
+    """A run on "auto" is the same run on "cuda": it has the same id, and resumes where it was."""
     monkeypatch.setattr(torch.accelerator, "is_available", lambda: count > 0)
     monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device("cuda"))
     monkeypatch.setattr(torch.accelerator, "device_count", lambda: count)

@@ -1,4 +1,4 @@
-"""deepq learns: better than chance on the game without an emulator, the same numbers after a kill, judged by hand."""
+"""deepq learns: better than chance on the game without an emulator, the same after a kill, evaluated by hand."""
 
 from __future__ import annotations
 
@@ -9,45 +9,47 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import lessons
 import numpy as np
 import pytest
 import torch
-from lessons import Killed, learnt
+import training_runs
 from numpy.typing import NDArray
 from PIL import Image
 from test_deepq import QUICK, Constant, Scripted
+from training_runs import Killed, learning_of
 
+from fathom.core.errors import BadOption
 from fathom.core.record import Learning
 from fathom.core.spec import RunSpec
 from fathom.data import atari
-from fathom.engine.engines.cudagraph import Recorded
+from fathom.engine.engines.eager import Eager
 from fathom.engine.session import load
-from fathom.training import run
-from fathom.training.run import FOLDER
+from fathom.training import checkpoint
+from fathom.training.checkpoint import FOLDER
 from fathom.training.trainer import recipe_for, trainer_for
 from fathom.training.trainers.deepq import PROMISING, DeepqTrainer
 from fathom.workloads._player import Agent
 from fathom.workloads.deepq import JUDGED, PROTOCOL, Deepq
 
-SHORT = {**QUICK, "game": "catch", "capacity": 80, "round_frames": 40, "target_every": 7}
+SHORT = {**QUICK, "game": "catch", "capacity": 80, "evaluation_frames": 40, "target_every": 7}
 
 
-def ran(options: Mapping[str, Any], evaluations: int, die_in: int | None = None, seed: int = 0) -> Learning:
+def trained(options: Mapping[str, Any], evaluations: int, die_at: int | None = None, seed: int = 0) -> Learning:
     spec = RunSpec(
         workload="deepq",
         preset="tiny",
         device="cpu",
+        threads=1,
         kind="training",
         evaluations=evaluations,
         seed=seed,
         options=dict(options),
     )
-    return learnt(lessons.ran(spec, die_in))
+    return learning_of(training_runs.trained(spec, die_at))
 
 
-def taught(environment: atari.Environment, monkeypatch: pytest.MonkeyPatch, **options: Any) -> DeepqTrainer:
-    """One who is about to learn a game that is scripted."""
+def playing(environment: atari.Environment, monkeypatch: pytest.MonkeyPatch, **options: Any) -> DeepqTrainer:
+    """A trainer before its first step, of a game that is scripted."""
     monkeypatch.setattr(Deepq, "synthetic", lambda self, seed: environment)
     session = load("deepq", preset="tiny", device="cpu", **{**SHORT, **options}).setup()
     trainer = trainer_for(session, recipe_for(session.spec), environment)
@@ -60,26 +62,26 @@ def test_it_beats_random_play() -> None:
     options = {
         **{"game": "catch", "envs": 32, "batch": 32, "filters": 4, "hidden": 512, "learning_rate": 2e-3},
         **{"capacity": 20_000, "learning_starts": 320, "final_exploration_frame": 400, "target_every": 20},
-        **{"update_frequency": 8, "round_frames": 32 * 130},  # 520 updates
+        **{"update_frequency": 8, "evaluation_frames": 32 * 130},  # 520 updates
     }
-    quality = ran(options, evaluations=1).quality
+    quality = trained(options, evaluations=1).quality
     assert quality is not None
     assert quality > 0
 
 
 @pytest.mark.parametrize("adam", [False, True])
-def test_a_killed_run_goes_on_to_the_very_same_numbers(
+def test_a_killed_run_resumes_to_the_very_same_numbers(
     adam: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The ring has been round before the kill, and the target network is between two renewals."""
-    monkeypatch.setattr(run, "INTERVAL_S", 0.0)
+    monkeypatch.setattr(checkpoint, "INTERVAL_S", 0.0)
     monkeypatch.setenv(FOLDER, str(tmp_path))
     options = {**SHORT, "adam": adam}
     with pytest.raises(Killed):
-        ran(options, evaluations=4, die_in=4)  # the checkpoint is of round 3
-    resumed = ran(options, evaluations=4)
+        trained(options, evaluations=4, die_at=4)  # the checkpoint is of evaluation 3
+    resumed = trained(options, evaluations=4)
     monkeypatch.delenv(FOLDER)
-    whole = ran(options, evaluations=4)
+    whole = trained(options, evaluations=4)
     assert resumed.resumed == 1
     timeless = [[replace(point, seconds=0) for point in each.curve] for each in (resumed, whole)]
     assert timeless[0] == timeless[1]
@@ -87,15 +89,15 @@ def test_a_killed_run_goes_on_to_the_very_same_numbers(
     assert len({point.loss for point in whole.curve}) == 4
 
 
-def test_emulators_begin_anew_and_the_memory_fills_with_what_was_learnt(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_emulators_start_again_and_the_trained_network_refills_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """Games that cannot be kept leave a checkpoint without their frames."""
-    before = taught(Scripted(rewards=[1], over_at=[12]), monkeypatch)
+    before = playing(Scripted(rewards=[1], over_at=[12]), monkeypatch)
     for _ in range(3):
-        before._step()
+        before.step()
     kept = before.state_dict()
     assert (kept["memory"], kept["games"]) == (None, None)
     assert kept["finished"] == [12] * 4
-    after = taught(Scripted(rewards=[1]), monkeypatch)
+    after = playing(Scripted(rewards=[1]), monkeypatch)
     chosen: list[int] = []
     after.state.model.register_forward_hook(lambda *_: chosen.append(1))
     after.load_state_dict(kept)
@@ -107,13 +109,13 @@ def test_emulators_begin_anew_and_the_memory_fills_with_what_was_learnt(monkeypa
     assert all(torch.equal(ours, theirs) for ours, theirs in zip(weights(before), weights(after), strict=True))
 
 
-def test_no_more_is_remembered_anew_than_there_is_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    trainer = taught(Scripted(), monkeypatch)
+def test_the_memory_is_refilled_to_its_capacity_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
+    trainer = playing(Scripted(), monkeypatch)
     for _ in range(30):
-        trainer._step()
+        trainer.step()
     trainer.load_state_dict(trainer.state_dict())
     assert trainer.agent.memory.written == 1 + 80 // 4
-    trainer._step()
+    trainer.step()
 
 
 def weights(trainer: DeepqTrainer) -> list[torch.Tensor]:
@@ -149,21 +151,21 @@ class Staggered:
         return np.full((3, 84, 84), self.step, np.uint8)
 
 
-def judged(monkeypatch: pytest.MonkeyPatch) -> tuple[float, list[tuple[float, int]]]:
-    trainer = taught(Scripted(), monkeypatch)
-    trainer.held_out = Staggered()
+def evaluated(monkeypatch: pytest.MonkeyPatch) -> tuple[float, list[tuple[float, int]]]:
+    trainer = playing(Scripted(), monkeypatch)
+    trainer.evaluation_data = Staggered()
     return trainer.evaluate(), trainer.agent.judged
 
 
-def test_the_first_game_of_each_emulator_is_judged(monkeypatch: pytest.MonkeyPatch) -> None:
-    mean, games = judged(monkeypatch)
+def test_the_first_game_of_each_emulator_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    mean, games = evaluated(monkeypatch)
     assert games == [(2, 2), (6, 3), (15, 5)]
     assert mean == pytest.approx(23 / 3)
 
 
 def test_a_game_counts_as_far_as_it_came_when_time_is_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fathom.workloads.deepq.JUDGED_FRAMES", 16)  # four actions of four frames
-    mean, games = judged(monkeypatch)
+    mean, games = evaluated(monkeypatch)
     assert games == [(2, 2), (6, 3), (12, 4)]
     assert mean == pytest.approx(20 / 3)
 
@@ -175,35 +177,35 @@ def test_five_minutes_are_4500_actions() -> None:
     assert deepq.JUDGED_FRAMES // Deepq.configured("paper").frame_skip == 4500
 
 
-def test_judging_leaves_the_training_games_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    trainer = taught(Scripted(rewards=[1]), monkeypatch)
+def test_an_evaluation_leaves_the_training_games_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    trainer = playing(Scripted(rewards=[1]), monkeypatch)
     agent: Agent = trainer.agent
     before = (agent.score.tolist(), agent.memory.written, agent.random.bit_generator.state, agent.frames)
-    trainer.held_out = Staggered()
+    trainer.evaluation_data = Staggered()
     assert trainer.evaluate() == trainer.evaluate(), "the same openings, the same chances"
     assert (agent.score.tolist(), agent.memory.written, agent.random.bit_generator.state, agent.frames) == before
 
 
-def test_thirty_games_are_judged_with_openings_of_their_own() -> None:
+def test_an_evaluation_is_thirty_games_with_openings_of_their_own() -> None:
     workload = Deepq.configured("tiny", game="catch")
-    games, training = workload.unseen(1), workload.synthetic(0)
+    games, training = Deepq.recipe.synthetic_evaluation_data(workload, 1), workload.synthetic(0)
     assert (games.envs, training.envs) == (JUDGED, 4) == (30, 4)
     assert not np.array_equal(games.reset()[:4], training.reset())
 
 
 @pytest.mark.parametrize(("points", "steps"), [(3.69, 40), (3.67, 100)])
-def test_a_round_ends_early_when_training_games_come_close(
+def test_an_interval_ends_early_when_training_games_come_close(
     points: float, steps: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every fifth action ends four games with five times the points: 18.45 is close to 18.9, 18.35 is not."""
     game = Scripted(rewards=[points], over_at=range(5, 1000, 5))
-    trainer = taught(game, monkeypatch, round_frames=400)
+    trainer = playing(game, monkeypatch, evaluation_frames=400)
     told: list[int] = []
     _, items = trainer.train(told.append)
     assert len(told) == steps, "eight times four games are the first to be thirty"
     assert items == steps * trainer.workload.batch
     _, items = trainer.train(told.append)
-    assert len(told) == 2 * steps, "games of the round before do not count again"
+    assert len(told) == 2 * steps, "games of the interval before do not count again"
 
 
 def test_many_games_at_once_must_all_have_had_their_turn() -> None:
@@ -216,18 +218,18 @@ def test_many_games_at_once_must_all_have_had_their_turn() -> None:
     assert not trainer._promising([21.0] * 10 + [18.0] * 30), "the last thirty tell"
 
 
-def test_without_a_target_no_game_is_reason_to_look(monkeypatch: pytest.MonkeyPatch) -> None:
-    trainer = taught(Scripted(), monkeypatch)
+def test_without_a_target_no_game_is_reason_to_evaluate(monkeypatch: pytest.MonkeyPatch) -> None:
+    trainer = playing(Scripted(), monkeypatch)
     assert trainer._promising([21.0] * JUDGED)
-    trainer.lesson = replace(trainer.lesson, quality=replace(trainer.lesson.quality, target=None))
+    trainer.recipe = replace(trainer.recipe, target=None)
     assert not trainer._promising([21.0] * JUDGED)
 
 
-@pytest.mark.parametrize("graphs", [False, True])
-def test_recording_may_be_switched_off(graphs: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    trainer = taught(Scripted(rewards=[1]), monkeypatch, graphs=graphs)
-    assert isinstance(trainer._learn, Recorded) is graphs
-    assert float(trainer._step()) == float(taught(Scripted(rewards=[1]), monkeypatch)._step())
+def test_the_game_is_named_in_the_record_and_is_no_departure() -> None:
+    found = trained({**SHORT, "game": "catch"}, evaluations=1)
+    assert (found.data, found.split) == ("catch", "test")
+    assert "game catch" in found.departures
+    assert "synthetic data" not in found.departures, "an emulator is the real thing"
 
 
 def test_double_learning_values_what_the_network_would_do() -> None:
@@ -242,46 +244,53 @@ def test_double_learning_values_what_the_network_would_do() -> None:
 
 
 def test_what_is_shown_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    trainer = taught(Scripted(), monkeypatch)
-    trainer.held_out = Staggered()
+    trainer = playing(Scripted(), monkeypatch)
+    trainer.evaluation_data = Staggered()
     trainer.evaluate()
     table, film = trainer.artifacts()
     assert table.title == "Scores of 3 games: mean 7.67, standard deviation 5.44"
     assert table.rows == [[1, 2, 2], [2, 6, 3], [3, 15, 5]]
     assert film.png is not None
-    picture = np.asarray(Image.open(io.BytesIO(base64.b64decode(film.png))))
-    assert picture.shape == (2 * 84, 10 * 84)
-    assert picture[::84, ::84].tolist() == [list(range(4, 44, 4)), list(range(44, 84, 4))], "every fourth action"
+    image = np.asarray(Image.open(io.BytesIO(base64.b64decode(film.png))))
+    assert image.shape == (2 * 84, 10 * 84)
+    assert image[::84, ::84].tolist() == [list(range(4, 44, 4)), list(range(44, 84, 4))], "every fourth action"
 
 
-def test_the_lesson_is_the_game_it_speaks_of() -> None:
-    lesson = Deepq.lesson
-    workload = Deepq.configured(lesson.preset, **lesson.options)
+def test_the_recipe_is_the_game_it_speaks_of() -> None:
+    recipe = Deepq.recipe
+    workload = Deepq.configured(recipe.preset, **recipe.options)
     assert (workload.game, workload.frame_skip, workload.infer_epsilon, workload.filters) == ("pong", 4, 0.05, 32)
     assert workload.updates_per_step == 32
-    for said in (workload.target_every, workload.capacity, workload.final_exploration_frame, workload.round_frames):
+    frames = (workload.capacity, workload.final_exploration_frame, workload.evaluation_frames)
+    for said in (workload.target_every, *frames):
         assert f"{said:,}" in PROTOCOL
-    assert f"after every round of {workload.round_frames:,} actions, or earlier, when {workload.envs} " in PROTOCOL
+    assert f"after every {workload.evaluation_frames:,} actions, or earlier, when {workload.envs} " in PROTOCOL
     assert f"the last {JUDGED} came within half a point" in PROTOCOL
     assert PROMISING == 0.5
-    assert "the first look that reaches it ends the run" in PROTOCOL
+    assert "the first evaluation that reaches it ends the run" in PROTOCOL
     assert f"a batch of {workload.batch} every {workload.update_frequency} actions" in PROTOCOL
+    assert recipe.for_run(None, {"game": "catch"}) is recipe
+    with pytest.raises(BadOption, match="the recipe of deepq is Pong: no target score is known for breakout"):
+        recipe.for_run(None, {"game": "breakout"})
 
 
-def test_recorded_work_is_done_once_a_call() -> None:
-    count = torch.zeros(())
-    work = Recorded(lambda: count.add_(1), torch.device("cpu"))
-    assert [float(work()) for _ in range(5)] == [1, 2, 3, 4, 5]
+def test_a_training_step_is_the_timed_one() -> None:
+    """On a CPU the trainer adds nothing to the arithmetic of a step."""
+    with load("deepq", preset="tiny", device="cpu", **SHORT).setup() as plain:
+        expected = plain.run(steps=3)
+    with load("deepq", preset="tiny", device="cpu", **SHORT).setup() as session:
+        trainer = trainer_for(session, recipe_for(session.spec), None)
+        assert type(session.engine) is Eager
+        assert [float(trainer.step()) for _ in range(3)] == expected
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
 @pytest.mark.parametrize("adam", [False, True])
-def test_recorded_updates_are_the_updates(adam: bool) -> None:
-    """Warm-up, recording and playing back: the losses are those of the step that records nothing."""
+def test_steps_by_cuda_graph_are_the_eager_ones(adam: bool) -> None:
+    """Warm-up, capture and replay: the losses are those of the step that captures nothing."""
     options = {**SHORT, "adam": adam, "double": True}
-    plain = load("deepq", preset="tiny", device="cuda", **options).setup()
-    recorded = load("deepq", preset="tiny", device="cuda", **options).setup()
-    trainer = trainer_for(recorded, recipe_for(recorded.spec), None)
-    assert isinstance(trainer, DeepqTrainer)
-    expected = plain.run(steps=10)
-    assert [float(trainer._step()) for _ in range(10)] == pytest.approx(expected, rel=1e-3)
+    with load("deepq", preset="tiny", device="cuda", **options).setup() as plain:
+        expected = plain.run(steps=10)
+    with load("deepq", preset="tiny", device="cuda", engine="cudagraph", **options).setup() as captured:
+        trainer = trainer_for(captured, recipe_for(captured.spec), None)
+        assert [float(trainer.step()) for _ in range(10)] == pytest.approx(expected, rel=1e-3)

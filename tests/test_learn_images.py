@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from lessons import Killed, learnt, numbers, ran
 from PIL import Image
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim import SGD
+from training_runs import Killed, learning_of, numbers, trained
 
 from fathom.core.errors import DataError
 from fathom.core.spec import RunSpec
@@ -28,12 +28,11 @@ from fathom.data._thumbnails import (
     random_affine_maps,
     resized,
 )
-from fathom.training import run
-from fathom.training.run import FOLDER
-from fathom.workloads._image_classifier import ImageClassifier
+from fathom.training import checkpoint
+from fathom.training.checkpoint import FOLDER
+from fathom.workloads._image_classifier import ImageClassifier, ImageRecipe
 from fathom.workloads.alexnet import AlexNet
 from fathom.workloads.base import State, workload_class
-from fathom.workloads.recipe import Lesson
 from fathom.workloads.vgg import VGG
 
 CPU = torch.device("cpu")
@@ -60,38 +59,41 @@ def write_set(root: Path, classes: int = 3, each: int = 8, side: int = 24) -> Pa
     return root
 
 
+def recipe_of(name: str) -> ImageRecipe:
+    recipe = workload_class(name).recipe
+    assert isinstance(recipe, ImageRecipe)
+    return recipe
+
+
 @pytest.mark.parametrize("name", ["alexnet", "vgg", "residual"])
 def test_it_learns_classes_and_is_evaluated_on_other_images(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     workload = workload_class(name)
-    lesson = workload.lesson
-    assert isinstance(lesson, Lesson)
-    harder = dataclasses.replace(lesson, quality=dataclasses.replace(lesson.quality, target=90.1))
-    monkeypatch.setattr(workload, "lesson", harder)
-    learning = learnt(ran(RunSpec(workload=name, preset="tiny", device="cpu", kind="training", evaluations=6)))
+    monkeypatch.setattr(workload, "recipe", dataclasses.replace(recipe_of(name), target=90.1))
+    learning = learning_of(trained(RunSpec(workload=name, preset="tiny", device="cpu", kind="training", evaluations=6)))
     assert learning.reached
     assert learning.quality is not None
     assert learning.quality > 90
-    assert [row[1] for row in learning.artifacts[0].rows] == [52, 52, *[51] * 8], "all 512 were judged"
+    assert [row[1] for row in learning.artifacts[0].rows] == [52, 52, *[51] * 8], "all 512 count"
 
 
 @pytest.mark.parametrize("name", ["alexnet", "vgg", "residual"])
 def test_a_killed_run_on_small_images_resumes_to_the_same_numbers(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    options = {"classes": 3, "resident": 64, "hole": 0.25, "turn": 10.0, "colour": 0.2}
+    options = {"classes": 3, "resident": 64, "cutout": 0.25, "rotation": 10.0, "color_jitter": 0.2}
     options |= {"dropout": 0.5} if name != "residual" else {}
     data = str(write_set(tmp_path / "data"))
     spec = RunSpec(
         workload=name, preset="tiny", device="cpu", kind="training", evaluations=4, data=data, options=options
     )
     monkeypatch.setenv(FOLDER, str(tmp_path / "checkpoints"))
-    monkeypatch.setattr(run, "INTERVAL_S", 0.0)  # after every round
+    monkeypatch.setattr(checkpoint, "INTERVAL_S", 0.0)  # after every evaluation
     with pytest.raises(Killed):
-        ran(spec, die_in=3)
-    resumed = ran(spec)
+        trained(spec, die_at=3)
+    resumed = trained(spec)
     monkeypatch.delenv(FOLDER)
-    whole = ran(spec)
-    assert (learnt(resumed).resumed, learnt(whole).resumed) == (1, 0)
+    whole = trained(spec)
+    assert (learning_of(resumed).resumed, learning_of(whole).resumed) == (1, 0)
     assert numbers(resumed) == numbers(whole)
     assert len({loss for _, loss, _ in numbers(resumed)}) == len(numbers(resumed)), "it learnt all the while"
 
@@ -123,7 +125,7 @@ def test_large_or_unequal_images_are_not_kept_in_memory(tmp_path: Path) -> None:
         imagenet.thumbnails(images, largest=64)
 
 
-def test_a_timed_run_still_reads_files_and_learning_keeps_them(tmp_path: Path) -> None:
+def test_a_timed_run_still_reads_files_and_training_keeps_them(tmp_path: Path) -> None:
     folder = write_set(tmp_path)
     assert isinstance(VGG.configured("tiny").real(folder), imagenet.Images)
     workload = VGG.configured("tiny", resident=64)
@@ -212,7 +214,7 @@ def test_cutout_fills_a_square_with_the_mean_colour() -> None:
 
 
 def test_the_seed_alone_decides_the_batches() -> None:
-    workload = VGG.configured("tiny", zoom=0.2, turn=15.0, colour=0.3, hole=0.25)
+    workload = VGG.configured("tiny", zoom=0.2, rotation=15.0, color_jitter=0.3, cutout=0.25)
     source = Thumbnails(random_images(40), torch.arange(40) % 10, [str(label) for label in range(10)])
 
     def batches(seed: int) -> list[Tensor]:
@@ -241,8 +243,8 @@ def test_top_1_by_hand(small: bool) -> None:
     image = taken_for.byte().view(-1, 1, 1, 1).expand(8, 3, side, side).contiguous()
     held_out = Thumbnails(image, label, ["cat", "dog", "frog"])
     state = State(Reads(), CPU, None, iter(()), None, lambda: torch.autocast("cpu", enabled=False))
-    assert workload.evaluate(state, held_out) == 62.5
-    (table,) = workload.artifacts(state, held_out)
+    assert VGG.recipe.evaluate(workload, state, held_out) == 62.5
+    (table,) = VGG.recipe.artifacts(workload, state, held_out)
     assert table.rows == [
         ["cat", 3, pytest.approx(200 / 3), "frog (1)"],
         ["dog", 1, 100.0, None],
@@ -250,10 +252,10 @@ def test_top_1_by_hand(small: bool) -> None:
     ]
 
 
-def test_the_learning_rate_rises_and_falls() -> None:
+def test_the_learning_rate_has_linear_warm_up_and_cosine_decay() -> None:
     workload = VGG.configured("tiny", learning_rate=0.4, warm_up=0.2)
     optimizer = SGD([nn.Parameter(torch.zeros(1))], lr=workload.learning_rate)
-    schedule = workload.schedule(optimizer, steps=20)
+    schedule = VGG.recipe.schedule(workload, optimizer, steps=20)
     rates = []
     for _ in range(20):
         rates.append(optimizer.param_groups[0]["lr"])
@@ -284,19 +286,25 @@ def test_alexnet_may_start_as_he_proposed() -> None:
             assert not layer.bias.any()
 
 
-def test_lessons_fit_their_networks() -> None:
+def test_recipes_fit_their_networks() -> None:
     for name in ("alexnet", "vgg", "residual"):
-        workload = workload_class(name)
-        assert workload.lesson is not None
-        configured = workload.configured(workload.lesson.preset, **workload.lesson.options)
+        workload, recipe = workload_class(name), recipe_of(name)
+        configured = workload.configured(recipe.preset, **recipe.options)
         assert isinstance(configured, ImageClassifier)
         assert (configured.classes, configured.shrink) == (10, 1)
-        assert workload.lesson.quality.target == {"alexnet": 85, "vgg": 88, "residual": 90}[name]
+        assert recipe.target == {"alexnet": 85, "vgg": 88, "residual": 90}[name]
 
 
-def test_the_protocol_says_how_often_the_test_was_looked_at() -> None:
+def test_the_protocol_says_how_often_the_test_set_was_evaluated() -> None:
+    said = "after every epoch, and the first evaluation that reaches the target ends the run"
     for name in ("alexnet", "vgg", "residual", "seq2seq"):
-        lesson = workload_class(name).lesson
-        assert lesson is not None
-        assert lesson.stops_at_target
-        assert "after every round, and the first look that reaches the target ends the run" in lesson.quality.protocol
+        recipe = workload_class(name).recipe
+        assert recipe is not None
+        assert recipe.stops_at_target
+        assert recipe.items_per_evaluation is None, "an epoch"
+        assert said in recipe.protocol
+
+
+def test_augmentation_options_still_go_by_their_old_names() -> None:
+    old = VGG.configured("tiny", turn=15.0, colour=0.3, hole=0.25)
+    assert old == VGG.configured("tiny", rotation=15.0, color_jitter=0.3, cutout=0.25)

@@ -4,26 +4,30 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from conftest import real_data
-from lessons import Killed, learnt, numbers, ran
 from torch.optim import SGD
+from training_runs import Killed, learning_of, numbers, trained
 
 from fathom.core.errors import BadOption
 from fathom.core.spec import RunSpec
 from fathom.data import babi
+from fathom.engine.base import clipping
+from fathom.engine.engines.eager import Eager
 from fathom.engine.session import Session
-from fathom.training import run
-from fathom.training.run import FOLDER
-from fathom.training.trainer import recipe_for, trainer_for
+from fathom.training import checkpoint
+from fathom.training.checkpoint import FOLDER
+from fathom.training.trainer import evaluation_data_for, recipe_for, trainer_for
 from fathom.training.trainers.memnet import Ensemble, Facts, MemnetTrainer
 from fathom.workloads.base import State
 from fathom.workloads.memnet import Memnet
 
+RECIPE = Memnet.recipe
 TINY = {"task_number": 0, "starts": 2, "dimension": 4, "linear_epochs": 8, "epochs": 40, "batch": 4}
 
 
@@ -49,7 +53,8 @@ def tiny(folder: Path, **options: Any) -> RunSpec:
 
 def trainer(spec: RunSpec) -> MemnetTrainer:
     session = Session(spec).setup()
-    found = trainer_for(session, recipe_for(session.spec), session.workload.held_out(Path(spec.data or "")))
+    recipe = recipe_for(spec)
+    found = trainer_for(session, recipe, evaluation_data_for(session, recipe))
     assert isinstance(found, MemnetTrainer)
     return found
 
@@ -118,8 +123,9 @@ def test_every_network_learns_as_if_it_were_alone() -> None:
             optimizer=SGD(network.parameters(), lr=0.05),
             autocast=nullcontext,
         )
-        for _ in drawn:
-            workload.train_step(state)
+        engine = Eager(state, partial(workload.loss, network), partial(workload.infer, network), clipping(state, 7.0))
+        for batch in state.batches:
+            engine.update(batch)
         for name, weight in ensemble.network(number).named_parameters():
             torch.testing.assert_close(weight, network.get_parameter(name), rtol=1e-4, atol=1e-5)
 
@@ -134,7 +140,7 @@ def test_batches_come_from_each_networks_own_task(tmp_path: Path) -> None:
         first += len(stories)
 
 
-def test_the_start_is_chosen_by_training_loss_and_judged_on_the_test(tmp_path: Path) -> None:
+def test_the_start_is_chosen_by_training_loss_and_evaluated_on_the_test(tmp_path: Path) -> None:
     """One start always says attic, which is right in three of four training questions and in few of the test's."""
     alone = trainer(tiny(tmp_path))
     tasks = alone.session.state.source.per_task
@@ -161,15 +167,15 @@ def test_options_may_be_chosen_by_questions_that_are_neither_trained_on_nor_the_
     attic, cellar = (f"1 Ada went to the {room}.\n2 Where is Ada?\t{room}\t1\n" for room in ("attic", "cellar"))
     for part, text in {"train": attic * 18 + cellar * 2, "test": attic}.items():
         (tmp_path / f"qa1_{babi.TASKS[0]}_{part}.txt").write_text(text)
-    choosing, final = (Memnet.configured("tiny", judged_on=judged_on) for judged_on in ("valid", "test"))
-    stories = choosing.held_out(tmp_path)
+    choosing, final = (Memnet.configured("tiny", evaluated_on=questions) for questions in ("valid", "test"))
+    stories = RECIPE.evaluation_data(choosing, tmp_path)
     assert [stories.vocabulary[answer] for answer in stories.columns["answer"]] == ["cellar", "cellar"]
     assert [len(workload.real(tmp_path)) for workload in (choosing, final)] == [18, 20]
 
 
-def test_joint_training_is_one_network_judged_task_by_task(tmp_path: Path) -> None:
+def test_joint_training_is_one_network_evaluated_task_by_task(tmp_path: Path) -> None:
     joint = trainer(tiny(tmp_path, joint=True))
-    assert joint.lesson.quality.target == 12.4
+    assert joint.recipe.target == 12.4
     vocabulary, memory, _ = joint.model.sizes[0]
     assert joint.parameters == 2 * 4 * 4 * (vocabulary - 1 + memory) == joint.model.table.numel()
     assert joint.state.weights[0] is joint.model.table, "not those of the network it is in place of"
@@ -186,82 +192,91 @@ def test_joint_training_is_one_network_judged_task_by_task(tmp_path: Path) -> No
 
 @pytest.mark.parametrize(("task", "error"), [(1, 0.0), (4, 2.8), (19, 82.8)])
 def test_a_task_alone_is_held_to_its_own_published_error(task: int, error: float, tmp_path: Path) -> None:
-    lesson = Memnet.taught(str(tmp_path), {"task_number": task})
-    assert (lesson.quality.metric, lesson.quality.target) == ("error", error)
-    assert f"the test questions of task {task} alone, {babi.TASKS[task - 1]};" in lesson.quality.protocol
-    assert "mean" not in lesson.quality.protocol
-    ten_thousand = Memnet.taught(str(tmp_path), {"task_number": task, "subset": "en-10k"})
-    assert ten_thousand.quality.target is None, "the published errors are those of 1,000 questions"
-    assert Memnet.taught(None, {"task_number": task}) is Memnet.lesson, "invented stories are of no task"
+    recipe = RECIPE.for_run(tmp_path, {"task_number": task})
+    assert (recipe.metric, recipe.target) == ("error", error)
+    assert f"the test questions of task {task} alone, {babi.TASKS[task - 1]};" in recipe.protocol
+    assert "mean" not in recipe.protocol
+    ten_thousand = RECIPE.for_run(tmp_path, {"task_number": task, "subset": "en-10k"})
+    assert ten_thousand.target is None, "the published errors are those of 1,000 questions"
+    assert RECIPE.for_run(None, {"task_number": task}) is RECIPE, "synthetic stories are of no task"
 
 
 @pytest.mark.parametrize(("joint", "error"), [(False, 13.9), (True, 12.4)])
 def test_all_tasks_are_held_to_the_published_mean(joint: bool, error: float, tmp_path: Path) -> None:
-    quality = Memnet.taught(str(tmp_path), {"joint": joint}).quality
-    assert quality.target == error
-    assert quality.metric.startswith("mean error")
-    assert "wrong answers to the test questions, a mean over the tasks" in quality.protocol
-    assert "valid" not in quality.protocol
+    recipe = RECIPE.for_run(tmp_path, {"joint": joint})
+    assert (recipe.target, recipe.split) == (error, "test")
+    assert recipe.metric.startswith("mean error")
+    assert "wrong answers to the test questions, a mean over the tasks" in recipe.protocol
+    assert "valid" not in recipe.protocol
 
 
+@pytest.mark.parametrize("name", ["evaluated_on", "judged_on"])  # the second is the old name
 @pytest.mark.parametrize("options", [{}, {"joint": True}, {"task_number": 2}])
-def test_nobody_said_what_would_be_good_in_validation(options: dict[str, Any], tmp_path: Path) -> None:
-    tested = Memnet.taught(str(tmp_path), options).quality
-    quality = Memnet.taught(str(tmp_path), {**options, "judged_on": "valid"}).quality
-    assert (quality.target, quality.reached(0.0)) == (None, None)
-    assert quality.metric == f"{tested.metric}, in validation"
-    assert "the last tenth of the training questions" in quality.protocol
-    assert "test questions" not in quality.protocol
+def test_no_target_is_published_for_validation(options: dict[str, Any], name: str, tmp_path: Path) -> None:
+    tested = RECIPE.for_run(tmp_path, options)
+    recipe = RECIPE.for_run(tmp_path, {**options, name: "valid"})
+    assert (recipe.target, recipe.reached(0.0), recipe.split) == (None, None, "validation")
+    assert recipe.metric == f"{tested.metric}, in validation"
+    assert "the last tenth of the training questions" in recipe.protocol
+    assert "test questions" not in recipe.protocol
     assert "all training questions are learnt" in tested.protocol
-    assert "all training questions" not in quality.protocol
+    assert "all training questions" not in recipe.protocol
+    assert recipe.id != tested.id
 
 
 def test_one_task_is_not_learnt_jointly(tmp_path: Path) -> None:
     with pytest.raises(BadOption, match="joint is one network for all tasks: leave task_number=3 out"):
-        Memnet.taught(str(tmp_path), {"joint": True, "task_number": 3})
+        RECIPE.for_run(tmp_path, {"joint": True, "task_number": 3})
 
 
 def test_linear_start_ends_and_the_rate_is_halved_in_time(tmp_path: Path) -> None:
     """48 epochs of eight questions, two steps each: 16 linear steps, then a halving after every ten epochs."""
     spec = replace(tiny(tmp_path, halving=10), evaluations=24)
     found = trainer(spec)
-    assert (found.rounds * found.steps_per_evaluation, found.linear_steps) == (96, 16)
-    rates = []
-    for _ in range(96):
-        assert found.state.optimizer is not None
-        rates.append(found.state.optimizer.param_groups[0]["lr"])
-        found._step(found.seen.drawn(2, 4))
+    assert (found.evaluations * found.steps_per_evaluation, found.linear_steps) == (96, 16)
+    optimizer = found.state.optimizer
+    assert optimizer is not None
+    rates, linear = [], []
+
+    def note(*_: object) -> None:
+        rates.append(optimizer.param_groups[0]["lr"])
+        linear.append(found.linear)
+
+    optimizer.register_step_pre_hook(note)
+    for _ in range(24):
+        found.train(lambda done: None)
+    assert linear == [True] * 16 + [False] * 80
     assert rates == [0.01] * 36 + [0.005] * 20 + [0.0025] * 20 + [0.00125] * 20
-    assert (trainer(replace(spec, evaluations=6)).linear_steps) == 4, "a shorter course is the same course, faster"
+    assert (trainer(replace(spec, evaluations=6)).linear_steps) == 4, "a shorter run is the same run, faster"
 
 
 @pytest.mark.parametrize("joint", [False, True])
-def test_a_killed_run_goes_on_to_the_very_same_numbers(
+def test_a_killed_run_resumes_to_the_very_same_numbers(
     joint: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spec = replace(tiny(tmp_path, joint=joint), evaluations=6)
     monkeypatch.setenv(FOLDER, str(tmp_path / "checkpoints"))
-    monkeypatch.setattr(run, "INTERVAL_S", 0.0)
+    monkeypatch.setattr(checkpoint, "INTERVAL_S", 0.0)
     with pytest.raises(Killed):
-        ran(spec, die_in=3)
-    resumed = ran(spec)
+        trained(spec, die_at=3)
+    resumed = trained(spec)
     monkeypatch.delenv(FOLDER)
-    whole = ran(spec)
-    assert (learnt(resumed).resumed, learnt(whole).resumed) == (1, 0)
+    whole = trained(spec)
+    assert (learning_of(resumed).resumed, learning_of(whole).resumed) == (1, 0)
     assert numbers(resumed) == numbers(whole)
-    assert learnt(resumed).artifacts == learnt(whole).artifacts
+    assert learning_of(resumed).artifacts == learning_of(whole).artifacts
 
 
 @pytest.mark.parametrize("real", [False, True])
 def test_learns_where_people_are(real: bool) -> None:
-    """bAbI's first task, and an invented world like it: a short course of three starts suffices."""
+    """bAbI's first task, and synthetic stories like it: a short run of three starts suffices."""
     data = str(real_data("babi")) if real else None
     options = {"task_number": 1, "starts": 3, "learning_rate": 0.005}
-    evaluations = 4 if real else 2  # there are twice as many invented questions
+    evaluations = 4 if real else 2  # there are twice as many synthetic questions
     spec = RunSpec(
         workload="memnet", device="cpu", threads=1, kind="training", evaluations=evaluations, data=data, options=options
     )
-    learning = learnt(ran(spec))
+    learning = learning_of(trained(spec))
     assert learning.quality is not None
     assert learning.quality < 5
     assert learning.curve[-1].loss < learning.curve[0].loss / 4

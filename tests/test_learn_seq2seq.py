@@ -1,4 +1,4 @@
-"""seq2seq learns: it reverses what it has not seen, goes on after a kill, and is judged as sacrebleu judges."""
+"""seq2seq learns: it reverses what it has not seen, resumes after a kill, and is evaluated as sacrebleu does."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 import sacrebleu
 import torch
 from conftest import real_data
-from lessons import Killed, learnt, numbers, ran
+from training_runs import Killed, learning_of, numbers, trained
 
 from fathom.core.errors import BadOption, DataError, UnknownName
 from fathom.core.spec import RunSpec
@@ -20,14 +20,15 @@ from fathom.data import wmt
 from fathom.data._subwords import Subwords
 from fathom.data._vocabulary import EOS, PAD
 from fathom.engine.session import Session
-from fathom.training import run
-from fathom.training.run import FOLDER
+from fathom.training import checkpoint
+from fathom.training.checkpoint import FOLDER
 from fathom.training.trainer import recipe_for, trainer_for
 from fathom.training.trainers.seq2seq import TranslationTrainer, batches
 from fathom.workloads._translator import Translator
 from fathom.workloads.base import Output
 from fathom.workloads.seq2seq import Seq2Seq, bleu
 
+RECIPE = Seq2Seq.recipe
 LEARNING = {"solver": "adam", "learning_rate": 0.004, "warmup": 20, "target_language": "de", "clip_norm": 1.0}
 
 
@@ -55,10 +56,9 @@ def backwards(folder: Path, train: int, test: int) -> Path:
 
 def test_it_learns_to_reverse_sequences_it_has_not_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = backwards(tmp_path / "text", train=3000, test=200)
-    perfect = dataclasses.replace(Seq2Seq.lesson, quality=dataclasses.replace(Seq2Seq.lesson.quality, target=100.0))
-    monkeypatch.setattr(Seq2Seq, "lesson", perfect)
+    monkeypatch.setattr(Seq2Seq, "recipe", dataclasses.replace(RECIPE, target=100.0))
     options = {**LEARNING, "depth": 1, "batch": 64, "averaging": 0.9, "reverse_source": False}
-    record = ran(
+    record = trained(
         RunSpec(
             workload="seq2seq",
             preset="tiny",
@@ -69,15 +69,15 @@ def test_it_learns_to_reverse_sequences_it_has_not_seen(tmp_path: Path, monkeypa
             options=options,
         )
     )
-    scores, translations, looks = learnt(record).artifacts
+    scores, translations, attention = learning_of(record).artifacts
     assert [row[0] for row in scores.rows] == ["greedy", "beam of 1"]
-    assert learnt(record).quality == pytest.approx(100.0), "every one of the 200, exactly"
+    assert learning_of(record).quality == pytest.approx(100.0), "every one of the 200, exactly"
     assert all(line == reference for _, line, reference in translations.rows)
-    for row in looks.rows:
+    for row in attention.rows:
         assert sum(row[1:]) == pytest.approx(1, abs=0.03), "all attention is told, but for rounding"
 
 
-def test_a_killed_run_goes_on_to_the_very_same_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_killed_run_resumes_to_the_very_same_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = backwards(tmp_path / "text", train=100, test=10)
     options = {**LEARNING, "subwords": True, "source_vocabulary": 300, "target_vocabulary": 300, "source_length": 16}
     options |= {"target_length": 16, "dropout": 0.2, "averaging": 0.99, "beam": 2, "label_smoothing": 0.1, "hidden": 16}
@@ -91,23 +91,23 @@ def test_a_killed_run_goes_on_to_the_very_same_numbers(tmp_path: Path, monkeypat
         options=options,
     )
     monkeypatch.setenv(FOLDER, str(tmp_path / "checkpoints"))
-    monkeypatch.setattr(run, "INTERVAL_S", 0.0)
+    monkeypatch.setattr(checkpoint, "INTERVAL_S", 0.0)
     with pytest.raises(Killed):
-        ran(spec, die_in=3)
-    resumed = ran(spec)
+        trained(spec, die_at=3)
+    resumed = trained(spec)
     monkeypatch.delenv(FOLDER)
-    whole = ran(spec)
+    whole = trained(spec)
     assert numbers(resumed) == numbers(whole)
-    assert learnt(resumed).resumed == 1
-    assert learnt(resumed).artifacts == learnt(whole).artifacts
+    assert learning_of(resumed).resumed == 1
+    assert learning_of(resumed).artifacts == learning_of(whole).artifacts
 
 
-def test_batches_are_of_like_length_and_take_every_sentence_once_a_round() -> None:
+def test_batches_are_of_like_length_and_take_every_sentence_once_an_epoch() -> None:
     workload = Seq2Seq.configured("tiny")
     text = workload.synthetic(0)
-    rounds = 6
+    epochs = 6
     stream = batches(text, 16, torch.device("cpu"), seed=3)
-    seen = list(islice(stream, rounds * len(text) // 16))
+    seen = list(islice(stream, epochs * len(text) // 16))
     widest = {(int((batch["source"] != PAD).sum(1).max()), batch["target"].shape[1]) for batch in seen}
     assert {width for _, width in widest} == {8, 10}, (
         "of 4 to 8 words and EOS: rounded up to 8 and 12, as far as there are"
@@ -117,7 +117,7 @@ def test_batches_are_of_like_length_and_take_every_sentence_once_a_round() -> No
     rows = Counter(tuple(row) for batch in seen for row in _filled(batch["target"], 10))
     held = Counter(tuple(row) for row in text.columns["target"].tolist())
     assert rows.keys() == held.keys()
-    off = [times - rounds * held[row] for row, times in rows.items()]
+    off = [times - epochs * held[row] for row, times in rows.items()]
     assert max(map(abs, off)) <= 1
     assert sum(map(abs, off)) <= 2 * 2 * 16, "what waits for company, and what came early in its place"
     later = list(islice(batches(text, 16, torch.device("cpu"), seed=3, start=5), 3))
@@ -145,7 +145,7 @@ def test_the_few_shortest_go_with_those_that_are_longer(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("spread", [0.0, 0.5])
-def test_what_is_judged_is_the_mean_of_the_weights(spread: float) -> None:
+def test_what_is_evaluated_is_the_mean_of_the_weights(spread: float) -> None:
     options = {**LEARNING, "averaging": spread, "warmup": 0}
     spec = RunSpec(workload="seq2seq", preset="tiny", device="cpu", kind="training", options=options)
     with Session(spec).setup() as session:
@@ -160,7 +160,7 @@ def test_what_is_judged_is_the_mean_of_the_weights(spread: float) -> None:
 
 
 class Parrot(Seq2Seq):
-    """Says what it is told to, to be judged."""
+    """Says what it is told to, to be evaluated."""
 
     said: tuple[str, ...] = ()
 
@@ -176,8 +176,9 @@ def test_quality_is_sacrebleus_of_the_raw_text(tmp_path: Path) -> None:
     with Session(spec).setup() as session:
         parrot = Parrot(**vars(session.workload))
         object.__setattr__(parrot, "said", said)
-        found = parrot.evaluate(session.state, parrot.held_out(folder))
-        scores, shown, _ = parrot.artifacts(session.state, parrot.held_out(folder))
+        data = RECIPE.evaluation_data(parrot, folder)
+        found = RECIPE.evaluate(parrot, session.state, data)
+        scores, shown, _ = RECIPE.artifacts(parrot, session.state, data)
     assert found == sacrebleu.corpus_bleu(list(said), [references]).score
     assert [row[2] for row in scores.rows] == [found, found]
     assert "case:mixed" in scores.rows[0][3]
@@ -206,7 +207,7 @@ def test_attention_is_reported_in_the_order_of_the_sentences(
     with Session(spec).setup() as session:
         workload = session.workload
         assert isinstance(workload, Seq2Seq)
-        found = workload.looks_by_fifth(session.state, session.state.source)
+        found = workload.attention_by_fifth(session.state, session.state.source)
     # written fifths of the first are abc de fg hi j., of the second ed c b a . with the dot for EOS
     expected = [[3, 2, 0, 0, 0], [0, 1, 2, 0, 0], [0, 0, 1, 2, 0], [0, 0, 0, 1, 2], [0, 0, 0, 0, 3]]
     torch.testing.assert_close(found, torch.tensor([[n / sum(row) for n in row] for row in expected]))
@@ -265,10 +266,10 @@ def test_an_unknown_solver_is_told() -> None:
         Seq2Seq.configured("tiny", solver="adan")
 
 
-def test_the_lesson_is_ready_for_multi30k() -> None:
+def test_the_recipe_is_ready_for_multi30k() -> None:
     folder = real_data("multi30k")
-    workload = Seq2Seq.configured(Seq2Seq.lesson.preset, **Seq2Seq.lesson.options)
-    text = workload.held_out(folder)
+    workload = Seq2Seq.configured(RECIPE.preset, **RECIPE.options)
+    text = RECIPE.evaluation_data(workload, folder)
     assert len(text) == 1000
     assert text.truncated == 0, "no test sentence is cut"
     source, reference = text.texts()[0]

@@ -1,4 +1,4 @@
-"""speech learns: ten utterances by heart, to the same numbers after a kill; errors counted by hand; AN4 and TIMIT."""
+"""speech learns: ten utterances by heart, to the same numbers after a kill; errors by hand; AN4 and TIMIT."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 import torch
 from conftest import real_data
-from lessons import Killed, learnt, numbers, ran
-from test_learn import checkpoints  # noqa: F401 - a fixture
 from test_timit import corpus
+from training_runs import Killed, learning_of, numbers, trained
 
 from fathom.core.errors import DataError
 from fathom.core.spec import RunSpec
@@ -20,13 +19,15 @@ from fathom.data._audio import Sizes, Utterance
 from fathom.data._utterance_batches import by_length, speed_perturbed, time_masked
 from fathom.data.base import Batch
 from fathom.engine.session import Session
-from fathom.training.run import FOLDER
+from fathom.training import checkpoint
+from fathom.training.checkpoint import FOLDER
 from fathom.training.trainer import recipe_for, trainer_for
-from fathom.workloads.speech import AN4, TIMIT, DeepSpeech, Speech, compared, mistaken
+from fathom.workloads._deep_speech import DeepSpeech
+from fathom.workloads.speech import AN4, TIMIT, Speech, compared, confused
 
 CPU = torch.device("cpu")
 SMALL = {"units": 64, "frames": 60, "phones": 6, "batch": 5, "stride": 2, "by_length": True, "adam": True}
-VARIED = {"speed": 0.1, "gap": 3, "noise": 0.1, "dropout": 0.1}
+AUGMENTED = {"speed_perturbation": 0.1, "time_mask": 3, "noise": 0.1, "dropout": 0.1}
 TEN = RunSpec(
     workload="speech",
     preset="tiny",
@@ -44,7 +45,7 @@ def ten_utterances(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def until(monkeypatch: pytest.MonkeyPatch, target: float) -> None:
-    monkeypatch.setattr(Speech, "lesson", replace(AN4, quality=replace(AN4.quality, target=target)))
+    monkeypatch.setattr(Speech, "recipe", replace(AN4, target=target))
 
 
 # --- errors
@@ -60,12 +61,12 @@ def test_errors_are_counted_as_by_hand() -> None:
     assert compared(["s"], ["s uw t"]).wer == 2, "more may be heard than was said"
 
 
-def test_mistakes_are_told_phone_by_phone() -> None:
-    errors = mistaken(["b iy d iy", "p iy"], ["d iy d", "d iy p"])
+def test_errors_are_told_phone_by_phone() -> None:
+    errors = confused(["b iy d iy", "p iy"], ["d iy d", "d iy p"])
     assert errors == {("b", "d"): 1, ("iy", "-"): 1, ("p", "d"): 1, ("-", "p"): 1}
 
 
-def test_quality_is_the_error_rate_of_what_is_heard(ten_utterances: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_quality_is_the_error_rate_of_the_hypotheses(ten_utterances: None, monkeypatch: pytest.MonkeyPatch) -> None:
     source = Speech.configured("tiny", **SMALL).synthetic(0)
     said = int(source.columns["phone_count"].sum())
     with Session(TEN).setup() as session:
@@ -73,11 +74,11 @@ def test_quality_is_the_error_rate_of_what_is_heard(ten_utterances: None, monkey
         assert isinstance(workload, Speech)
         truth = workload.synthetic(0)
         monkeypatch.setattr(Speech, "infer", lambda self, model, batch: batch)
-        assert workload.evaluate(session.state, truth) == 0
+        assert AN4.evaluate(workload, session.state, truth) == 0
         wrong = {"phones": truth.columns["phones"].clone(), "phone_count": truth.columns["phone_count"] - 1}
         wrong["phones"][:2, 0] = wrong["phones"][:2, 0] % 61 + 1
         monkeypatch.setattr(Speech, "infer", lambda self, model, batch: wrong)
-        assert workload.evaluate(session.state, truth) == pytest.approx(100 * 12 / said)
+        assert AN4.evaluate(workload, session.state, truth) == pytest.approx(100 * 12 / said)
 
 
 def test_timit_is_scored_in_39_classes(tmp_path: Path) -> None:
@@ -91,7 +92,7 @@ def test_timit_is_scored_in_39_classes(tmp_path: Path) -> None:
 
 def test_ten_utterances_are_learnt_without_an_error(ten_utterances: None, monkeypatch: pytest.MonkeyPatch) -> None:
     until(monkeypatch, 0.0)
-    found = learnt(ran(TEN))
+    found = learning_of(trained(TEN))
     assert found.reached
     assert found.quality == 0
     assert found.curve[0].quality > 50, "it had to be learnt"
@@ -102,17 +103,19 @@ def test_ten_utterances_are_learnt_without_an_error(ten_utterances: None, monkey
     assert errors.rows == []
 
 
-def test_a_killed_run_goes_on_to_the_very_same_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_killed_run_resumes_to_the_very_same_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(FOLDER, str(tmp_path / "checkpoints"))
+    monkeypatch.setattr(checkpoint, "INTERVAL_S", 0.0)
     monkeypatch.setattr(Speech, "synthetic", lambda self, seed: timit.synthetic(seed, self.sizes, items=12))
-    spec = replace(TEN, evaluations=4, options={**TEN.options, **VARIED})
+    spec = replace(TEN, evaluations=4, options={**TEN.options, **AUGMENTED})
     with pytest.raises(Killed):
-        ran(spec, die_in=3)
-    resumed = ran(spec)
+        trained(spec, die_at=3)
+    resumed = trained(spec)
     monkeypatch.delenv(FOLDER)
-    whole = ran(spec)
+    whole = trained(spec)
     assert numbers(resumed) == numbers(whole)
-    assert [point.items for point in learnt(whole).curve] == [15, 30, 45, 60]
-    assert learnt(resumed).resumed == 1
+    assert [point.items for point in learning_of(whole).curve] == [15, 30, 45, 60]
+    assert learning_of(resumed).resumed == 1
 
 
 def test_a_gradient_that_is_not_finite_changes_no_weight(ten_utterances: None) -> None:
@@ -131,10 +134,10 @@ def test_a_gradient_that_is_not_finite_changes_no_weight(ten_utterances: None) -
         assert not any(torch.equal(weight, before[name]) for name, weight in model.state_dict().items())
 
 
-def test_the_learning_rate_rises_and_falls_to_nothing() -> None:
+def test_the_learning_rate_has_linear_warm_up_and_cosine_decay() -> None:
     workload = Speech.configured("tiny")
     optimizer = workload.optimizer(torch.nn.Linear(1, 1))
-    schedule = workload.schedule(optimizer, 200)
+    schedule = AN4.schedule(workload, optimizer, 200)
     rates = []
     for _ in range(200):
         rates.append(optimizer.param_groups[0]["lr"] / workload.learning_rate)
@@ -225,8 +228,8 @@ def test_an_utterance_must_be_long_enough_for_stride_and_speed() -> None:
 
     assert kept()
     assert kept(stride=2)
-    assert kept(stride=2, speed=0.1)
-    assert not kept(stride=2, speed=0.11)
+    assert kept(stride=2, speed_perturbation=0.1)
+    assert not kept(stride=2, speed_perturbation=0.11)
     assert not kept(stride=3)
 
 
@@ -237,24 +240,29 @@ def _utterance(frames: int, phones: int) -> Utterance:
 # --- corpora
 
 
-def test_each_corpus_has_its_lesson(tmp_path: Path) -> None:
-    assert Speech.taught(None, {}) is AN4
-    assert Speech.taught(str(corpus(tmp_path)), {}) is TIMIT
-    for lesson in (AN4, TIMIT):
-        Speech.configured(lesson.preset, **lesson.options)
+def test_each_corpus_has_its_recipe(tmp_path: Path) -> None:
+    assert Speech.recipe is AN4
+    assert AN4.for_run(None, {}) is AN4
+    assert AN4.for_run(corpus(tmp_path), {}) is TIMIT
+    assert AN4.id != TIMIT.id
+    for recipe in (AN4, TIMIT):
+        Speech.configured(recipe.preset, **recipe.options)
 
 
-def test_protocols_are_true_of_any_folder_and_say_how_the_test_was_used() -> None:
+def test_augmentation_options_still_go_by_their_old_names() -> None:
+    assert Speech.configured("tiny", speed=0.1, gap=3) == Speech.configured("tiny", speed_perturbation=0.1, time_mask=3)
+
+
+def test_protocols_are_true_of_any_folder_and_say_how_the_test_set_was_used() -> None:
     """Numbers are those of the whole corpora: a folder may hold a part of one."""
-    looked = "looked at after every round, and the first look that reaches the target ends the run"
+    evaluated = "evaluated after every epoch, and the first evaluation that reaches the target ends the run"
     whole = {"AN4": (AN4, "(130 in the whole corpus)"), "TIMIT": (TIMIT, "192 utterances in the whole corpus)")}
-    for name, (lesson, count) in whole.items():
-        protocol = lesson.quality.protocol
-        assert name in protocol
-        assert "that the folder holds" in protocol
-        assert count in protocol
-        assert looked in protocol
-        assert lesson.stops_at_target
+    for name, (recipe, count) in whole.items():
+        assert name in recipe.protocol
+        assert "that the folder holds" in recipe.protocol
+        assert count in recipe.protocol
+        assert evaluated in recipe.protocol
+        assert recipe.stops_at_target
 
 
 def test_the_core_test_set_is_24_speakers_of_the_test_split(tmp_path: Path) -> None:
@@ -270,13 +278,13 @@ def test_the_core_test_set_is_24_speakers_of_the_test_split(tmp_path: Path) -> N
 
 def test_timit_is_learnt_with_its_protocol_in_the_record(tmp_path: Path) -> None:
     options = {**TIMIT.options, "units": 8, "frames": 20, "phones": 8, "batch": 2, "stride": 1}
-    record = ran(
+    record = trained(
         RunSpec(
             workload="speech", device="cpu", kind="training", evaluations=1, data=str(corpus(tmp_path)), options=options
         )
     )
-    found = learnt(record)
-    assert found.protocol.startswith(TIMIT.quality.protocol)
+    found = learning_of(record)
+    assert (found.protocol, found.recipe) == (TIMIT.protocol, TIMIT.id)
     assert found.target == 25
     assert len(found.artifacts[0].rows) == 2, "the SA sentence is left out"
     assert found.artifacts[0].rows[0][1] == "sil sh iy sil"
@@ -285,31 +293,31 @@ def test_timit_is_learnt_with_its_protocol_in_the_record(tmp_path: Path) -> None
 def test_no_test_utterance_is_passed_over(tmp_path: Path) -> None:
     workload = Speech.configured("tiny", frames=10)
     with pytest.raises(DataError, match="none of 2 utterances fits"):
-        workload.held_out(corpus(tmp_path))
+        AN4.evaluation_data(workload, corpus(tmp_path))
     folder = real_data("an4")
     with pytest.raises(
         DataError,
         match="do not fit the network: 121 with more than 120 frames; try a larger --set frames=N or phones=N",
     ):
-        Speech.configured("tiny").held_out(folder)
+        AN4.evaluation_data(Speech.configured("tiny"), folder)
 
 
 @pytest.mark.parametrize(("name", "held_out"), [("timit-style", 2), ("an4-sph-mini", 2)])
 def test_real_recordings_are_learnt_from(name: str, held_out: int) -> None:
     folder = real_data(name)
-    options = {**Speech.taught(str(folder), {}).options, "units": 16, "frames": 400, "batch": 2}
-    record = ran(
+    options = {**AN4.for_run(folder, {}).options, "units": 16, "frames": 400, "batch": 2}
+    record = trained(
         RunSpec(workload="speech", device="cpu", kind="training", evaluations=2, data=str(folder), options=options)
     )
-    found = learnt(record)
+    found = learning_of(record)
     assert record.outcome == "ok"
     assert len(found.artifacts[0].rows) == held_out
     assert found.quality is not None
 
 
-def test_every_utterance_of_an4_is_judged() -> None:
+def test_every_utterance_of_an4_counts() -> None:
     workload = Speech.configured("paper", **AN4.options)
     folder = real_data("an4")
-    judged, taught = workload.held_out(folder), workload.real(folder)
-    assert (len(judged), len(taught)) == (130, 948)
-    assert judged.skipped == taught.skipped == {}
+    test, train = AN4.evaluation_data(workload, folder), workload.real(folder)
+    assert (len(test), len(train)) == (130, 948)
+    assert test.skipped == train.skipped == {}

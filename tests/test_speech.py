@@ -5,7 +5,9 @@ from __future__ import annotations
 import itertools
 import math
 from collections import defaultdict
+from collections.abc import Callable
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +21,12 @@ from torch.utils.flop_counter import FlopCounterMode
 from fathom.core.errors import BadOption, DataError, UnknownName
 from fathom.data import timit
 from fathom.data.base import Batch
+from fathom.engine.base import Engine, clipping
+from fathom.engine.engines.eager import Eager
 from fathom.workloads import _ctc
+from fathom.workloads._deep_speech import CLIP, BidirectionalRecurrent, DeepSpeech, mirrored
 from fathom.workloads.base import State
-from fathom.workloads.speech import CLIP, BidirectionalRecurrent, DeepSpeech, Speech, mirrored
+from fathom.workloads.speech import Speech
 
 TINY = Speech.configured("tiny", batch=3, units=12, frames=20, phones=5)
 
@@ -258,9 +263,10 @@ def test_answers_are_phones_by_name() -> None:
     assert TINY.answers({"phones": torch.tensor([[1, 61]]), "phone_count": torch.tensor([2])}, source) == ["aa ?"]
 
 
-def trained(
-    workload: Speech, source: Any, steps: int, autocast: Any = nullcontext, seed: int = 0
-) -> tuple[State, list[float]]:
+def engine_for(
+    workload: Speech, source: Any, autocast: Any = nullcontext, seed: int = 0
+) -> tuple[Engine, Callable[[int], list[float]]]:
+    """The eager engine of a network that learns from a source, and how it takes so many steps."""
     torch.manual_seed(seed)
     device = torch.device("cpu")
     model = workload.model().train()
@@ -272,13 +278,19 @@ def trained(
         optimizer=workload.optimizer(model),
         autocast=autocast,
     )
-    return state, [float(workload.train_step(state)) for _ in range(steps)]
+    clip = clipping(state, workload.clip_norm)
+    engine = Eager(state, partial(workload.loss, model), partial(workload.infer, model), clip)
+    return engine, lambda steps: [float(engine.update(next(state.batches))) for _ in range(steps)]
+
+
+def losses_of(workload: Speech, source: Any, steps: int, autocast: Any = nullcontext) -> list[float]:
+    return engine_for(workload, source, autocast)[1](steps)
 
 
 def test_loss_falls_on_synthetic_speech_and_depends_on_the_seed_alone() -> None:
     workload = Speech.configured("tiny")
-    _, losses = trained(workload, workload.synthetic(0), 40)
-    _, again = trained(workload, workload.synthetic(0), 5)
+    losses = losses_of(workload, workload.synthetic(0), 40)
+    again = losses_of(workload, workload.synthetic(0), 5)
     assert losses[:5] == again
     assert sum(losses[-5:]) < 0.5 * sum(losses[:5])
 
@@ -286,22 +298,23 @@ def test_loss_falls_on_synthetic_speech_and_depends_on_the_seed_alone() -> None:
 def test_eight_utterances_are_learnt_by_heart() -> None:
     workload = Speech.configured("tiny", units=64, frames=36, phones=4, dropout=0.0)
     source = timit.synthetic(0, workload.sizes, items=8)
-    state, losses = trained(workload, source, 80)
+    engine, train = engine_for(workload, source)
+    losses = train(80)
     batch = source[range(8)]
     expected = workload.answers(batch, source)
     assert len(set(expected)) == 8
     assert losses[-1] < 0.1
     for beam in (1, 4):
         decoding = Speech.configured("tiny", frames=36, beam=beam)
-        assert decoding.answers(decoding.infer(state.model, batch), source) == expected
+        assert decoding.answers(decoding.infer(engine.state.model, batch), source) == expected
 
 
 @pytest.mark.filterwarnings("ignore:mkldnn_matmul failed")
 def test_bf16_follows_fp32() -> None:
     workload = Speech.configured("tiny", batch=2, units=16, frames=20, dropout=0.0)
     source = workload.synthetic(0)
-    _, exact = trained(workload, source, 4)
-    _, rough = trained(workload, source, 4, lambda: torch.autocast("cpu", torch.bfloat16))
+    exact = losses_of(workload, source, 4)
+    rough = losses_of(workload, source, 4, lambda: torch.autocast("cpu", torch.bfloat16))
     assert rough == pytest.approx(exact, rel=0.05)
     assert rough != exact
 
@@ -335,9 +348,9 @@ def test_impossible_options_are_told(option: str, value: float) -> None:
 @pytest.mark.parametrize("frames", [1, 3, 40])
 def test_any_size_trains_and_decodes(frames: int) -> None:
     workload = Speech.configured("tiny", batch=2, units=8, frames=frames, phones=3)
-    state, losses = trained(workload, workload.synthetic(0), 2)
-    assert all(math.isfinite(loss) for loss in losses)
-    assert workload.infer_step(state)["phones"].shape == (2, frames)
+    engine, train = engine_for(workload, workload.synthetic(0))
+    assert all(math.isfinite(loss) for loss in train(2))
+    assert engine.infer(next(engine.state.batches))["phones"].shape == (2, frames)
 
 
 def test_a_folder_of_something_else_is_told(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from fathom.data.base import folder_at
 from fathom.engine.base import Engine, Infer, Loss, clipping, engine_class
 from fathom.engine.marks import mark
 from fathom.engine.memory import refuse_what_cannot_fit
-from fathom.machine.devices import process_settings, resolve
+from fathom.machine.devices import ProcessSettings, resolve
 from fathom.workloads.base import Output, State, Workload, workload_class
 
 
@@ -94,7 +94,7 @@ class Session:
 
     def _setup(self) -> None:
         spec = self.spec
-        self._settings.enter_context(process_settings(self.device, spec.precision, self.workload.algorithms))
+        self._settings.enter_context(ProcessSettings(self.device, spec.precision, self.workload.algorithms))
         if spec.threads is not None:
             torch.set_num_threads(spec.threads)
         torch.manual_seed(spec.seed)
@@ -155,11 +155,11 @@ class Session:
         results: list[Any] = []
         with self._memory_watched():
             for _ in range(steps):
+                if not training:
+                    results.clear()
                 step = Step(self._steps_done, work)
                 if on_step is not None:
                     on_step(step)
-                if not training:
-                    results.clear()
                 results.append(step.run())
                 self._steps_done += 1
             if not training or not results:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
+from typing import Any
 
 import torch
 
@@ -59,27 +59,37 @@ def _has_tf32(device: torch.device) -> bool:
     return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0)
 
 
-@contextmanager
-def process_settings(device: torch.device, precision: str, algorithms: int) -> Iterator[None]:
+class ProcessSettings(AbstractContextManager[None]):
     """torch's switches for a run, its threads and its random state; all are put back at the end.
 
-    fp32 means every product in full single precision: torch would quietly use tf32 in convolutions.
+    fp32 means every product in full single precision: torch would quietly use tf32 in convolutions. This is no
+    generator, as one that is forgotten puts things back when it is collected: in the middle of another session's run.
     """
-    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
-    switches = [
-        (matmul, "allow_tf32", precision == "tf32"),
-        (cudnn, "allow_tf32", precision == "tf32"),
-        (cudnn, "benchmark", True),  # shapes never change here: let cuDNN try its algorithms once
-        (cudnn, "benchmark_limit", algorithms),
-    ]
-    before = [(owner, name, getattr(owner, name)) for owner, name, _ in switches]
-    threads = torch.get_num_threads()
-    with torch.random.fork_rng([device] if device.type == "cuda" else [], device_type="cuda"):
-        try:
-            for owner, name, value in switches:
-                setattr(owner, name, value)
-            yield
-        finally:
-            for owner, name, value in before:
-                setattr(owner, name, value)
-            torch.set_num_threads(threads)
+
+    def __init__(self, device: torch.device, precision: str, algorithms: int) -> None:
+        matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+        self._device = device
+        self._switches: list[tuple[Any, str, Any]] = [
+            (matmul, "allow_tf32", precision == "tf32"),
+            (cudnn, "allow_tf32", precision == "tf32"),
+            (cudnn, "benchmark", True),  # shapes never change here: let cuDNN try its algorithms once
+            (cudnn, "benchmark_limit", algorithms),
+        ]
+
+    def __enter__(self) -> None:
+        self._before = [(owner, name, getattr(owner, name)) for owner, name, _ in self._switches]
+        self._threads, self._random = torch.get_num_threads(), torch.get_rng_state()
+        self._random_gpu = torch.cuda.get_rng_state(self._device) if self._device.type == "cuda" else None
+        self._set(self._switches)
+
+    def __exit__(self, *_: object) -> None:
+        self._set(self._before)
+        torch.set_num_threads(self._threads)
+        torch.set_rng_state(self._random)
+        if self._random_gpu is not None:
+            torch.cuda.set_rng_state(self._random_gpu, self._device)
+
+    @staticmethod
+    def _set(switches: list[tuple[Any, str, Any]]) -> None:
+        for owner, name, value in switches:
+            setattr(owner, name, value)

@@ -179,9 +179,10 @@ def _timed_pass(session: Session, clock: StepClock, progress: OnProgress) -> tup
         report(step.index + 1, total)
 
     def run(steps: int) -> None:
+        if not training:
+            results.clear()  # outputs are large; the last one is enough
         clock.begin()
-        done = session.run(steps, on_step=timed)
-        results[:] = [*results, *done] if training else done[-1:]  # outputs are large; the last one is enough
+        results.extend(session.run(steps, on_step=timed))
 
     if spec.budget_s is None:
         run(total)

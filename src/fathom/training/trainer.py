@@ -94,7 +94,7 @@ class Trainer:
     def notes(self) -> list[str]:
         """What should be known of how it was trained."""
         skipped = self.guard.skipped if self.guard else 0
-        return [f"{skipped} updates skipped: non-finite gradients"] if skipped else []
+        return [f"{skipped} update{'s' if skipped > 1 else ''} skipped: non-finite gradients"] if skipped else []
 
     def state_dict(self) -> dict[str, Any]:
         """Tensors, numbers and words alone, so that a checkpoint can be read without running anything in it."""

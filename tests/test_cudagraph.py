@@ -1,0 +1,259 @@
+"""Engines: steps replayed as CUDA graphs train as eager ones do, and an engine that cannot run says so in one line."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from conftest import fathom
+from torch import nn
+
+import fathom as suite
+from fathom.core import plugins
+from fathom.core.errors import BadOption, UnknownName
+from fathom.core.spec import RunSpec
+from fathom.data.base import Batch
+from fathom.engine.base import Engine, engine_class
+from fathom.engine.engines.cudagraph import WARM_UP, CudaGraph
+from fathom.engine.engines.eager import Eager
+from fathom.engine.session import Session
+from fathom.training.trainer import Trainer, recipe_for, trainer_for
+from fathom.workloads.autoenc import Autoenc
+from fathom.workloads.base import State
+
+needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+OPTIONS: dict[str, dict[str, Any]] = {
+    "seq2seq": {"solver": "adam", "learning_rate": 0.004, "warmup": 20, "clip_norm": 1.0, "averaging": 0.9},
+    "autoenc": {"adam": True, "learning_rate": 0.003},
+}
+
+
+# which engine, and where
+
+
+def test_cudagraph_is_refused_without_a_gpu() -> None:
+    workload, cpu, gpu = Autoenc.configured("tiny"), torch.device("cpu"), torch.device("cuda:0")
+    for phase in ("train", "infer"):
+        assert CudaGraph.refusal(workload, cpu, phase) == "needs an NVIDIA GPU, not cpu"
+        assert CudaGraph.refusal(workload, gpu, phase) is None
+        assert Eager.refusal(workload, cpu, phase) is None
+    with pytest.raises(BadOption, match="^engine cudagraph needs an NVIDIA GPU, not cpu$"):
+        suite.load("autoenc", preset="tiny", device="cpu", engine="cudagraph")
+
+
+@pytest.mark.parametrize(
+    ("engine", "told"),
+    [
+        ("cudagraph", "engine cudagraph needs an NVIDIA GPU, not cpu"),
+        ("cudagraf", "no engine 'cudagraf'; did you mean cudagraph?"),
+        ("json:loads", "json:loads is no engine: expected a subclass of fathom.engine.base.Engine"),
+    ],
+)
+def test_an_engine_that_cannot_run_is_one_line_and_exit_code_2(
+    engine: str, told: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    arguments = ["learn", "autoenc", "--preset", "tiny", "--device", "cpu", "--engine", engine, "--out", str(tmp_path)]
+    assert fathom(monkeypatch, *arguments) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err == f"fathom: {told}\n"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_unknown_engine_is_told_with_the_nearest_name() -> None:
+    assert set(plugins.names("engines")) >= {"eager", "cudagraph"}
+    with pytest.raises(UnknownName, match="no engine 'eagre'; did you mean eager"):
+        engine_class("eagre")
+
+
+MINE = """\
+from fathom.engine.engines.eager import Eager
+
+class Counting(Eager):
+    name = "counting"
+    updates = []
+
+    def update(self, batch):
+        self.updates.append(sorted(batch))
+        return super().update(batch)
+
+class Refusing(Eager):
+    name = "refusing"
+
+    @classmethod
+    def refusal(cls, workload, device, phase):
+        return f"cannot {phase} {workload.name} on {device}"
+"""
+
+
+@pytest.fixture
+def mine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> str:
+    """A module of somebody's own, with engines in it."""
+    (tmp_path / "own_engines.py").write_text(MINE)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.delitem(sys.modules, "own_engines", raising=False)
+    return "own_engines"
+
+
+def test_an_engine_of_ones_own_executes_the_step(mine: str) -> None:
+    with suite.load("autoenc", preset="tiny", device="cpu", engine=f"{mine}:Counting").setup() as session:
+        assert type(session.engine).__name__ == "Counting"
+        losses = session.run(3)
+        assert type(session.engine).updates == [["label", "pixels"]] * 3  # type: ignore[attr-defined]
+    with suite.load("autoenc", preset="tiny", device="cpu").setup() as session:
+        assert session.run(3) == losses
+
+
+def test_an_engine_of_ones_own_says_why_it_cannot(mine: str) -> None:
+    with pytest.raises(BadOption, match=f"^engine {mine}:Refusing cannot train autoenc on cpu$"):
+        suite.load("autoenc", preset="tiny", device="cpu", engine=f"{mine}:Refusing")
+    with pytest.raises(BadOption, match=f"{mine} has no Missing"):
+        suite.load("autoenc", preset="tiny", device="cpu", engine=f"{mine}:Missing")
+
+
+# what a graph does, with torch's part played on the CPU
+
+
+class Replayed:
+    """A graph that runs the work again, into the memory of the first time: what CUDA does, but for the launches."""
+
+    def __init__(self, work: Callable[[], Any], weights: list[nn.Parameter]) -> None:
+        self._work, self._weights = work, weights
+        random = torch.get_rng_state()
+        self.result = {name: value.clone() for name, value in _named(work()).items()}  # only to know how large it is
+        torch.set_rng_state(random)
+        self.gradients = tuple(torch.empty_like(weight) for weight in weights)
+
+    def replay(self) -> None:
+        for name, value in _named(self._work()).items():
+            self.result[name].copy_(value)
+        for weight, gradient in zip(self._weights, self.gradients, strict=True):
+            if weight.grad is not None:
+                gradient.copy_(weight.grad)
+                weight.grad.fill_(torch.nan)  # what is not read from the graph's own memory is not there
+
+
+def _named(result: torch.Tensor | dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    return result if isinstance(result, dict) else {"": result}
+
+
+@pytest.fixture
+def captures(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
+    """CUDA graphs without CUDA; gives the shapes that were captured."""
+    shapes: list[tuple[int, ...]] = []
+
+    def capture(self: CudaGraph, found: Any, work: Callable[[Batch], Any]) -> None:
+        shapes.append(tuple(next(iter(found.inputs.values())).shape))
+        found.graph = graph = Replayed(lambda: work(found.inputs), self.state.weights)
+        found.result, found.gradients = graph.result.get("", graph.result), graph.gradients
+
+    monkeypatch.setattr(torch.cuda, "Stream", lambda device: None)
+    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: None)
+    monkeypatch.setattr(CudaGraph, "refusal", classmethod(lambda cls, workload, device, phase: None))
+    monkeypatch.setattr(CudaGraph, "_aside", lambda self, work: work())
+    monkeypatch.setattr(CudaGraph, "_capture", capture)
+    return shapes
+
+
+def test_each_shape_is_captured_by_itself_after_a_warm_up(captures: list[tuple[int, ...]]) -> None:
+    """Every batch is worked on once, as itself, and what was given is not written over."""
+    calls: list[int] = []
+
+    def infer(batch: Batch) -> dict[str, torch.Tensor]:
+        calls.append(int(batch["source"][0, 0]))
+        return {"sum": batch["source"].sum() + 10 * batch["target"].sum()}
+
+    state = State(nn.Linear(1, 1), torch.device("cpu"), None, iter(()), None, torch.no_grad)
+    graphs = CudaGraph(state, lambda batch: batch["source"].sum(), infer)
+    widths = [3, 4, 3, 3, 4, 3, 4, 3, 4]
+    made = [{"source": torch.full((2, n), n), "target": torch.full((2, n), i)} for i, n in enumerate(widths)]
+    found = [graphs.infer(batch)["sum"] for batch in made]
+    assert [int(each) for each in found] == [2 * n * n + 20 * n * i for i, n in enumerate(widths)]
+    # one eager call warms the second shape up, three the first; to capture is no call of CUDA's, but one of ours
+    assert captures == [(2, 4), (2, 3)]
+    assert calls == [3, 4, 3, 3, 4, 4, 3, 3, 4, 3, 4]
+
+
+@pytest.mark.parametrize("clip_norm", [None, 1.0])
+def test_replayed_steps_are_the_eager_ones_bit_for_bit(
+    clip_norm: float | None, captures: list[tuple[int, ...]]
+) -> None:
+    """Sentences of several lengths, each with a graph and gradients of its own, and an optimizer that runs eagerly."""
+    losses, weights = [], []
+    for engine in ("eager", "cudagraph"):
+        spec = RunSpec(
+            workload="seq2seq",
+            preset="tiny",
+            device="cpu",
+            kind="training",
+            engine=engine,
+            options={"hidden": 16, "embedding": 16, "dropout": 0.1, "clip_norm": clip_norm},
+        )
+        with Session(spec).setup() as session:
+            trainer = trainer_for(session, recipe_for(spec), None)
+            losses.append([float(trainer.step()) for _ in range(12)])
+            weights.append([parameter.detach().clone() for parameter in session.state.weights])
+    assert losses[0] == losses[1]
+    assert all(map(torch.equal, *weights))
+    assert len(captures) == 2
+
+
+# on a GPU
+
+
+def stepped(trainer: Trainer) -> torch.Tensor:
+    """A step, and the schedule's move after it."""
+    loss = trainer.step()
+    if trainer.schedule is not None:
+        trainer.schedule.step()
+    return loss
+
+
+@needs_cuda
+def test_dropout_is_drawn_anew_at_every_replay() -> None:
+    device = torch.device("cuda")
+    state = State(nn.Linear(1, 1).to(device), device, None, iter(()), None, torch.no_grad)
+    engine = CudaGraph(
+        state,
+        lambda batch: batch["source"].sum(),
+        lambda batch: {"kept": nn.functional.dropout(batch["source"], 0.5)},
+    )
+    found = [engine.infer({"source": torch.ones(1000, device=device)})["kept"] for _ in range(8)]
+    assert len({tuple(each.tolist()) for each in found}) == 8
+
+
+@pytest.mark.parametrize(("name", "apart"), [("seq2seq", 0.01), ("autoenc", 0.03)])
+@needs_cuda
+def test_graphs_train_as_eager_launches_do(name: str, apart: float) -> None:
+    """The optimizer is captured too, and its learning rate changes from step to step."""
+    losses = []
+    for engine in ("eager", "cudagraph"):
+        spec = RunSpec(
+            workload=name, preset="tiny", device="cuda", kind="training", engine=engine, options=OPTIONS[name]
+        )
+        with Session(spec).setup() as session:
+            trainer = trainer_for(session, recipe_for(session.spec), None)
+            losses.append([float(stepped(trainer)) for _ in range(60)])
+    assert losses[1] == pytest.approx(losses[0], rel=apart)
+    assert losses[1][-1] < 0.98 * losses[1][0]
+
+
+@needs_cuda
+def test_work_that_waits_for_the_host_is_told_in_one_line() -> None:
+    device = torch.device("cuda")
+    state = State(nn.Linear(1, 1).to(device), device, None, iter(()), None, torch.no_grad)
+
+    def waits(batch: Batch) -> dict[str, torch.Tensor]:
+        return {"kept": batch["source"] * batch["source"].sum().item()}
+
+    engine: Engine = CudaGraph(state, lambda batch: batch["source"].sum(), waits)
+    batch = {"source": torch.ones(10, device=device)}
+    for _ in range(WARM_UP):
+        engine.infer(batch)
+    with pytest.raises(BadOption, match="^engine cudagraph cannot capture this step: .*$"):
+        engine.infer(batch)
