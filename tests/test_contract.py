@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
+from functools import cache
 
 import pytest
-import torch
 from conftest import real_data
 
 import fathom
@@ -14,6 +15,7 @@ from fathom.engine.session import Session
 from fathom.workloads.base import workload_class
 
 ALL = plugins.names("workloads")
+GROUPED = [pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in ALL]  # in one process: they share a run
 REAL = {  # the real data set that each workload reads in these tests
     "alexnet": "cifar10-jpeg",
     "vgg": "cifar10-jpeg",
@@ -33,43 +35,68 @@ def test_the_eight_are_here() -> None:
     assert set(ALL) >= {"alexnet", "autoenc", "deepq", "memnet", "residual", "seq2seq", "speech", "vgg"}
 
 
-@pytest.mark.parametrize("name", ALL)
-def test_loss_is_finite_and_falls(name: str) -> None:
+@dataclass(frozen=True)
+class Trained:
+    """What was seen of one training run of 60 steps with a hook around each, at seed 0."""
+
+    losses: list[float]
+    hooked: list[str]
+    parameters: set[str]
+    touched: set[str]  # the parameters that had a gradient in the first three steps
+
+
+@cache
+def trained(name: str) -> Trained:
+    """Several tests look at the same run: making a network and its data takes longer than most of its steps."""
+    hooked: list[str] = []
+    touched: set[str] = set()
     with tiny(name) as session:
-        losses = [float(loss) for loss in session.run(60)]  # type: ignore[arg-type]
+        model = session.state.model
+
+        def hook(step: fathom.Step) -> None:
+            hooked.append(f"before {step.index}")
+            step.run()
+            hooked.append(f"after {step.index}")
+            if step.index < 3:
+                gradients = {each: parameter.grad for each, parameter in model.named_parameters()}
+                touched.update(each for each, grad in gradients.items() if grad is not None and bool(grad.any()))
+
+        losses = [float(loss) for loss in session.run(60, on_step=hook)]  # type: ignore[arg-type]
+        return Trained(losses, hooked, {each for each, _ in model.named_parameters()}, touched)
+
+
+@pytest.mark.parametrize("name", GROUPED)
+def test_loss_is_finite_and_falls(name: str) -> None:
+    losses = trained(name).losses
     assert all(map(math.isfinite, losses))
     assert sum(losses[-10:]) < 0.9 * sum(losses[:10]), losses
 
 
-@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("name", GROUPED)
 def test_same_seed_same_losses_another_seed_others(name: str) -> None:
     def losses(seed: int) -> list[object]:
         with tiny(name, seed=seed) as session:
             return list(session.run(4))
 
-    assert losses(3) == losses(3)
-    assert losses(3) != losses(4)
+    assert losses(0) == trained(name).losses[:4]
+    assert losses(4) != trained(name).losses[:4]
 
 
-@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("name", GROUPED)
 def test_gradients_reach_every_parameter(name: str) -> None:
-    with tiny(name) as session:
-        touched: set[str] = set()
-        for _ in range(3):
-            session.run(1)
-            for parameter_name, parameter in session.state.model.named_parameters():
-                if parameter.grad is not None and bool(parameter.grad.abs().sum() > 0):
-                    touched.add(parameter_name)
-        assert touched == {parameter_name for parameter_name, _ in session.state.model.named_parameters()}
+    assert trained(name).touched == trained(name).parameters
 
 
-@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("name", GROUPED)
+def test_a_hook_is_put_around_every_step(name: str) -> None:
+    assert trained(name).hooked == [f"{when} {index}" for index in range(60) for when in ("before", "after")]
+
+
+@pytest.mark.parametrize("name", GROUPED)
 def test_bf16_trains_to_nearly_the_same_loss(name: str) -> None:
-    def first_loss(precision: str) -> float:
-        with tiny(name, precision=precision) as session:
-            return float(session.run(1)[0])  # type: ignore[arg-type]
-
-    exact, rough = first_loss("fp32"), first_loss("bf16")
+    with tiny(name, precision="bf16") as session:
+        rough = float(session.run(1)[0])  # type: ignore[arg-type]
+    exact = trained(name).losses[0]
     assert rough == pytest.approx(exact, rel=0.05)
     assert rough != exact, "autocast did not reach the network"
 
@@ -87,6 +114,7 @@ def test_inference_answers_every_item_in_words(name: str) -> None:
         assert all(parameter.grad is None for parameter in session.state.model.parameters())
 
 
+@pytest.mark.realdata
 @pytest.mark.parametrize("name", sorted(REAL))
 @pytest.mark.parametrize("phase", ["train", "infer"])
 def test_synthetic_and_real_batches_agree(name: str, phase: str) -> None:
@@ -111,21 +139,7 @@ def test_presets_are_the_three_and_small_is_the_full_network(name: str) -> None:
     assert parameters(kind.configured("small")) == parameters(kind.configured("paper"))
 
 
-@pytest.mark.parametrize("name", ALL)
-def test_a_hook_is_put_around_every_step(name: str) -> None:
-    seen: list[str] = []
-
-    def hook(step: fathom.Step) -> None:
-        seen.append(f"before {step.index}")
-        step.run()
-        seen.append(f"after {step.index}")
-
-    with tiny(name) as session:
-        session.run(2, on_step=hook)
-    assert seen == ["before 0", "after 0", "before 1", "after 1"]
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU on this machine")
+@pytest.mark.gpu
 @pytest.mark.parametrize("name", ALL)
 def test_gpu_agrees_with_cpu(name: str) -> None:
     # the two draw different numbers from one seed, so nothing may be dropped

@@ -7,6 +7,7 @@ import math
 import os
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
@@ -43,6 +44,7 @@ def ran(spec: RunSpec = SPEC, die_in: int | None = None) -> Record:
 def checkpoints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv(FOLDER, str(tmp_path / "checkpoints"))
     monkeypatch.setattr(run, "INTERVAL_S", 0.0)  # after every round
+    monkeypatch.setattr(mnist, "synthetic", partial(mnist.synthetic, items=512))  # 16 steps a round, not 128
     threads = torch.get_num_threads()
     yield tmp_path / "checkpoints"
     torch.set_num_threads(threads)

@@ -23,6 +23,7 @@ from fathom.workloads.autoenc import Autoenc
 ONE_ROUND = {"adam": True, "batch": 100, "learning_rate": 0.003}
 
 
+@pytest.mark.realdata
 def test_one_round_through_mnist_passes_140_nats(monkeypatch: pytest.MonkeyPatch) -> None:
     folder = real_data("mnist")
     monkeypatch.setattr(autoenc, "ROUND", 60_000)  # a tenth of a lesson's round

@@ -274,7 +274,7 @@ def test_recorded_work_is_done_once_a_call() -> None:
     assert [float(work()) for _ in range(5)] == [1, 2, 3, 4, 5]
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
+@pytest.mark.gpu
 @pytest.mark.parametrize("adam", [False, True])
 def test_recorded_updates_are_the_updates(adam: bool) -> None:
     """Warm-up, recording and playing back: the losses are those of the step that records nothing."""

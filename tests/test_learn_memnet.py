@@ -252,7 +252,7 @@ def test_a_killed_run_goes_on_to_the_very_same_numbers(
     assert learnt(resumed).artifacts == learnt(whole).artifacts
 
 
-@pytest.mark.parametrize("real", [False, True])
+@pytest.mark.parametrize("real", [False, pytest.param(True, marks=pytest.mark.realdata)])
 def test_learns_where_people_are(real: bool) -> None:
     """bAbI's first task, and an invented world like it: a short course of three starts suffices."""
     data = str(real_data("babi")) if real else None

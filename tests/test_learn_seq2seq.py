@@ -265,6 +265,7 @@ def test_an_unknown_solver_is_told() -> None:
         Seq2Seq.configured("tiny", solver="adan")
 
 
+@pytest.mark.realdata
 def test_the_lesson_is_ready_for_multi30k() -> None:
     folder = real_data("multi30k")
     workload = Seq2Seq.configured(Seq2Seq.lesson.preset, **Seq2Seq.lesson.options)

@@ -13,7 +13,6 @@ from fathom.data.base import Batch
 from fathom.engine.session import Session
 from fathom.training.trainer import recipe_for, trainer_for
 
-needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 OPTIONS: dict[str, dict[str, Any]] = {
     "seq2seq": {"solver": "adam", "learning_rate": 0.004, "warmup": 20, "clip_norm": 1.0, "averaging": 0.9},
     "autoenc": {"adam": True, "learning_rate": 0.003},
@@ -35,7 +34,7 @@ def test_work_is_recorded_for_each_shape_by_itself() -> None:
     assert calls[:5] == [(2, 3), (2, 4), (2, 3), (2, 3), (2, 4)]
 
 
-@needs_cuda
+@pytest.mark.gpu
 def test_dropout_is_drawn_anew_at_every_replay() -> None:
     device = torch.device("cuda")
     graphs = Graphs(lambda batch: torch.nn.functional.dropout(batch["source"], 0.5), device)
@@ -44,7 +43,7 @@ def test_dropout_is_drawn_anew_at_every_replay() -> None:
 
 
 @pytest.mark.parametrize(("name", "apart"), [("seq2seq", 0.01), ("autoenc", 0.03)])
-@needs_cuda
+@pytest.mark.gpu
 def test_replayed_graphs_learn_what_single_launches_do(name: str, apart: float) -> None:
     """The autoencoder draws its latents, and not the same ones."""
     losses = []
