@@ -14,7 +14,7 @@ from pathlib import Path
 
 import psutil
 
-from fathom.experiments.isolate import MARK
+from fathom.experiments.isolate import RUN_TAG
 
 FAULTS = Path(__file__).parent / "faults"
 PATIENCE_S, LONGEST_S = 20.0, 600.0  # for what was killed, and for a study that ends by itself: then the test fails
@@ -144,7 +144,7 @@ def _killed(
     while found := [top] if kind == "study" else _below(study, top):
         victim, records = chance.choice(found), _count(folder)
         try:
-            run, supervises = victim.environ().get(MARK), victim.ppid() == study.pid
+            run, supervises = victim.environ().get(RUN_TAG), victim.ppid() == study.pid
             below = victim.children(recursive=True)
             line = _described(victim)
             victim.kill()
@@ -159,7 +159,7 @@ def _killed(
         # Only the study can end a daemon of this run now. It has done so when it keeps the run's record.
         while _count(folder) == records and not _ends_within(study, PAUSE_S):
             pass
-        below += alive(run, MARK)
+        below += alive(run, RUN_TAG)
     left = outlived(below)
     assert left == [], f"outlived its parent:\n{described(left)}"
     return Counter([kind])

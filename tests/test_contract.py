@@ -15,7 +15,6 @@ from fathom.engine.session import Session
 from fathom.workloads.base import workload_class
 
 ALL = plugins.names("workloads")
-GROUPED = [pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in ALL]  # in one process: they share a run
 REAL = {  # the real data set that each workload reads in these tests
     "alexnet": "cifar10-jpeg",
     "vgg": "cifar10-jpeg",
@@ -65,14 +64,14 @@ def trained(name: str) -> Trained:
         return Trained(losses, hooked, {each for each, _ in model.named_parameters()}, touched)
 
 
-@pytest.mark.parametrize("name", GROUPED)
+@pytest.mark.parametrize("name", ALL)
 def test_loss_is_finite_and_falls(name: str) -> None:
     losses = trained(name).losses
     assert all(map(math.isfinite, losses))
     assert sum(losses[-10:]) < 0.9 * sum(losses[:10]), losses
 
 
-@pytest.mark.parametrize("name", GROUPED)
+@pytest.mark.parametrize("name", ALL)
 def test_same_seed_same_losses_another_seed_others(name: str) -> None:
     def losses(seed: int) -> list[object]:
         with tiny(name, seed=seed) as session:
@@ -82,17 +81,17 @@ def test_same_seed_same_losses_another_seed_others(name: str) -> None:
     assert losses(4) != trained(name).losses[:4]
 
 
-@pytest.mark.parametrize("name", GROUPED)
+@pytest.mark.parametrize("name", ALL)
 def test_gradients_reach_every_parameter(name: str) -> None:
     assert trained(name).touched == trained(name).parameters
 
 
-@pytest.mark.parametrize("name", GROUPED)
+@pytest.mark.parametrize("name", ALL)
 def test_a_hook_is_put_around_every_step(name: str) -> None:
     assert trained(name).hooked == [f"{when} {index}" for index in range(60) for when in ("before", "after")]
 
 
-@pytest.mark.parametrize("name", GROUPED)
+@pytest.mark.parametrize("name", ALL)
 def test_bf16_trains_to_nearly_the_same_loss(name: str) -> None:
     with tiny(name, precision="bf16") as session:
         rough = float(session.run(1)[0])  # type: ignore[arg-type]

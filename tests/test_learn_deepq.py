@@ -55,6 +55,7 @@ def taught(environment: atari.Environment, monkeypatch: pytest.MonkeyPatch, **op
     return trainer
 
 
+@pytest.mark.slow
 def test_it_beats_random_play() -> None:
     """Who moves at random catches one ball in seven, which is -0.7 points a game; who sees the ball misses none."""
     options = {

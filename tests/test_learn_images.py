@@ -60,6 +60,7 @@ def write_set(root: Path, classes: int = 3, each: int = 8, side: int = 24) -> Pa
     return root
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["alexnet", "vgg", "residual"])
 def test_it_learns_classes_and_is_evaluated_on_other_images(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     workload = workload_class(name)
