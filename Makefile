@@ -9,7 +9,7 @@ report: .venv/ready
 	$(BIN)/fathom study
 
 test: .venv/ready
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto --dist loadfile --cov --cov-report=term
 
 check: .venv/ready
 	$(BIN)/ruff check .

@@ -9,6 +9,29 @@ from pathlib import Path
 import pytest
 
 from fathom.cli import main
+from fathom.machine.host import usable_cores
+
+MOST_PROCESSES = 8  # each of them loads torch
+
+if "PYTEST_XDIST_WORKER" in os.environ:  # before torch is loaded, and for the workers that tests start
+    # OpenMP's threads spin while they wait: twice as many as cores, and the suite takes several times as long.
+    threads = max(1, usable_cores() // int(os.environ["PYTEST_XDIST_WORKER_COUNT"]))
+    os.environ.setdefault("OMP_NUM_THREADS", str(threads))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """What -n auto means: one process for each core that we may use, which in a container may be few of many."""
+    return min(usable_cores(), MOST_PROCESSES)
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """The marker gpu is all that a test needs to be skipped where there is none."""
+    if item.get_closest_marker("gpu"):
+        import torch
+
+        if not torch.cuda.is_available():
+            pytest.skip("no CUDA device on this machine")
 
 
 def real_data(name: str) -> Path:

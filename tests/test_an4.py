@@ -157,6 +157,7 @@ def test_corrupt_files_are_refused_or_valid(tmp_path: Path, name: str, least: in
     assert refused + accepted == 1500
 
 
+@pytest.mark.realdata
 def test_real_an4() -> None:
     folder = real_data("an4")
     train, test = (an4.read(folder, split, Sizes(639, 46)) for split in ("train", "test"))
@@ -181,6 +182,7 @@ def test_real_an4() -> None:
     assert (len(short), short.skipped) == (109, {"more than 120 frames": 839})
 
 
+@pytest.mark.realdata
 def test_our_cepstra_agree_with_those_of_sphinx() -> None:
     """Eight utterances come as recordings too: another front end (40 filters, 130-6800 Hz), the same speech."""
     recordings, features = real_data("an4-sph-mini") / "wav", real_data("an4") / "feat"

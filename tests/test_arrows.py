@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,7 @@ def packages() -> list[str]:
     return sorted(path.parent.name for path in PACKAGE.glob("*/__init__.py"))
 
 
+@cache
 def arrows() -> dict[str, set[str]]:
     """Package -> the other packages that any of its files imports, sooner or later."""
     found: dict[str, set[str]] = {name: set() for name in packages()}

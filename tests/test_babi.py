@@ -235,6 +235,7 @@ REAL_SIZES = [
 ]  # fmt: skip
 
 
+@pytest.mark.realdata
 @pytest.mark.parametrize("task", range(1, 21))
 def test_real_tasks(task: int) -> None:
     train, kept, valid, test = (
@@ -246,6 +247,7 @@ def test_real_tasks(task: int) -> None:
         check_stories(stories)
 
 
+@pytest.mark.realdata
 def test_real_task_1() -> None:
     train = babi.read(real_data("babi"))
     people_and_places = "bathroom bedroom daniel garden hallway john kitchen mary office sandra"
@@ -265,6 +267,7 @@ def test_real_task_1() -> None:
         assert replayed(stories) == [as_text(stories, item)[2] for item in range(len(stories))]
 
 
+@pytest.mark.realdata
 def test_real_joint() -> None:
     everything = babi.read(real_data("babi"), "valid", task=0)
     assert len(everything) == 2000
@@ -272,6 +275,7 @@ def test_real_joint() -> None:
     assert "apple,football,milk" in everything.vocabulary
 
 
+@pytest.mark.realdata
 def test_real_ten_thousand_lack_one_file() -> None:
     train = babi.read(real_data("babi"), task=1, subset="en-10k")
     assert len(train) == 10_000

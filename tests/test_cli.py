@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +12,12 @@ from typing import Any
 import pytest
 from conftest import fathom
 
+import fathom as suite
 from fathom import __version__
+from fathom.cli.commands import learn, run
+from fathom.experiments import worker
+
+README = (Path(__file__).parents[1] / "README.md").read_text()
 
 
 def document(capsys: pytest.CaptureFixture[str]) -> Any:
@@ -33,10 +39,26 @@ def test_it_says_which_version_it_is(monkeypatch: pytest.MonkeyPatch, capsys: py
     assert capsys.readouterr().out == f"fathom {__version__}\n"
 
 
-def test_public_names_are_found_by_tab() -> None:
-    import fathom as suite
+PUBLIC = {  # what callers may rely on: a name that goes breaks their programs, one that comes is a promise
+    "BadOption", "DataError", "Dataset", "DeviceError", "DoesNotFit", "Engine", "EngineError", "Facts", "FathomError",
+    "Finding", "Meter", "MissingExtra", "Reader", "Recipe", "Record", "Refused", "RunSpec", "Session", "State", "Step",
+    "Store", "UnknownName", "Workload", "frame", "load", "nearest", "op_frame", "profile", "write_report",
+}  # fmt: skip
 
-    assert set(suite.__all__) <= set(dir(suite))
+
+def test_public_names_are_those_promised_and_found_by_tab() -> None:
+    assert set(suite.__all__) == PUBLIC
+    assert set(dir(suite)) >= PUBLIC
+    assert set(re.findall(r"\bfathom\.(\w+)\(", README)) <= PUBLIC
+    with pytest.raises(AttributeError, match="no attribute 'lod'"):
+        suite.lod  # noqa: B018
+
+
+@pytest.mark.parametrize("name", sorted(PUBLIC))
+def test_a_public_name_is_what_its_module_defines(name: str) -> None:
+    thing = getattr(suite, name)
+    assert getattr(sys.modules[thing.__module__], thing.__name__) is thing
+    assert thing.__name__ == {"write_report": "write"}.get(name, name)
 
 
 def test_help_imports_nothing_that_takes_a_second() -> None:
@@ -169,6 +191,17 @@ MISTAKES = [
 ]
 
 
+@pytest.fixture
+def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a worker does, done here: it refuses with the same error, without the seconds that a process takes to start.
+
+    One mistake still crosses from a real worker, below.
+    """
+    for command in (run, learn):
+        monkeypatch.setattr(command, "isolated", lambda spec, *_, **__: worker._run(spec, lambda *_: None, lambda _: None))
+
+
+@pytest.mark.usefixtures("in_this_process")
 @pytest.mark.parametrize(("arguments", "expected"), MISTAKES, ids=[" ".join(mistake) for mistake, _ in MISTAKES])
 def test_a_mistake_is_one_line_and_exit_code_2(
     monkeypatch: pytest.MonkeyPatch,
@@ -185,4 +218,15 @@ def test_a_mistake_is_one_line_and_exit_code_2(
     assert printed.err.startswith("fathom: ")
     assert expected in printed.err
     assert printed.err.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_mistake_that_a_worker_finds_is_one_line_and_exit_code_2(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    arguments = ["run", "autoenc", "--device", "cpu", "--batch", "100000000000", "--out", str(tmp_path)]
+    assert fathom(monkeypatch, *arguments) == 2
+    printed = capsys.readouterr()
+    assert (printed.out, printed.err.count("\n")) == ("", 1)
+    assert "try a smaller --batch" in printed.err
     assert list(tmp_path.iterdir()) == []

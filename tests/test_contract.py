@@ -96,6 +96,7 @@ def test_inference_answers_every_item_in_words(name: str) -> None:
         assert all(parameter.grad is None for parameter in session.state.model.parameters())
 
 
+@pytest.mark.realdata
 @pytest.mark.parametrize("name", sorted(REAL))
 @pytest.mark.parametrize("phase", ["train", "infer"])
 def test_synthetic_and_real_batches_agree(name: str, phase: str) -> None:

@@ -5,6 +5,7 @@ Most workers here are quick ones (faults/misdeeds.py): real processes that do no
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
@@ -19,9 +20,8 @@ from pathlib import Path
 
 import psutil
 import pytest
-import torch
 from conftest import fathom as run_fathom
-from killing import FAULTS, alive, environment, outlived
+from killing import FAULTS, alive, ended, environment, outlived
 
 import fathom.workloads
 from fathom.cli.commands.study import _latest
@@ -47,7 +47,7 @@ def mark(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     monkeypatch.setenv("PYTHONPATH", env["PYTHONPATH"])
     monkeypatch.setenv("FATHOM_MARK", env["FATHOM_MARK"])
     yield env["FATHOM_MARK"]
-    assert alive(env["FATHOM_MARK"]) == []
+    assert ended(env["FATHOM_MARK"]) == []
 
 
 @pytest.fixture
@@ -65,13 +65,20 @@ def ran(*specs: RunSpec, store: Store) -> list[Record]:
     return [record for record, _ in run_all(specs, store, lambda index, spec: no_progress)]
 
 
-FATAL = {
+OUT_OF_MEMORY = (  # who has no memory cannot always say so
+    "MemoryError: ",
+    "the worker exited with code 1 and left no record: MemoryError",
+    "the worker was killed by SIGABRT",
+    "the worker was killed by SIGSEGV",
+    KILLED,
+)
+FATAL: dict[str, str | tuple[str, ...]] = {
     "raises": "RuntimeError: the third [/bold] wheel",
     "exits": "the worker exited with code 1 and left no record: had enough",
     "slips_away": "the worker exited with code 0 and left no record",
     "touches_nothing": "the worker was killed by SIGSEGV",
     "is_killed": KILLED,
-    "runs_out_of_memory": "",  # who has no memory cannot always say so
+    "runs_out_of_memory": OUT_OF_MEMORY,
     "prints_without_end": "the worker exited with code 3 and left no record: " + 300 * "x",
     "is_of_another_time": "the worker exited with code 0 and left no record; the worker's record: schema 99",
     "multiplies": "the worker exited with code 0 and left no record",
@@ -222,14 +229,20 @@ def test_killed_at_a_random_moment_it_leaves_a_whole_record_or_a_failed_one(seed
 # --- the study is killed
 
 
-def lone_study(spec: RunSpec, env: dict[str, str]) -> subprocess.Popen[bytes]:
-    """A process that watches over one run, once the run is under way with all that it starts."""
+@contextlib.contextmanager
+def lone_study(spec: RunSpec) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
+    """A process that watches over one run, once the run is under way with all that it starts; and their mark."""
+    env = environment(FATHOM_QUICK="0")
     program = "import json, sys; from fathom.experiments.isolate import isolated; "
     program += "from fathom.core.spec import RunSpec; isolated(RunSpec.from_json(json.loads(sys.argv[1])))"
     study = subprocess.Popen([sys.executable, "-c", program, json.dumps(spec.to_json())], env=env)
-    while not any(_is_daemon(process) for process in alive(env["FATHOM_MARK"])):
-        assert study.poll() is None
-    return study
+    try:
+        while not any(_is_daemon(process) for process in alive(env["FATHOM_MARK"])):
+            assert study.poll() is None
+        yield study, env["FATHOM_MARK"]
+    finally:
+        ended(env["FATHOM_MARK"])
+        study.wait()
 
 
 def _is_daemon(process: psutil.Process) -> bool:
@@ -240,26 +253,25 @@ def _is_daemon(process: psutil.Process) -> bool:
 
 
 def test_a_killed_study_takes_its_worker_along_and_what_that_started() -> None:
-    env = environment(FATHOM_QUICK="0")
-    study = lone_study(doing("leaves_a_daemon_and_hangs"), env)
-    below = alive(env["FATHOM_MARK"])
-    assert len(below) >= 4, "study, supervisor, worker and daemon"
-    study.kill()
-    study.wait()
-    assert outlived(below) == []
+    with lone_study(doing("leaves_a_daemon_and_hangs")) as (study, mark):
+        below = alive(mark)
+        assert len(below) >= 4, "study, supervisor, worker and daemon"
+        study.kill()
+        study.wait()
+        assert outlived(below) == []
+        assert outlived(alive(mark)) == []
 
 
 def test_a_worker_does_not_outlive_its_supervisor() -> None:
-    env = environment(FATHOM_QUICK="0")
-    study = lone_study(doing("leaves_a_daemon_and_hangs"), env)
-    (supervisor,) = psutil.Process(study.pid).children()
-    worker = next(process for process in supervisor.children() if "fathom.worker" in process.cmdline())
-    study.send_signal(signal.SIGSTOP)  # so that it cannot help
-    supervisor.kill()
-    assert outlived([worker]) == []
-    study.send_signal(signal.SIGCONT)
-    study.wait()
-    assert alive(env["FATHOM_MARK"]) == [], "now it can: the daemon is gone too"
+    with lone_study(doing("leaves_a_daemon_and_hangs")) as (study, mark):
+        (supervisor,) = psutil.Process(study.pid).children()
+        worker = next(process for process in supervisor.children() if "fathom.worker" in process.cmdline())
+        study.send_signal(signal.SIGSTOP)  # so that it cannot help
+        supervisor.kill()
+        assert outlived([worker]) == []
+        study.send_signal(signal.SIGCONT)
+        study.wait()
+        assert alive(mark) == [], "now it can: the daemon is gone too"
 
 
 def test_a_worker_whose_parent_was_gone_before_it_could_ask_does_not_begin() -> None:
@@ -282,7 +294,7 @@ def test_out_of_memory_is_one_line_that_helps(fault: str, tmp_path: Path) -> Non
     assert record.reason == "batch 32 of faulty does not fit in the memory of cpu; try a smaller --batch"
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU to fill")
+@pytest.mark.gpu
 def test_a_full_gpu_is_one_line_that_helps() -> None:
     with pytest.raises(Refused, match="does not fit in the memory of cuda"):
         isolated(RunSpec(workload="vgg", preset="paper", device="cuda", batch=1_000_000))
@@ -378,11 +390,14 @@ def test_what_failed_is_tried_again_and_the_newest_run_is_shown(tmp_path: Path) 
 def test_two_studies_of_one_folder_share_the_work(tmp_path: Path) -> None:
     env = environment(FATHOM_QUICK="0.005")
     command = [sys.executable, "-m", "little_study", str(tmp_path), "12"]
-    both = [subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True) for _ in range(2)]
-    told = [sorted(line.split()[0] for line in study.communicate()[0].splitlines()) for study in both]
+    store = Store(tmp_path)
+    with store.lock(lambda: None):  # until both know what is left to do: all of it
+        both = [subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+        assert [study.stdout.readline() for study in both if study.stdout] == ["waiting\n"] * 2
+    told = [sorted(line.split()[0] for line in study.communicate()[0].splitlines() if " " in line) for study in both]
     assert [study.returncode for study in both] == [0, 0]
     assert told[0] == told[1] == sorted(path.name for path in tmp_path.glob("*.json"))
-    assert good_seeds(Store(tmp_path)) == list(range(12)), "nothing is measured twice"
+    assert good_seeds(store) == list(range(12)), "nothing is measured twice"
     assert alive(env["FATHOM_MARK"]) == []
 
 
@@ -442,7 +457,7 @@ def test_a_stopped_study_keeps_what_it_has_and_goes_on_later(
 def test_the_last_words_of_a_workload_are_shown_as_they_are(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(fathom.workloads, "__path__", [str(FAULTS / "workloads")])
+    monkeypatch.setattr(fathom.workloads, "__path__", [*fathom.workloads.__path__, str(FAULTS / "workloads")])
     assert run_fathom(monkeypatch, "run", "faulty", "--set", "misdeed=raises", "--out", str(tmp_path)) == 1
     assert "failed: RuntimeError: the third [/bold] wheel" in capsys.readouterr().out
 

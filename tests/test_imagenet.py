@@ -392,6 +392,7 @@ def test_every_damaged_header_byte_is_noticed(tmp_path: Path) -> None:
                 imagenet.read(tmp_path, "train", 16, 10)
 
 
+@pytest.mark.realdata
 def test_real_cifar10_as_class_folders() -> None:
     folder = real_data("cifar10-jpeg")
     train, test = (imagenet.read(folder, split, 64, 10) for split in ("train", "test"))
@@ -405,6 +406,7 @@ def test_real_cifar10_as_class_folders() -> None:
     assert 60 < one_each["image"].float().mean() < 180
 
 
+@pytest.mark.realdata
 def test_real_imagenet_images() -> None:
     folder = real_data("imagenet-samples")
     images = imagenet.read(folder, "train", 224, 1000)

@@ -24,6 +24,7 @@ RECIPE = Autoenc.recipe
 ONE_EPOCH = {"adam": True, "batch": 100, "learning_rate": 0.003}
 
 
+@pytest.mark.realdata
 def test_one_epoch_of_mnist_passes_140_nats(monkeypatch: pytest.MonkeyPatch) -> None:
     folder = real_data("mnist")
     monkeypatch.setattr(autoenc, "INTERVAL", 60_000)  # a tenth of the recipe's

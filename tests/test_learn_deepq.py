@@ -57,6 +57,7 @@ def playing(environment: atari.Environment, monkeypatch: pytest.MonkeyPatch, **o
     return trainer
 
 
+@pytest.mark.slow
 def test_it_beats_random_play() -> None:
     """Who moves at random catches one ball in seven, which is -0.7 points a game; who sees the ball misses none."""
     options = {
@@ -284,7 +285,7 @@ def test_a_training_step_is_the_timed_one() -> None:
         assert [float(trainer.step()) for _ in range(3)] == expected
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
+@pytest.mark.gpu
 @pytest.mark.parametrize("adam", [False, True])
 def test_steps_by_cuda_graph_are_the_eager_ones(adam: bool) -> None:
     """Warm-up, capture and replay: the losses are those of the step that captures nothing."""

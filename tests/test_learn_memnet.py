@@ -267,7 +267,7 @@ def test_a_killed_run_resumes_to_the_very_same_numbers(
     assert learning_of(resumed).artifacts == learning_of(whole).artifacts
 
 
-@pytest.mark.parametrize("real", [False, True])
+@pytest.mark.parametrize("real", [False, pytest.param(True, marks=pytest.mark.realdata)])
 def test_learns_where_people_are(real: bool) -> None:
     """bAbI's first task, and synthetic stories like it: a short run of three starts suffices."""
     data = str(real_data("babi")) if real else None

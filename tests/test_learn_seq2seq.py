@@ -266,6 +266,7 @@ def test_an_unknown_solver_is_told() -> None:
         Seq2Seq.configured("tiny", solver="adan")
 
 
+@pytest.mark.realdata
 def test_the_recipe_is_ready_for_multi30k() -> None:
     folder = real_data("multi30k")
     workload = Seq2Seq.configured(RECIPE.preset, **RECIPE.options)

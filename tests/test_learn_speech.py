@@ -290,6 +290,7 @@ def test_timit_is_learnt_with_its_protocol_in_the_record(tmp_path: Path) -> None
     assert found.artifacts[0].rows[0][1] == "sil sh iy sil"
 
 
+@pytest.mark.realdata
 def test_no_test_utterance_is_passed_over(tmp_path: Path) -> None:
     workload = Speech.configured("tiny", frames=10)
     with pytest.raises(DataError, match="none of 2 utterances fits"):
@@ -302,6 +303,7 @@ def test_no_test_utterance_is_passed_over(tmp_path: Path) -> None:
         AN4.evaluation_data(Speech.configured("tiny"), folder)
 
 
+@pytest.mark.realdata
 @pytest.mark.parametrize(("name", "held_out"), [("timit-style", 2), ("an4-sph-mini", 2)])
 def test_real_recordings_are_learnt_from(name: str, held_out: int) -> None:
     folder = real_data(name)
@@ -315,6 +317,7 @@ def test_real_recordings_are_learnt_from(name: str, held_out: int) -> None:
     assert found.quality is not None
 
 
+@pytest.mark.realdata
 def test_every_utterance_of_an4_counts() -> None:
     workload = Speech.configured("paper", **AN4.options)
     folder = real_data("an4")

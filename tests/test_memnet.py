@@ -171,6 +171,7 @@ def test_parameters(vocabulary: int, memory: int, dimension: int, hops: int, exp
     assert sum(found.values()) == expected
 
 
+@pytest.mark.realdata
 @pytest.mark.parametrize(("task", "dimension", "expected"), [(1, 20, 2_400), (2, 20, 6_720), (0, 50, 45_000)])
 def test_parameters_follow_the_real_vocabulary(task: int, dimension: int, expected: int) -> None:
     workload = Memnet(batch=1, task_number=task, dimension=dimension)
@@ -282,6 +283,7 @@ def test_learns_where_people_are(linear_start: bool) -> None:
     assert wrong < 0.02
 
 
+@pytest.mark.realdata
 def test_real_answers_are_words_of_the_story() -> None:
     with fathom.load("memnet", preset="tiny", device="cpu", phase="infer", data=str(real_data("babi"))) as session:
         session.setup()

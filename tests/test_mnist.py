@@ -62,6 +62,7 @@ def test_corrupt_files_are_refused_or_valid(tmp_path: Path, name: str, suffix: s
     assert accepted + refused == 1500
 
 
+@pytest.mark.realdata
 def test_real_mnist() -> None:
     folder = real_data("mnist")
     train, test = mnist.read(folder), mnist.read(folder, "test")

@@ -20,6 +20,7 @@ from selenium.webdriver.common.action_chains import ActionChains  # noqa: E402
 from selenium.webdriver.common.keys import Keys  # noqa: E402
 from selenium.webdriver.support.ui import WebDriverWait  # noqa: E402
 
+pytestmark = pytest.mark.browser
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 QUIET = ("headless=new", "no-sandbox", "disable-gpu", "no-first-run", "disable-background-networking",
          "disable-component-update", "disable-sync", "hide-scrollbars", "force-prefers-reduced-motion")  # fmt: skip

@@ -417,6 +417,7 @@ def test_real_and_synthetic_batches_agree(tmp_path: Path, monkeypatch: pytest.Mo
     assert set("".join(said)) <= set("xyz. <unk>")
 
 
+@pytest.mark.realdata
 def test_trains_on_real_multi30k(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     folder = real_data("multi30k")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))

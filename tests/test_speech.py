@@ -358,6 +358,7 @@ def test_a_folder_of_something_else_is_told(tmp_path: Path) -> None:
         Speech.configured("tiny").real(tmp_path)
 
 
+@pytest.mark.realdata
 @pytest.mark.parametrize(
     ("name", "changes"),
     [("an4", {}), ("an4-sph-mini", {"frames": 300, "phones": 40}), ("timit-style", {"frames": 300, "phones": 40})],

@@ -362,6 +362,7 @@ def test_corrupt_files_are_refused_or_valid(tmp_path: Path, name: str, count: in
 # --- the real thing
 
 
+@pytest.mark.realdata
 def test_real_recordings_in_timit_layout() -> None:
     folder = real_data("timit-style")
     train, test = (timit.read(folder, split, Sizes(320, 40)) for split in ("train", "test"))
@@ -372,6 +373,7 @@ def test_real_recordings_in_timit_layout() -> None:
     assert train.columns["frames"].tolist() == [285, 313, 270, 199, 174, 186]
 
 
+@pytest.mark.realdata
 def test_a_real_sphere_recording_with_phones_beside_it(tmp_path: Path) -> None:
     """What NIST's own tools wrote, where TIMIT would have it; the word is Yes, cut into phones by guess."""
     real = real_data("an4-sph-mini") / "wav" / "an4_clstk" / "fash" / "an251-fash-b.sph"

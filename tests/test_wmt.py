@@ -265,6 +265,7 @@ def test_synthetic_text_has_a_dictionary_and_one_reordering_rule() -> None:
     assert moved > 100, "reordering is part of what has to be learnt"
 
 
+@pytest.mark.realdata
 def test_real_multi30k() -> None:
     folder = real_data("multi30k")
     sides = Side("en", 40_000, 40), Side("de", 40_000, 50)
@@ -278,6 +279,7 @@ def test_real_multi30k() -> None:
             assert detokenise(tokenise(line)) == " ".join(line.split())
 
 
+@pytest.mark.realdata
 def test_real_wmt15() -> None:
     folder = real_data("wmt15-fr-en")
     sides = Side("en", 10_000, 40), Side("fr", 10_000, 50)

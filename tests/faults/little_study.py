@@ -23,9 +23,14 @@ def planned(runs: int) -> list[RunSpec]:
     ]
 
 
+def wait() -> None:
+    print("waiting", flush=True)
+
+
 def main() -> None:
     store, outcomes = Store(sys.argv[1]), set()
-    for record, path in run_all(store.remaining(planned(int(sys.argv[2]))), store, lambda index, spec: lambda *_: None):
+    left = store.remaining(planned(int(sys.argv[2])))
+    for record, path in run_all(left, store, lambda index, spec: lambda *_: None, on_wait=wait):
         print(path.name, record.outcome, flush=True)
         outcomes.add(record.outcome)
     sys.exit("failed" in outcomes)

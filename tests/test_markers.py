@@ -1,0 +1,34 @@
+"""A test that needs real data or a GPU carries the marker that says so: `-m "not realdata"` must not meet one."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+TESTS = Path(__file__).parent
+
+
+def functions() -> Iterator[tuple[str, ast.FunctionDef, str]]:
+    """Each function of each test file, by name, with its decorators as text."""
+    for path in sorted(TESTS.glob("test_*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.FunctionDef):
+                yield f"{path.name}::{node.name}", node, " ".join(map(ast.unparse, node.decorator_list))
+
+
+def uses(function: ast.FunctionDef, name: str) -> bool:
+    return any(isinstance(node, ast.Name) and node.id == name for node in ast.walk(function))
+
+
+@pytest.mark.realdata
+def test_what_reads_real_data_is_marked() -> None:
+    found = {name: "realdata" in marks for name, function, marks in functions() if uses(function, "real_data")}
+    assert len(found) > 10, "real_data() has another name now?"
+    assert [name for name, marked in found.items() if not marked] == []
+
+
+def test_a_gpu_is_asked_for_by_marker_alone() -> None:
+    """conftest.py skips it where there is none; a skipif of its own could not be selected."""
+    assert [name for name, _, marks in functions() if "is_available" in marks] == []
+    assert any("mark.gpu" in marks for _, _, marks in functions())
