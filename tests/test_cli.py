@@ -198,7 +198,9 @@ def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
     One mistake still crosses from a real worker, below.
     """
     for command in (run, learn):
-        monkeypatch.setattr(command, "isolated", lambda spec, *_, **__: worker._run(spec, lambda *_: None, lambda _: None))
+        monkeypatch.setattr(
+            command, "isolated", lambda spec, *_, **__: worker._run(spec, lambda *_: None, lambda _: None)
+        )
 
 
 @pytest.mark.usefixtures("in_this_process")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 
 import pytest
-import torch
 from conftest import real_data
 
 import fathom
@@ -133,7 +132,7 @@ def test_its_recipe_configures_it_and_its_old_option_names_lead_to_new_ones(name
             plugins.check("trainers", recipe.trainer)
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU on this machine")
+@pytest.mark.gpu
 @pytest.mark.parametrize("name", ALL)
 def test_gpu_agrees_with_cpu(name: str) -> None:
     # the two draw different numbers from one seed, so nothing may be dropped
@@ -145,7 +144,7 @@ def test_gpu_agrees_with_cpu(name: str) -> None:
     assert found[1] == pytest.approx(found[0], rel=1e-2)
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU on this machine")
+@pytest.mark.gpu
 @pytest.mark.parametrize("name", ALL)
 def test_the_cudagraph_engine_trains_as_eager_or_says_why_not(name: str) -> None:
     options = {"dropout": 0.0} if hasattr(workload_class(name), "dropout") else {}

@@ -21,11 +21,12 @@ from rich.progress import Progress
 from fathom.cli import main, terminal
 from fathom.cli.commands import learn as command
 from fathom.cli.commands.learn import View
+from fathom.core.errors import Refused
 from fathom.core.record import Learning, Point, Record
 from fathom.core.spec import RunSpec
 from fathom.core.store import Store
 from fathom.engine import session
-from fathom.experiments.isolate import Refused, failed
+from fathom.experiments.isolate import failed
 from fathom.machine import devices
 from fathom.machine.devices import resolve
 from fathom.machine.host import fingerprint
@@ -125,7 +126,7 @@ def test_the_command_says_that_it_waits_for_a_turn(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(command, "_say", say)
     runs_come_to(monkeypatch, train)
     with ExitStack() as other:
-        other.enter_context(Store(tmp_path).turn(lambda: None))
+        other.enter_context(Store(tmp_path).lock(lambda: None))
         assert fathom(monkeypatch, *TINY, "--out", str(tmp_path)) == 0
     assert happened == [f"waiting: another run holds {tmp_path}", "trained"]
 
@@ -133,13 +134,13 @@ def test_the_command_says_that_it_waits_for_a_turn(monkeypatch: pytest.MonkeyPat
 def test_what_another_command_has_trained_meanwhile_is_not_trained_again(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    take = Store.take
+    claim = Store.claim
 
     def meanwhile(store: Store, spec: RunSpec) -> Any:
         Store(tmp_path).add(made(spec, [-90]))
-        return take(store, spec)
+        return claim(store, spec)
 
-    monkeypatch.setattr(Store, "take", meanwhile)
+    monkeypatch.setattr(Store, "claim", meanwhile)
     runs_come_to(monkeypatch, lambda spec: pytest.fail("trained again"))
     assert fathom(monkeypatch, *TINY, "--out", str(tmp_path), "--json") == 0
     assert json.loads(capsys.readouterr().out)["quality"] == -90

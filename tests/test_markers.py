@@ -21,7 +21,6 @@ def uses(function: ast.FunctionDef, name: str) -> bool:
     return any(isinstance(node, ast.Name) and node.id == name for node in ast.walk(function))
 
 
-@pytest.mark.realdata
 def test_what_reads_real_data_is_marked() -> None:
     found = {name: "realdata" in marks for name, function, marks in functions() if uses(function, "real_data")}
     assert len(found) > 10, "real_data() has another name now?"
