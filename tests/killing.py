@@ -24,7 +24,8 @@ PAUSE_S = 0.005  # between two looks at what a study has started
 def environment(**more: str) -> dict[str, str]:
     """For a process that shall know the faulty workloads, with a mark that all it starts inherit."""
     path = os.pathsep.join(filter(None, [str(FAULTS), os.environ.get("PYTHONPATH")]))
-    return {**os.environ, "PYTHONPATH": path, "FATHOM_MARK": uuid.uuid4().hex, **more}
+    marks = {"FATHOM_MARK": uuid.uuid4().hex, "FATHOM_TESTS": str(os.getpid())}
+    return {**os.environ, "PYTHONPATH": path, **marks, **more}
 
 
 def alive(mark: str, variable: str = "FATHOM_MARK") -> list[psutil.Process]:

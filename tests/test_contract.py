@@ -9,7 +9,7 @@ from conftest import real_data
 
 import fathom
 from fathom.core import plugins
-from fathom.core.errors import BadOption
+from fathom.core.errors import EngineError
 from fathom.engine.cost import parameters
 from fathom.engine.session import Session
 from fathom.workloads.base import workload_class
@@ -153,6 +153,6 @@ def test_the_cudagraph_engine_trains_as_eager_or_says_why_not(name: str) -> None
         with fathom.load(name, preset="tiny", device="cuda", engine=engine, options=options).setup() as session:
             try:
                 found.append(losses(session, 6))
-            except BadOption as refused:
+            except EngineError as refused:
                 pytest.skip(str(refused))
     assert found[1] == pytest.approx(found[0], rel=1e-2)

@@ -14,7 +14,7 @@ from torch import nn
 
 import fathom as suite
 from fathom.core import plugins
-from fathom.core.errors import BadOption, UnknownName
+from fathom.core.errors import BadOption, EngineError, UnknownName
 from fathom.core.spec import RunSpec
 from fathom.data.base import Batch
 from fathom.engine.base import Engine, engine_class
@@ -41,10 +41,11 @@ def test_cudagraph_is_refused_without_a_gpu() -> None:
         assert CudaGraph.refusal(workload, cpu, phase) == "needs an NVIDIA GPU, not cpu"
         assert CudaGraph.refusal(workload, gpu, phase) is None
         assert Eager.refusal(workload, cpu, phase) is None
-    with pytest.raises(BadOption, match="^engine cudagraph needs an NVIDIA GPU, not cpu$"):
+    with pytest.raises(EngineError, match="^engine cudagraph needs an NVIDIA GPU, not cpu$"):
         suite.load("autoenc", preset="tiny", device="cpu", engine="cudagraph")
 
 
+@pytest.mark.parametrize("command", ["learn", "run"])
 @pytest.mark.parametrize(
     ("engine", "told"),
     [
@@ -54,9 +55,14 @@ def test_cudagraph_is_refused_without_a_gpu() -> None:
     ],
 )
 def test_an_engine_that_cannot_run_is_one_line_and_exit_code_2(
-    engine: str, told: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    command: str,
+    engine: str,
+    told: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
 ) -> None:
-    arguments = ["learn", "autoenc", "--preset", "tiny", "--device", "cpu", "--engine", engine, "--out", str(tmp_path)]
+    arguments = [command, "autoenc", "--preset", "tiny", "--device", "cpu", "--engine", engine, "--out", str(tmp_path)]
     assert fathom(monkeypatch, *arguments) == 2
     captured = capsys.readouterr()
     assert captured.out == ""
@@ -110,7 +116,7 @@ def test_an_engine_of_ones_own_executes_the_step(mine: str) -> None:
 
 
 def test_an_engine_of_ones_own_says_why_it_cannot(mine: str) -> None:
-    with pytest.raises(BadOption, match=f"^engine {mine}:Refusing cannot train autoenc on cpu$"):
+    with pytest.raises(EngineError, match=f"^engine {mine}:Refusing cannot train autoenc on cpu$"):
         suite.load("autoenc", preset="tiny", device="cpu", engine=f"{mine}:Refusing")
     with pytest.raises(BadOption, match=f"{mine} has no Missing"):
         suite.load("autoenc", preset="tiny", device="cpu", engine=f"{mine}:Missing")
@@ -255,5 +261,5 @@ def test_work_that_waits_for_the_host_is_told_in_one_line() -> None:
     batch = {"source": torch.ones(10, device=device)}
     for _ in range(WARM_UP):
         engine.infer(batch)
-    with pytest.raises(BadOption, match="^engine cudagraph cannot capture this step: .*$"):
+    with pytest.raises(EngineError, match="^engine cudagraph cannot capture this step: .*$"):
         engine.infer(batch)

@@ -111,6 +111,20 @@ def test_the_command_tells_what_it_took_and_trains_nothing_twice(
     assert json.loads(capsys.readouterr().out) == document
 
 
+def test_rounds_is_the_old_name_of_evaluations(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    asked: list[RunSpec] = []
+
+    def note(spec: RunSpec) -> Record:
+        asked.append(spec)
+        return made(spec, [-90])
+
+    runs_come_to(monkeypatch, note)
+    assert fathom(monkeypatch, *TINY, "--rounds", "3", "--out", str(tmp_path), "--json") == 0
+    assert asked[0].evaluations == 3
+
+
 def test_the_command_says_that_it_waits_for_a_turn(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     happened: list[str] = []
 
