@@ -398,7 +398,8 @@ def test_the_bar_of_a_terminal_shows_the_state(monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.parametrize(
-    ("quality", "told"), [(32.996, "32.996"), (33.0, "33"), (31.0, "31"), (33.0000001, "33.0000001"), (1e-9, "1.000 × 10⁻⁹")]
+    ("quality", "told"),
+    [(32.996, "32.996"), (33.0, "33"), (31.0, "31"), (33.0000001, "33.0000001"), (1e-9, "1.000 × 10⁻⁹")],
 )
 def test_a_quality_is_told_from_its_target(quality: float, told: str, monkeypatch: pytest.MonkeyPatch) -> None:
     view, _, out, _ = view_of(monkeypatch, shown=False)
