@@ -2,8 +2,8 @@
 
 Run from the root of the checkout: PYTHONPATH=src python benchmarks/compare_calls.py --out FILE.json
 Every try measures anew: two checkouts, worker processes launched in turns, then compared as the command does. For "A
-against A" both are copies of this checkout; for "planted" a step of the second one's autoenc takes so much longer, by
-doing nothing after its work. Tries run side by side, each bound to a core of its own: a machine that is not idle.
+against A" both are copies of this checkout; for "planted" a step of inference in the second one takes so much longer,
+by doing nothing after its work. Tries run side by side, each bound to a core of its own: a machine that is not idle.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ SLOWED = """
 
 from time import perf_counter as _now
 
-_quick = Autoenc.infer_step
+_quick = Session.infer_step
 
 
-def _slow(self, state):
+def _slow(self):
     begun = _now()
-    result = _quick(self, state)
+    result = _quick(self)
     until = _now() + {slowdown} * (_now() - begun)
     while _now() < until:
         pass
     return result
 
 
-Autoenc.infer_step = _slow
+Session.infer_step = _slow
 """
 
 
@@ -54,7 +54,7 @@ def checkouts(folder: Path, slowdown: float) -> dict[str, tuple[Path, Path]]:
     source = Path(fathom.__file__).parent
     for name in ("one", "same", "slowed"):
         shutil.copytree(source, folder / name / "src" / "fathom")
-    with (folder / "slowed" / "src" / "fathom" / "workloads" / "autoenc.py").open("a") as file:
+    with (folder / "slowed" / "src" / "fathom" / "engine" / "session.py").open("a") as file:
         file.write(SLOWED.format(slowdown=slowdown))
     return {
         "A against A": (folder / "one", folder / "same"),

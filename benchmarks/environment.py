@@ -84,15 +84,13 @@ def compare(arguments: argparse.Namespace) -> dict[str, Any]:
         "batch": workload.batch, "setup_s": setup_s, "random_play_frames": workload.learning_starts,
         "frames_per_s": speeds, "over_bare": {name: medians[name] / medians["bare"] for name in LOOPS[1:]},
     }  # fmt: skip
+    acting.close()  # the last to be set up is the first to put the settings of the process back
     training.close()
-    acting.close()
     return found
 
 
 def _step_of(session: Session) -> Callable[[], Any]:
-    workload, state = session.workload, session.state
-    work = workload.train_step if session.spec.phase == "train" else workload.infer_step
-    return lambda: work(state)
+    return session.train_step if session.spec.phase == "train" else session.infer_step
 
 
 def main() -> None:

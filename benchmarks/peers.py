@@ -23,7 +23,7 @@ import torchvision
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fathom.machine.devices import process_settings
+from fathom.machine.devices import ProcessSettings
 from fathom.machine.host import fingerprint
 from fathom.workloads.base import workload_class as workload
 
@@ -70,7 +70,7 @@ class Trainer:
 
 
 def compare(network: str, precision: str, layout_name: str, batch: int, rounds: int, steps: int) -> dict[str, Any]:
-    with process_settings(torch.device("cuda"), precision, workload(network).algorithms):
+    with ProcessSettings(torch.device("cuda"), precision, workload(network).algorithms):
         return _compare(network, precision, layout_name, batch, rounds, steps)
 
 

@@ -33,6 +33,7 @@ def test_one_epoch_of_mnist_passes_140_nats(monkeypatch: pytest.MonkeyPatch) -> 
             workload="autoenc",
             preset="paper",
             device="cpu",
+            threads=1,
             kind="training",
             evaluations=1,
             data=str(folder),

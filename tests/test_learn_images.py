@@ -69,7 +69,11 @@ def recipe_of(name: str) -> ImageRecipe:
 def test_it_learns_classes_and_is_evaluated_on_other_images(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     workload = workload_class(name)
     monkeypatch.setattr(workload, "recipe", dataclasses.replace(recipe_of(name), target=90.1))
-    learning = learning_of(trained(RunSpec(workload=name, preset="tiny", device="cpu", kind="training", evaluations=6)))
+    options = {"side": 40} if name == "residual" else {}  # enough, and faster
+    spec = RunSpec(
+        workload=name, preset="tiny", device="cpu", threads=1, kind="training", evaluations=6, options=options
+    )
+    learning = learning_of(trained(spec))
     assert learning.reached
     assert learning.quality is not None
     assert learning.quality > 90
@@ -84,7 +88,14 @@ def test_a_killed_run_on_small_images_resumes_to_the_same_numbers(
     options |= {"dropout": 0.5} if name != "residual" else {}
     data = str(write_set(tmp_path / "data"))
     spec = RunSpec(
-        workload=name, preset="tiny", device="cpu", kind="training", evaluations=4, data=data, options=options
+        workload=name,
+        preset="tiny",
+        device="cpu",
+        threads=1,
+        kind="training",
+        evaluations=4,
+        data=data,
+        options=options,
     )
     monkeypatch.setenv(FOLDER, str(tmp_path / "checkpoints"))
     monkeypatch.setattr(checkpoint, "INTERVAL_S", 0.0)  # after every evaluation

@@ -57,12 +57,14 @@ def backwards(folder: Path, train: int, test: int) -> Path:
 def test_it_learns_to_reverse_sequences_it_has_not_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = backwards(tmp_path / "text", train=3000, test=200)
     monkeypatch.setattr(Seq2Seq, "recipe", dataclasses.replace(RECIPE, target=100.0))
-    options = {**LEARNING, "depth": 1, "batch": 64, "averaging": 0.9, "reverse_source": False}
+    options = {**LEARNING, "learning_rate": 0.006, "depth": 1, "hidden": 48, "embedding": 32, "batch": 64}
+    options |= {"averaging": 0.9, "reverse_source": False}
     record = trained(
         RunSpec(
             workload="seq2seq",
             preset="tiny",
             device="cpu",
+            threads=1,
             kind="training",
             data=str(folder),
             evaluations=20,
