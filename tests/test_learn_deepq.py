@@ -29,7 +29,7 @@ from fathom.training.checkpoint import FOLDER
 from fathom.training.trainer import recipe_for, trainer_for
 from fathom.training.trainers.deepq import PROMISING, DeepqTrainer
 from fathom.workloads._player import Agent
-from fathom.workloads.deepq import JUDGED, PROTOCOL, Deepq
+from fathom.workloads.deepq import EVALUATION_GAMES, PROTOCOL, Deepq
 
 SHORT = {**QUICK, "game": "catch", "capacity": 80, "evaluation_frames": 40, "target_every": 7}
 
@@ -155,7 +155,7 @@ class Staggered:
 def evaluated(monkeypatch: pytest.MonkeyPatch) -> tuple[float, list[tuple[float, int]]]:
     trainer = playing(Scripted(), monkeypatch)
     trainer.evaluation_data = Staggered()
-    return trainer.evaluate(), trainer.agent.judged
+    return trainer.evaluate(), trainer.agent.evaluated
 
 
 def test_the_first_game_of_each_emulator_counts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -165,7 +165,7 @@ def test_the_first_game_of_each_emulator_counts(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_game_counts_as_far_as_it_came_when_time_is_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fathom.workloads.deepq.JUDGED_FRAMES", 16)  # four actions of four frames
+    monkeypatch.setattr("fathom.workloads.deepq.EVALUATION_GAME_FRAMES", 16)  # four actions of four frames
     mean, games = evaluated(monkeypatch)
     assert games == [(2, 2), (6, 3), (12, 4)]
     assert mean == pytest.approx(20 / 3)
@@ -174,8 +174,8 @@ def test_a_game_counts_as_far_as_it_came_when_time_is_up(monkeypatch: pytest.Mon
 def test_five_minutes_are_4500_actions() -> None:
     from fathom.workloads import deepq
 
-    assert deepq.JUDGED_FRAMES / 60 == 5 * 60
-    assert deepq.JUDGED_FRAMES // Deepq.configured("paper").frame_skip == 4500
+    assert deepq.EVALUATION_GAME_FRAMES / 60 == 5 * 60
+    assert deepq.EVALUATION_GAME_FRAMES // Deepq.configured("paper").frame_skip == 4500
 
 
 def test_an_evaluation_leaves_the_training_games_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -190,7 +190,7 @@ def test_an_evaluation_leaves_the_training_games_alone(monkeypatch: pytest.Monke
 def test_an_evaluation_is_thirty_games_with_openings_of_their_own() -> None:
     workload = Deepq.configured("tiny", game="catch")
     games, training = Deepq.recipe.synthetic_evaluation_data(workload, 1), workload.synthetic(0)
-    assert (games.envs, training.envs) == (JUDGED, 4) == (30, 4)
+    assert (games.envs, training.envs) == (EVALUATION_GAMES, 4) == (30, 4)
     assert not np.array_equal(games.reset()[:4], training.reset())
 
 
@@ -221,9 +221,9 @@ def test_many_games_at_once_must_all_have_had_their_turn() -> None:
 
 def test_without_a_target_no_game_is_reason_to_evaluate(monkeypatch: pytest.MonkeyPatch) -> None:
     trainer = playing(Scripted(), monkeypatch)
-    assert trainer._promising([21.0] * JUDGED)
+    assert trainer._promising([21.0] * EVALUATION_GAMES)
     trainer.recipe = replace(trainer.recipe, target=None)
-    assert not trainer._promising([21.0] * JUDGED)
+    assert not trainer._promising([21.0] * EVALUATION_GAMES)
 
 
 def test_the_game_is_named_in_the_record_and_is_no_departure() -> None:
@@ -266,7 +266,7 @@ def test_the_recipe_is_the_game_it_speaks_of() -> None:
     for said in (workload.target_every, *frames):
         assert f"{said:,}" in PROTOCOL
     assert f"after every {workload.evaluation_frames:,} actions, or earlier, when {workload.envs} " in PROTOCOL
-    assert f"the last {JUDGED} came within half a point" in PROTOCOL
+    assert f"the last {EVALUATION_GAMES} came within half a point" in PROTOCOL
     assert PROMISING == 0.5
     assert "the first evaluation that reaches it ends the run" in PROTOCOL
     assert f"a batch of {workload.batch} every {workload.update_frequency} actions" in PROTOCOL

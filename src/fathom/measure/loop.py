@@ -94,10 +94,10 @@ def _measured(spec: RunSpec, progress: OnProgress) -> Record:
         results, notes = _timed_pass(session, clock, progress)
         seconds = clock.seconds()  # waits for the device
         moments = replace(moments, ready=ready, finished=time.perf_counter())
-        return _judged(session, moments, seconds, results, notes)
+        return _as_record(session, moments, seconds, results, notes)
 
 
-def _judged(
+def _as_record(
     session: Session, moments: _Moments, seconds: list[float], results: Sequence[Any], notes: list[str]
 ) -> Record:
     """The record of a timed pass; a result that is no number makes it a failed one, which is not profiled."""

@@ -44,7 +44,7 @@ class Agent:
     score: NDArray[np.float32]  # of each running game so far
     over: NDArray[np.bool_]  # which games ended with the last action
     finished: list[float] = field(default_factory=list)  # final scores of completed games
-    judged: list[tuple[float, int]] = field(
+    evaluated: list[tuple[float, int]] = field(
         default_factory=list
     )  # score and number of actions of each game of the last evaluation
     frames: int = 0  # since training began

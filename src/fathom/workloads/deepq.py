@@ -35,8 +35,8 @@ from fathom.workloads._replay import STACK, ReplayBuffer
 from fathom.workloads.base import Facts, Output, State, Workload
 from fathom.workloads.recipe import Recipe
 
-JUDGED = 30  # games of one evaluation
-JUDGED_FRAMES = 18_000  # of the emulator, for each of them: five minutes of play
+EVALUATION_GAMES = 30  # games of one evaluation
+EVALUATION_GAME_FRAMES = 18_000  # of the emulator, for each of them: five minutes of play
 PROTOCOL = """\
 the mean score of 30 games in the emulator, as the 2015 paper plays them: up to 30 no-ops first, one action in 20 at \
 random, five minutes at most; they are played at once, the first of each emulator counts. The same 30 openings are \
@@ -60,16 +60,16 @@ class PongRecipe(Recipe["Deepq"]):
     def synthetic_evaluation_data(self, workload: Deepq, seed: int) -> atari.Environment:
         """The games that quality is evaluated by, with openings of their own."""
         return atari.make(
-            workload.game, JUDGED, seed, frame_skip=workload.frame_skip, threads=workload.emulator_threads
+            workload.game, EVALUATION_GAMES, seed, frame_skip=workload.frame_skip, threads=workload.emulator_threads
         )
 
     def evaluate(self, workload: Deepq, state: State, data: atari.Environment) -> float:
-        state.extra.judged = workload.first_games(state, data)
-        return float(np.mean([score for score, _ in state.extra.judged]))
+        state.extra.evaluated = workload.first_games(state, data)
+        return float(np.mean([score for score, _ in state.extra.evaluated]))
 
     def artifacts(self, workload: Deepq, state: State, data: atari.Environment) -> list[Artifact]:
         """The score of every game of the last evaluation, and a game's first frames as the network saw them."""
-        judged = state.extra.judged
+        judged = state.extra.evaluated
         scores = [score for score, _ in judged]
         title = f"Scores of {len(judged)} games: mean {np.mean(scores):.2f}, standard deviation {np.std(scores):.2f}"
         rows = [[number, score, actions] for number, (score, actions) in enumerate(judged, 1)]
@@ -370,7 +370,7 @@ class Deepq(Workload):
         The first alone: whoever counts what ends first has counted short games too often.
         """
         score = np.full(games.envs, np.nan, np.float32)
-        actions = np.full(games.envs, JUDGED_FRAMES // self.frame_skip)
+        actions = np.full(games.envs, EVALUATION_GAME_FRAMES // self.frame_skip)
         for done, (agent, points) in enumerate(islice(self.played(state, games), int(actions[0])), 1):
             first = agent.over & np.isnan(score)
             score[first], actions[first] = points[first], done

@@ -12,7 +12,7 @@ from fathom.data import atari
 from fathom.engine.session import Session
 from fathom.training.trainer import Trainer
 from fathom.workloads._player import Agent
-from fathom.workloads.deepq import JUDGED, Deepq
+from fathom.workloads.deepq import EVALUATION_GAMES, Deepq
 from fathom.workloads.recipe import Recipe
 
 PROMISING = 0.5  # points: training games that come so close to the target are reason to evaluate
@@ -49,9 +49,9 @@ class DeepqTrainer(Trainer):
     def _promising(self, scores: list[float]) -> bool:
         """Not before every emulator may have had its turn: games that end first are not like the others."""
         target = self.recipe.target
-        if target is None or len(scores) < max(JUDGED, self.workload.envs):
+        if target is None or len(scores) < max(EVALUATION_GAMES, self.workload.envs):
             return False
-        return float(np.mean(scores[-JUDGED:])) >= target - PROMISING
+        return float(np.mean(scores[-EVALUATION_GAMES:])) >= target - PROMISING
 
     def state_dict(self) -> dict[str, Any]:
         """Everything, where the games can be kept.
@@ -68,7 +68,7 @@ class DeepqTrainer(Trainer):
             "frames": agent.frames,
             "updates": agent.updates,
             "finished": agent.finished,
-            "judged": agent.judged,
+            "evaluated": agent.evaluated,
             "score": torch.from_numpy(agent.score),
             "games": games.state_dict() if isinstance(games, atari.Checkpointable) else None,
             "memory": agent.memory.state_dict() if isinstance(games, atari.Checkpointable) else None,
@@ -81,7 +81,7 @@ class DeepqTrainer(Trainer):
         agent.target.load_state_dict(kept["target"])
         agent.random.bit_generator.state = kept["random"]
         agent.frames, agent.updates = kept["frames"], kept["updates"]
-        agent.finished, agent.judged = kept["finished"], kept["judged"]
+        agent.finished, agent.evaluated = kept["finished"], kept["evaluated"]
         if isinstance(agent.environment, atari.Checkpointable):
             agent.environment.load_state_dict(kept["games"])
             agent.memory.load_state_dict(kept["memory"])
