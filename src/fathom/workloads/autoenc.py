@@ -153,16 +153,16 @@ class Autoenc(Workload):
 
     def answers(self, output: Output, source: Any) -> list[str]:
         """Each reconstruction's brightest rows, drawn with characters."""
-        pictures = output["reconstruction"].float().cpu().view(-1, mnist.SIDE, mnist.SIDE)
-        return [_drawn(picture) for picture in pictures]
+        images = output["reconstruction"].float().cpu().view(-1, mnist.SIDE, mnist.SIDE)
+        return [_drawn(image) for image in images]
 
 
 def _grey(batch: Batch) -> Tensor:
     return batch["pixels"].float() / 255
 
 
-def _drawn(picture: Tensor) -> str:
+def _drawn(image: Tensor) -> str:
     """14 lines of 28 characters: two rows of pixels a line, as a terminal's letters are twice as tall as wide."""
     shades = " .:-=+*#%@"
-    rows = picture.view(14, 2, 28).mean(1)
+    rows = image.view(14, 2, 28).mean(1)
     return "\n".join("".join(shades[min(9, int(value * 10))] for value in row) for row in rows.tolist())

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 FOLDER = Path(__file__).parent
 FACTS = FOLDER / "facts.json"
-INTERFACE = {"base", "recipe", "catalogue"}
 
 
 def facts(name: str) -> dict[str, Any]:
@@ -97,7 +96,7 @@ def write() -> None:
     """Describes every workload of this folder anew."""
     from fathom.workloads.base import workload_class
 
-    names = sorted(path.stem for path in FOLDER.glob("[!_]*.py") if path.stem not in INTERFACE)
+    names = sorted(path.stem for path in FOLDER.glob("[!_]*.py") if path.stem not in plugins.INTERFACES)
     found = {name: {**describe(workload_class(name)), "source": _source(name)} for name in names}
     FACTS.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
 

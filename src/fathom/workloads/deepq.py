@@ -69,10 +69,10 @@ class PongRecipe(Recipe["Deepq"]):
 
     def artifacts(self, workload: Deepq, state: State, data: atari.Environment) -> list[Artifact]:
         """The score of every game of the last evaluation, and a game's first frames as the network saw them."""
-        judged = state.extra.evaluated
-        scores = [score for score, _ in judged]
-        title = f"Scores of {len(judged)} games: mean {np.mean(scores):.2f}, standard deviation {np.std(scores):.2f}"
-        rows = [[number, score, actions] for number, (score, actions) in enumerate(judged, 1)]
+        games = state.extra.evaluated
+        scores = [score for score, _ in games]
+        title = f"Scores of {len(games)} games: mean {np.mean(scores):.2f}, standard deviation {np.std(scores):.2f}"
+        rows = [[number, score, actions] for number, (score, actions) in enumerate(games, 1)]
         frames = [agent.memory.latest()[0, -1].cpu().numpy() for agent, _ in islice(workload.played(state, data), 80)]
         film = atari.tiled_png(np.stack(frames[3::4]), across=10)
         return [
@@ -200,7 +200,7 @@ class Deepq(Workload):
         return QNetwork(self.actions, self.filters, self.hidden)
 
     def synthetic(self, seed: int) -> atari.Environment:
-        """The real emulator: there is no better source of its pictures."""
+        """The real emulator: there is no better source of its frames."""
         return atari.make(self.game, self.envs, seed, frame_skip=self.frame_skip, threads=self.emulator_threads)
 
     def real(self, folder: Path, split: str = "train") -> atari.Environment:
