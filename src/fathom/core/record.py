@@ -136,7 +136,7 @@ class Point:
     items: int  # trained on so far
     seconds: float  # since the first step, evaluations included
     loss: float  # the mean since the evaluation before
-    quality: float
+    quality: float  # on the curve's split
     energy_j: float | None = None  # spent so far; None where it is not metered
 
 
@@ -149,7 +149,7 @@ class Learning:
     target: float | None  # None where no target is known
     better: str  # higher or lower
     protocol: str  # on what data, counted how, evaluated when: for people
-    quality: float | None  # at the last evaluation
+    quality: float | None  # the result, on `split`
     reached: bool | None  # by that quality; None without a target
     seconds: float  # of the whole run, as are items and energy
     items: int
@@ -158,6 +158,8 @@ class Learning:
     curve: list[Point]
     data: str = "synthetic data"  # what it learnt from: a data set's folder, a game, or synthetic data
     split: str = "test"  # the split that quality was evaluated on
+    curve_split: str = "test"  # ... and that of the curve: in older records the test split, as the result
+    selected: int | None = None  # the evaluation whose weights were tested, from 1 on; None is the last
     departures: list[str] = field(default_factory=list)  # settings that differ from the default training recipe
     recipe: str | None = None  # the id of the recipe's fields; None in records that have none
     resumed: int = 0  # how often it was resumed after a kill
@@ -165,10 +167,15 @@ class Learning:
 
     @property
     def to_target(self) -> Point | None:
-        """The first evaluation that reached the target: what that took. A recipe may go on from there."""
+        """The first evaluation that reached the target: what that took. A recipe may go on from there.
+
+        Evaluations on training data do not tell: all of the run is what it took then.
+        """
         target, sign = self.target, 1 if self.better == "higher" else -1
         if target is None:
             return None
+        if self.curve_split == "train":
+            return self.curve[-1] if self.curve and self.reached else None
         return next((point for point in self.curve if sign * point.quality >= sign * target), None)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -236,6 +236,13 @@ class Sizes:
         return None
 
 
+def without_validation(speakers: Iterable[str]) -> tuple[set[str], set[str]]:
+    """Training speakers without, and of, validation: every tenth by name, so that no voice is in both."""
+    named = sorted(set(speakers))
+    held_out = set(named[4::10] or named[-1:])
+    return set(named) - held_out, held_out
+
+
 class Utterances(InMemory):
     """Utterances padded with zeros to one size; phone id n is phones[n - 1]."""
 
@@ -252,6 +259,11 @@ class Utterances(InMemory):
         self.sentences = list(sentences)
         self.skipped = dict(skipped)  # reason -> number of utterances left out
         self.folding = dict(folding or {})  # phone -> the class it is scored as; "" if it is not scored
+
+    def subset(self, rows: Sequence[int]) -> Self:
+        chosen = super().subset(rows)
+        chosen.sentences = [self.sentences[row] for row in rows]
+        return chosen
 
     def transcript(self, numbers: Iterable[int]) -> str:
         """The names of phones; "?" for an output of the network that the corpus has no phone for."""

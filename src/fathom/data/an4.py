@@ -2,7 +2,7 @@
 
 The layout is that of CMU's archive: etc/an4_train.fileids and .transcription, with one utterance per line in the same
 order (likewise for test); etc/an4.dic, one word and its phones per line; etc/an4.phone; feat/FILEID.mfc or
-wav/FILEID.sph.
+wav/FILEID.sph. Every tenth training speaker is validation.
 """
 
 from __future__ import annotations
@@ -34,14 +34,26 @@ def is_present(folder: Path) -> bool:
 
 
 def read(folder: Path, split: str, sizes: Sizes, by_speaker: bool = False) -> Utterances:
-    """One split, normalised by the training split's statistics or by each speaker's own."""
+    """One split (of base.SPLITS), normalised by the training split's statistics or by each speaker's own."""
     inventory = _inventory(folder / "etc" / "an4.phone")
     dictionary = _dictionary(folder / "etc" / "an4.dic", inventory)
-    utterances = list(_utterances(folder, split, dictionary))
+    utterances = _split(folder, split, dictionary)
     if by_speaker:
         return _audio.padded(folder, utterances, None, inventory, sizes, Counter())
-    training = utterances if split == "train" else _utterances(folder, "train", dictionary)
+    training = utterances if split.startswith("train") else _split(folder, "train_subset", dictionary)
     return _audio.padded(folder, utterances, Scale.of(training), inventory, sizes, Counter())
+
+
+def _split(folder: Path, split: str, dictionary: dict[str, list[int]]) -> list[Utterance]:
+    if split in ("train", "test"):
+        return list(_utterances(folder, split, dictionary))
+    everyone = list(_utterances(folder, "train", dictionary))
+    kept, held_out = _audio.without_validation(utterance.speaker for utterance in everyone)
+    chosen = held_out if split == "validation" else kept
+    found = [utterance for utterance in everyone if utterance.speaker in chosen]
+    if not found:
+        raise DataError.at(folder, "one training speaker: a second one is needed, as validation takes every tenth")
+    return found
 
 
 def read_mfc(path: Path) -> Features:

@@ -70,7 +70,7 @@ class Stories(InMemory):
 def read(folder: Path, split: str = "train", *, task: int = 1, subset: str = "en", capacity: int = 50) -> Stories:
     """The questions of one task, or of all tasks (0).
 
-    The splits are train and test; kept is the first nine tenths of train, and valid is the rest. Vocabulary and shapes
+    Of the training questions, train_subset is the first nine tenths and validation is the rest. Vocabulary and shapes
     are those of train and test together, so that splits agree. A question has the last `capacity` sentences.
     """
     source = _subset_folder(folder, subset)
@@ -92,7 +92,7 @@ def _splits(folder: Path, number: int, capacity: int) -> dict[str, list[Question
         read_file(folder / f"qa{number}_{TASKS[number - 1]}_{part}.txt", capacity) for part in ("train", "test")
     )
     kept = len(training) - len(training) // 10
-    return {"train": training, "kept": training[:kept], "valid": training[kept:], "test": testing}
+    return {"train": training, "train_subset": training[:kept], "validation": training[kept:], "test": testing}
 
 
 def synthetic(seed: int, *, memory: int = 10, words: int = 6, items: int = 2000) -> Stories:

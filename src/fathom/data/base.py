@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from copy import copy
 from itertools import count
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self, TypeVar, cast
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Sampler
@@ -21,7 +23,10 @@ from fathom.core.errors import DataError
 from fathom.machine.host import usable_cores
 
 Batch = dict[str, Tensor]
+DatasetT = TypeVar("DatasetT", bound="Dataset")
 
+SPLITS = ("train", "train_subset", "validation", "test")  # train is train_subset and what validation takes of it
+HELD_OUT = 0.1  # of training data that has no validation split of its own
 RESIDENT_BYTES = 2 << 30  # an in-memory dataset up to this size is kept on the device as a whole
 
 
@@ -36,6 +41,41 @@ class Dataset(ABC):
 
     @abstractmethod
     def __getitem__(self, indices: Sequence[int]) -> Batch: ...
+
+    def subset(self, rows: Sequence[int]) -> Dataset:
+        """The same with these items alone."""
+        return _Subset(self, rows)
+
+
+class _Subset(Dataset):
+    """Some items of a dataset; what else is known of it (class names, a vocabulary) is unchanged."""
+
+    def __init__(self, whole: Dataset, rows: Sequence[int]) -> None:
+        self.whole, self.rows = whole, np.asarray(rows)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, indices: Sequence[int]) -> Batch:
+        return self.whole[self.rows[np.asarray(indices)].tolist()]
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "whole":  # while a worker process unpacks its copy
+            raise AttributeError(name)
+        return getattr(self.whole, name)
+
+
+def part_of_training(read: Callable[[str], DatasetT], split: str) -> DatasetT:
+    """A split of data that has only train and test: a tenth of a fixed shuffle of train is validation."""
+    if split not in ("train_subset", "validation"):
+        return read(split)
+    whole = read("train")
+    order = np.random.default_rng(0).permutation(len(whole))  # the same for every run: tuning must not see the rest
+    few = max(1, round(HELD_OUT * len(whole)))
+    if few == len(whole):
+        raise DataError(f"{len(whole)} training items are too few to hold out any for validation")
+    rows = np.sort(order[:few] if split == "validation" else order[few:]).tolist()
+    return cast(DatasetT, whole.subset(rows))
 
 
 class Reader(ABC):
@@ -80,6 +120,11 @@ class InMemory(Dataset):
     def __getitem__(self, indices: Sequence[int]) -> Batch:
         rows = torch.as_tensor(indices)
         return {name: column[rows] for name, column in self.columns.items()}
+
+    def subset(self, rows: Sequence[int]) -> Self:
+        chosen = copy(self)
+        chosen.columns = self[rows]
+        return chosen
 
     @property
     def nbytes(self) -> int:

@@ -62,6 +62,9 @@ class Images(Dataset):
         labels = self.files.labels[np.asarray(indices)]
         return {"image": torch.from_numpy(pixels).permute(0, 3, 1, 2), "label": torch.from_numpy(labels)}
 
+    def subset(self, rows: Sequence[int]) -> Images:
+        return Images(SomeFiles(self.files, np.asarray(rows)), self.side, self.augment)
+
     def _decoded(self, index: int, crop: Callable[[int, int], Box]) -> NDArray[np.uint8]:
         try:
             return decode(self.files.content(index), crop, self.side)
@@ -167,6 +170,20 @@ def _find(folder: Path, split: str) -> Files:
     if split == "test":  # testing on the training images would be misleading
         raise DataError.at(folder, "no images for test; add train/CLASS/*.JPEG and val/CLASS/*.JPEG")
     return ClassFolders(folder, bare)
+
+
+class SomeFiles:
+    """Some of the images."""
+
+    def __init__(self, files: Files, rows: NDArray[np.int64]) -> None:
+        self.files, self.rows = files, rows
+        self.class_names, self.labels = files.class_names, files.labels[rows]
+
+    def content(self, index: int) -> bytes:
+        return self.files.content(int(self.rows[index]))
+
+    def error(self, index: int, problem: str) -> DataError:
+        return self.files.error(int(self.rows[index]), problem)
 
 
 class ClassFolders:

@@ -3,7 +3,7 @@
 The layout is that of the LDC: TRAIN/DR1/FCJF0/SX37.WAV (in SPHERE format) beside SX37.PHN, .WRD and .TXT.
 The two SA sentences, which every speaker reads, are left out, as is usual. The split "core" is the core test set, on
 which results are usually compared. In a folder without TRAIN and TEST every fourth utterance, by name, is the test
-split.
+split. Every tenth training speaker is validation; where there is one speaker only, every tenth utterance.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def is_present(folder: Path) -> bool:
 
 
 def read(folder: Path, split: str, sizes: Sizes, by_speaker: bool = False) -> Utterances:
-    """One split (train, test or core), normalised by the training split's statistics or by each speaker's own."""
+    """One split (of base.SPLITS, or core), normalised by the training split's statistics or by each speaker's own."""
     skipped: Counter[str] = Counter()
     recordings = list(_recordings(folder, skipped))
     chosen = _in_split(recordings, split)
@@ -99,7 +99,7 @@ def read(folder: Path, split: str, sizes: Sizes, by_speaker: bool = False) -> Ut
     utterances = [_utterance(recording) for recording in chosen]
     scale = None
     if not by_speaker:
-        other = () if split == "train" else _in_split(recordings, "train")
+        other = () if split.startswith("train") else _in_split(recordings, "train_subset")
         scale = Scale.of((_utterance(one) for one in other) if other else utterances)
     return _audio.padded(folder, utterances, scale, PHONES, sizes, skipped, FOLDING)
 
@@ -145,6 +145,16 @@ def _recordings(folder: Path, skipped: Counter[str]) -> Iterator[_Recording]:
 
 
 def _in_split(recordings: list[_Recording], split: str) -> list[_Recording]:
+    if split not in ("train_subset", "validation"):
+        return _in_folders(recordings, split)
+    training = _in_folders(recordings, "train")
+    kept, held_out = _audio.without_validation(one.speaker for one in training)
+    if not kept:
+        return [one for index, one in enumerate(training) if (index % 10 == 4) == (split == "validation")]
+    return [one for one in training if one.speaker in (held_out if split == "validation" else kept)]
+
+
+def _in_folders(recordings: list[_Recording], split: str) -> list[_Recording]:
     if not any(recording.split for recording in recordings):
         return [one for index, one in enumerate(recordings) if (index % 4 == 3) == (split != "train")]
     if split == "core":

@@ -1,9 +1,10 @@
 """Parallel text, one sentence per line: a reader of WMT and Multi30k files, and a synthetic language pair.
 
-The split of a file follows from its name without the language (NAME.en and NAME.fr, or NAME.en.gz and NAME.fr.gz):
-  train  train; else all corpora that are not held out (europarl-v7.fr-en, giga-fren.release2.fixed, ...)
-  valid  val, valid or dev; else the last newstest but one, or the only one
-  test   test; else the first test_* by name (Multi30k's test_2016_flickr); else the last newstest
+The split of a file follows from its name without the language (NAME.en and NAME.fr; .txt and .gz may follow):
+  train       train; else all that begin so; else all that are not held out (europarl-v7.fr-en, giga-fren, ...)
+  validation  val, valid, validation or dev; else the first that begins so; else the last newstest but one
+  test        test; else the first that begins so (Multi30k's test_2016_flickr); else the last newstest
+Where there is no file for one of the last two, a few pairs of the training text are taken for it.
 """
 
 from __future__ import annotations
@@ -12,13 +13,13 @@ import gzip
 import re
 import zlib
 from array import array
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import zip_longest
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, Self
 
 import numpy as np
 import torch
@@ -26,16 +27,18 @@ from torch import Tensor
 
 from fathom.core.errors import DataError, UnknownName
 from fathom.data._vocabulary import EOS, SPECIALS, Vocabulary, cached, tokenise
-from fathom.data.base import InMemory
+from fathom.data.base import SPLITS, InMemory
 
 EXPECTS = (
     "one sentence per line in files named by language: europarl-v7.fr-en.en and .fr with newstest2013.en and .fr, "
     "or train.en and .de with val and test (the options source_language and target_language choose the pair)"
 )
-SPLITS = ("train", "valid", "test")
 _MAX_LINE_BYTES = 1 << 20  # a longer line means that the file is not text
+_TAKEN = 1000  # pairs that are taken of a training text for a split that has no file, and a twentieth of it at most
+_LEAST_PAIRS = 40  # below which none are
 _USED_WORDS = 60  # words in use in the synthetic languages
 _LANGUAGE_SEED = 2014  # of the synthetic dictionary
+_LANGUAGE = re.compile(r"[a-z]{2,3}([_-][A-Za-z]{2,4})?")
 _HELD_OUT = re.compile(r"val|dev|test|news-?(test|dev|discuss|syscomb)")
 
 
@@ -67,6 +70,11 @@ class ParallelText(InMemory):
         self.truncated = 0  # pairs of a held-out split that were truncated
         self.lines: list[tuple[str, str]] = []  # the original text of a held-out split
 
+    def subset(self, rows: Sequence[int]) -> Self:
+        chosen = super().subset(rows)
+        chosen.lines = [self.lines[row] for row in rows] if self.lines else []
+        return chosen
+
     def texts(self) -> list[tuple[str, str]]:
         """Each pair as text: the original where it was kept, else decoded from the ids."""
         vocabularies = self.source_vocabulary, self.target_vocabulary
@@ -82,8 +90,8 @@ def _decoded(vocabulary: TokenVocabulary, row: list[int]) -> str:
 
 
 def read(folder: Path, split: str, source: Side, target: Side, lowercase: bool = False) -> ParallelText:
-    """A split, encoded with the word vocabulary of the training text."""
-    vocabularies = _vocabularies(folder, source, target, lowercase)
+    """A split (of base.SPLITS), encoded with the word vocabulary of the training text."""
+    vocabularies = _vocabularies(folder, source, target, lowercase, _learnt_from(split))
     encoders = [partial(_word_ids, vocabulary, lowercase) for vocabulary in vocabularies]
     return _encoded(folder, split, (source, target), vocabularies, encoders)
 
@@ -93,13 +101,18 @@ def read_subwords(folder: Path, split: str, source: Side, target: Side) -> Paral
     from fathom.data._subwords import Subwords  # imported here because few runs need it
 
     sides = source, target
-    text = list(pairs(folder, "train", source.language, target.language))
+    text = list(pairs(folder, _learnt_from(split), source.language, target.language))
     vocabularies: list[Subwords] = []
     for side, lines in zip(sides, ([line[index] for line in text] for index in range(2)), strict=True):
         if not any(lines):
             raise DataError.at(folder, f"no words in the {side.language} text; the folder must contain {EXPECTS}")
         vocabularies.append(Subwords.train(lines, side.words))
     return _encoded(folder, split, sides, vocabularies, [vocabulary.encode for vocabulary in vocabularies])
+
+
+def _learnt_from(split: str) -> str:
+    """The text that a split's vocabulary is made of: nothing that is evaluated on."""
+    return "train" if split == "train" else "train_subset"
 
 
 def _word_ids(vocabulary: Vocabulary, lowercase: bool, text: str) -> list[int]:
@@ -124,11 +137,11 @@ def _encoded(
             continue
         too_long = len(words) > source.length or len(translation) >= target.length  # the target needs room for EOS
         too_long_count += too_long
-        if too_long and split == "train":
+        if too_long and split.startswith("train"):
             continue
         rows[0].append(words[: source.length])
         rows[1].append([*translation[: target.length - 1], EOS])
-        if split != "train":
+        if not split.startswith("train"):
             lines.append(line)
     if not rows[0].lengths:
         limit = f"at most {source.length} and {target.length - 1} words and punctuation marks"
@@ -136,13 +149,43 @@ def _encoded(
         raise DataError.at(folder, f"{problem}; the folder must contain {EXPECTS}")
     text = ParallelText(rows[0].padded(), rows[1].padded(), vocabularies)
     text.dropped, text.lines = dropped, lines
-    text.too_long, text.truncated = (too_long_count, 0) if split == "train" else (0, too_long_count)
+    text.too_long, text.truncated = (too_long_count, 0) if split.startswith("train") else (0, too_long_count)
     return text
 
 
 def pairs(folder: Path, split: str, source_language: str, target_language: str) -> Iterator[tuple[str, str]]:
     """The sentence pairs of a split as text; either side may be empty."""
-    for source, target in _files(folder, split, source_language, target_language):
+    languages = source_language, target_language
+    taken = {} if split == "train" else _taken_of_training(folder, *languages)
+    if split not in taken and split != "train_subset":
+        yield from _all_pairs(folder, split, *languages)
+        return
+    training = _all_pairs(folder, "train", *languages)
+    if split != "train_subset" or not taken:
+        rows = taken.get(split)
+        yield from (pair for number, pair in enumerate(training) if rows is None or number in rows)
+        return
+    evaluated = {pair for other in taken for pair in pairs(folder, other, *languages)}
+    yield from (pair for pair in training if pair not in evaluated)  # wherever else they stand, too
+
+
+def _taken_of_training(folder: Path, *languages: str) -> dict[str, set[int]]:
+    """For each held-out split without files of its own, the rows of the training text that are taken for it."""
+    missing = [split for split in ("validation", "test") if not _corpora_of(_names(folder, *languages), split)]
+    if not missing:
+        return {}
+    found = sum(1 for _ in _all_pairs(folder, "train", *languages))
+    if found < _LEAST_PAIRS:
+        problem = f"no {missing[0]} text in {languages[0]} and {languages[1]}, and too few training pairs ({found})"
+        raise DataError.at(folder, f"{problem} to take it from; the folder must contain {EXPECTS}")
+    order = np.random.default_rng(0).permutation(found).tolist()
+    few = min(_TAKEN, found // 20)
+    return {split: set(order[few * index : few * (index + 1)]) for index, split in enumerate(missing)}
+
+
+def _all_pairs(folder: Path, split: str, *languages: str) -> Iterator[tuple[str, str]]:
+    """Every pair of a split's own files."""
+    for source, target in _files(folder, split, *languages):
         counts = [0, 0]
         for left, right in zip_longest(_lines(source), _lines(target)):
             counts[0] += left is not None
@@ -151,6 +194,37 @@ def pairs(folder: Path, split: str, source_language: str, target_language: str) 
                 yield left, right
         if counts[0] != counts[1]:
             raise DataError.at(source, f"{counts[0]} lines, but {target.name} has {counts[1]}")
+
+
+@dataclass(frozen=True)
+class TextSizes:
+    """How much text a folder has in two languages; pairs of numbers are of the source and of the target."""
+
+    count: int  # training pairs
+    words: tuple[int, int]
+    long_sentence: tuple[int, int]  # words of a sentence that one in 200 is longer than
+    validation: str  # where the split comes from, in words
+    test: str
+    is_multi30k: bool
+
+
+def sizes(folder: Path, source_language: str, target_language: str) -> TextSizes:
+    """What the sizes of a network for this text follow from."""
+    languages = source_language, target_language
+    lengths = np.array([[len(text.split()) for text in pair] for pair in pairs(folder, "train_subset", *languages)])
+    names, taken = _names(folder, *languages), _taken_of_training(folder, *languages)
+    origin = {
+        split: f"{len(taken[split]):,} pairs of the training text" if split in taken else _corpora_of(names, split)[0]
+        for split in ("validation", "test")
+    }
+    words, long_sentence = lengths.sum(0), np.quantile(lengths, 0.995, axis=0, method="higher")
+    return TextSizes(
+        len(lengths),
+        (int(words[0]), int(words[1])),
+        (int(long_sentence[0]), int(long_sentence[1])),
+        **origin,
+        is_multi30k=origin["test"] == "test_2016_flickr",
+    )
 
 
 def synthetic(seed: int, source: Side, target: Side, items: int = 2048) -> ParallelText:
@@ -207,7 +281,7 @@ class _Rows:
         return torch.from_numpy(table)
 
 
-def _vocabularies(folder: Path, source: Side, target: Side, lowercase: bool) -> list[Vocabulary]:
+def _vocabularies(folder: Path, source: Side, target: Side, lowercase: bool, split: str) -> list[Vocabulary]:
     """Vocabularies of the most frequent words of the training text, one per language."""
     files = [path for pair in _files(folder, "train", source.language, target.language) for path in pair]
     stats = [(path.resolve(), path.stat()) for path in files]
@@ -215,11 +289,12 @@ def _vocabularies(folder: Path, source: Side, target: Side, lowercase: bool) -> 
         "files": [(str(path), stat.st_size, stat.st_mtime_ns) for path, stat in stats],
         "words": (source.words, target.words),
         "lowercase": lowercase,
+        "split": split,
     }
 
     def build() -> list[Vocabulary]:
         counts: tuple[Counter[str], Counter[str]] = Counter(), Counter()
-        for left, right in pairs(folder, "train", source.language, target.language):
+        for left, right in pairs(folder, split, source.language, target.language):
             counts[0].update(tokenise(left, lowercase))
             counts[1].update(tokenise(right, lowercase))
         sizes = source.words, target.words
@@ -233,11 +308,8 @@ def _vocabularies(folder: Path, source: Side, target: Side, lowercase: bool) -> 
 
 def _files(folder: Path, split: str, *languages: str) -> list[tuple[Path, Path]]:
     """The corpora of a split, each as a pair of files."""
-    # in descending order, so that a plain file replaces its .gz in the dict
-    listing = sorted(folder.iterdir(), reverse=True) if folder.is_dir() else []
-    found = [{_corpus(path, language): path for path in listing} for language in languages]
-    names = sorted({name for paths in found for name in paths if name})
-    chosen = _corpora_of(names, split)
+    found = _paths(folder, *languages)
+    chosen = _corpora_of(_names(folder, *languages), split)
     if not chosen:
         problem = f"no {split} text in {languages[0]} and {languages[1]}; the folder must contain {EXPECTS}"
         raise DataError.at(folder, problem)
@@ -249,21 +321,51 @@ def _files(folder: Path, split: str, *languages: str) -> list[tuple[Path, Path]]
     return [(found[0][name], found[1][name]) for name in chosen]
 
 
+def _paths(folder: Path, *languages: str) -> list[dict[str, Path]]:
+    """For each language, its files by their names without it."""
+    # in descending order, so that a plain file replaces its .gz in the dict
+    listing = sorted(folder.iterdir(), reverse=True) if folder.is_dir() else []
+    return [{_corpus(path, language): path for path in listing} for language in languages]
+
+
+def _names(folder: Path, *languages: str) -> list[str]:
+    return sorted({name for paths in _paths(folder, *languages) for name in paths if name})
+
+
 def _corpus(path: Path, language: str) -> str:
     """The name without the language; "" for a file in no or another language."""
-    name = path.name.removesuffix(".gz")
+    name = path.name.removesuffix(".gz").removesuffix(".txt")
     return name.removesuffix(f".{language}") if name.endswith(f".{language}") else ""
+
+
+def languages(folder: Path) -> list[str]:
+    """The codes of the languages that have training text in the folder, each beside a file of another language."""
+    listing = sorted(folder.iterdir()) if folder.is_dir() else []
+    endings = [path.name.removesuffix(".gz").removesuffix(".txt").rpartition(".") for path in listing]
+    corpora = defaultdict(set)
+    for name, _, code in endings:
+        if name and _LANGUAGE.fullmatch(code):
+            corpora[name].add(code)
+    training = _corpora_of(sorted(name for name, codes in corpora.items() if len(codes) > 1), "train")
+    return sorted({code for name in training for code in corpora[name]})
 
 
 def _corpora_of(names: list[str], split: str) -> list[str]:
     if split not in SPLITS:
         raise UnknownName.among("split", split, SPLITS)
-    if split == "train":
-        return ["train"] if "train" in names else [name for name in names if not _HELD_OUT.match(name)]
+    if split.startswith("train"):
+        named = _named(names, "train")
+        return named[:1] if named[:1] == ["train"] else named or [name for name in names if not _HELD_OUT.match(name)]
     news = [name for name in names if name.startswith("newstest")]
-    if split == "valid":
-        return [name for name in names if name in ("val", "valid", "dev")][:1] or news[-2:][:1]
-    return [name for name in names if name == "test" or name.startswith("test_")][:1] or news[-1:]
+    if split == "validation":
+        return _named(names, "val", "valid", "validation", "dev")[:1] or news[:-1][-1:]
+    return _named(names, "test")[:1] or news[-1:]
+
+
+def _named(names: list[str], *words: str) -> list[str]:
+    """The corpora that have one of these names, then those that begin so."""
+    exact = [name for name in names if name in words]
+    return exact + [name for name in names if name.startswith(words) and name not in exact]
 
 
 def _lines(path: Path) -> Iterator[str]:

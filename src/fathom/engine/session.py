@@ -56,9 +56,10 @@ class Step:
 class Session:
     """A workload that can be set up and run, and that other tools can be put on."""
 
-    def __init__(self, spec: RunSpec, workload: Workload | None = None) -> None:
-        """The workload that the spec names, or one that the caller made himself."""
+    def __init__(self, spec: RunSpec, workload: Workload | None = None, split: str | None = None) -> None:
+        """The workload that the spec names, or one that the caller made himself, on the phase's split or another."""
         self.spec = spec
+        self.split = split or ("train" if spec.phase == "train" else "test")
         self.device = resolve(spec.device, spec.precision)
         self.workload = workload or _named(spec)
         self._state: State | None = None
@@ -190,7 +191,7 @@ class Session:
         if self.spec.data is None:
             return self.workload.synthetic(self.spec.seed)
         folder = folder_at(self.spec.data, self.workload.expects)
-        return self.workload.open(folder, "train" if self.spec.phase == "train" else "test")
+        return self.workload.open(folder, self.split)
 
     def _optimizer(self, model: nn.Module) -> Optimizer:
         try:

@@ -18,7 +18,7 @@ from fathom.machine.host import fingerprint, gpu_shared, gpu_uuid
 from fathom.machine.meter import Meters
 from fathom.measure.loop import recorded
 from fathom.training.checkpoint import Checkpoint
-from fathom.training.trainer import Trainer, evaluation_data_for, recipe_for, trainer_for
+from fathom.training.trainer import Trainer, held_out_for, recipe_for, trainer_for, training_split
 
 
 def train(
@@ -29,10 +29,10 @@ def train(
 
 
 def _train(spec: RunSpec, on_progress: OnProgress, on_event: OnEvent) -> Record:
-    """Intervals until the target is reached or the recipe ends; what was done before a kill counts."""
+    """Intervals until validation says enough or the recipe ends, then the test; what was done before a kill counts."""
     recipe = recipe_for(spec)
-    with Session(spec).setup() as session:
-        trainer = trainer_for(session, recipe, evaluation_data_for(session, recipe))
+    with Session(spec, split=training_split(recipe)).setup() as session:
+        trainer = trainer_for(session, recipe, held_out_for(session, recipe))
         run = TrainingRun(trainer, session)
         on_event({"items_per_step": trainer.items_per_step})
         if run.resume():
@@ -64,6 +64,7 @@ class TrainingRun:
         self.joules: float | None = 0.0  # the same; None where they were not metered
         self.resumed = 0
         self.diverged: str | None = None
+        self.selected: int | None = None  # the evaluation whose weights are tested, from 1 on
         self.meter = Meters(session.device)
         self.gpu_shared = gpu_shared(session.device)  # None where that is not known
         self.metered = self.meter.joules()  # up to the last evaluation
@@ -74,7 +75,8 @@ class TrainingRun:
     def finished(self) -> bool:
         if self.diverged or len(self.curve) >= self.trainer.evaluations:
             return True
-        return bool(self.curve) and self.recipe.stops_at_target and bool(self.recipe.reached(self.curve[-1].quality))
+        enough = self.recipe.stop_at
+        return enough is not None and bool(self.curve) and self.recipe.at_least(self.curve[-1].quality, enough)
 
     def run(self, on_progress: OnProgress, on_event: OnEvent) -> None:
         total = self.trainer.evaluations * self.trainer.steps_per_evaluation
@@ -88,14 +90,25 @@ class TrainingRun:
             on_event({"evaluating": len(self.curve) + 1})
             point = self._evaluated(loss, items)
             self.curve.append(point)
+            self._select()
             counts = {"evaluation": len(self.curve), "evaluations": self.trainer.evaluations}
             on_event({**counts, "loss": loss, "quality": point.quality, "items_per_s": speed})
             # the first one is written whatever it costs: only then is it known what writing takes
             if self.finished or len(self.curve) == 1 or self.checkpoint.due():
                 self._save(on_event)
 
+    def _select(self) -> None:
+        """The weights of the last evaluation are kept where they did better in validation than all before."""
+        if not self.recipe.selects_best:
+            return
+        best = None if self.selected is None else self.curve[self.selected - 1].quality
+        last = self.curve[-1].quality
+        if best is None or (last != best and self.recipe.at_least(last, best)):
+            self.selected = len(self.curve)
+            self.trainer.select()
+
     def _evaluated(self, loss: float, items: int) -> Point:
-        quality = self.trainer.evaluate()
+        quality = self.trainer.validate()
         wait(self.session.device)
         self.metered = self.meter.joules()
         if (shared := gpu_shared(self.session.device)) is not None:
@@ -107,9 +120,8 @@ class TrainingRun:
     def result(self) -> Learning:
         recipe, spec = self.recipe, self.session.spec
         last = self.curve[-1] if self.curve else None
-        reached = None
-        if recipe.target is not None:
-            reached = last is not None and not self.diverged and bool(recipe.reached(last.quality))
+        quality, artifacts = self.trainer.test() if last and not self.diverged else (None, [])
+        reached = None if recipe.target is None else quality is not None and bool(recipe.reached(quality))
         return Learning(
             metric=recipe.metric,
             unit=recipe.unit,
@@ -117,10 +129,12 @@ class TrainingRun:
             better=recipe.better,
             protocol=recipe.protocol,
             split=recipe.split,
+            curve_split=recipe.validated_on,
+            selected=self.selected,
             recipe=recipe.id,
             departures=departures(self.trainer),
             data=data_label(self.trainer, spec),
-            quality=last.quality if last else None,
+            quality=quality,
             reached=reached,
             seconds=last.seconds if last else self._spent(),
             items=last.items if last else 0,
@@ -128,7 +142,7 @@ class TrainingRun:
             metered=self.meter.name,
             curve=self.curve,
             resumed=self.resumed,
-            artifacts=[] if self.diverged else self.trainer.artifacts(),
+            artifacts=artifacts,
         )
 
     def resume(self) -> bool:
@@ -142,7 +156,7 @@ class TrainingRun:
             self.trainer.load_state_dict(kept["trainer"])
             self.curve = [Point(**point) for point in kept["curve"]]
             self.seconds, self.joules, self.resumed = kept["seconds"], kept["joules"], kept["resumed"] + 1
-            self.gpu_shared = kept["gpu_shared"]
+            self.gpu_shared, self.selected = kept["gpu_shared"], kept["selected"]
         except (MemoryError, torch.OutOfMemoryError):
             raise  # which says nothing about the file
         except Exception as error:  # whatever a damaged file, or one of another version, may raise
@@ -160,6 +174,7 @@ class TrainingRun:
                 "joules": self._energy(),
                 "resumed": self.resumed,
                 "gpu_shared": self.gpu_shared,
+                "selected": self.selected,
                 "recipe": self.recipe.id,
             }
         )

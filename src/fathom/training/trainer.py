@@ -1,4 +1,4 @@
-"""Trainer: one training run, in intervals that each end with an evaluation.
+"""Trainer: one training run, in intervals that each end with an evaluation, and one test at its end.
 
 This one serves every workload that learns from a data set batch by batch; a recipe that does otherwise (many networks
 at once, playing a game) names another, of trainers/.
@@ -6,12 +6,14 @@ at once, playing a game) names another, of trainers/.
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.utils import get_total_norm
 
 from fathom.core import plugins
@@ -26,11 +28,19 @@ from fathom.workloads.recipe import Recipe
 TOLERATED_NONFINITE = 0.01  # of an interval's steps, and one in any case: more often is divergence
 
 
+@dataclass(frozen=True)
+class HeldOut:
+    """What a run is evaluated on: validation after every interval, test once. Their kinds are the recipe's own."""
+
+    validation: Any
+    test: Any
+
+
 class Trainer:
     """Trains a session's workload. What state_dict() gives is enough to resume in another process."""
 
-    def __init__(self, session: Session, recipe: Recipe[Any], evaluation_data: Any) -> None:
-        self.session, self.recipe, self.evaluation_data = session, recipe, evaluation_data
+    def __init__(self, session: Session, recipe: Recipe[Any], held_out: HeldOut) -> None:
+        self.session, self.recipe, self.held_out = session, recipe, held_out
         self.workload, self.state = session.workload, session.state
         self.evaluations = session.spec.evaluations or recipe.evaluations
         self.steps_done = 0
@@ -38,6 +48,8 @@ class Trainer:
         steps = self.evaluations * self.steps_per_evaluation
         self.schedule = recipe.schedule(self.workload, self.state.optimizer, steps)
         self.guard = FiniteGradients(self.state) if recipe.skips_nonfinite_gradients else None
+        self.mean = WeightMean(self.state.model, self.workload.averaging) if self.workload.averaging else None
+        self.best: dict[str, Tensor] | None = None  # the weights that did best in validation so far
 
     @property
     def steps_per_evaluation(self) -> int:
@@ -69,27 +81,43 @@ class Trainer:
 
     def step(self) -> Tensor:
         """One step of the session; gives the loss, still on the device."""
-        return self.session.train_step()
+        loss = self.session.train_step()
+        if self.mean is not None:
+            self.mean.add(self.state.model, self.steps_done)
+        return loss
 
-    def evaluate(self) -> float:
-        """The quality on held-out data."""
+    def validate(self) -> float:
+        """The quality of the candidate on the validation split."""
+        return self._evaluate(self.held_out.validation)
+
+    def select(self) -> None:
+        """Keeps the candidate's weights: no others did better in validation."""
+        self.best = {name: value.detach().clone() for name, value in self.candidate().model.state_dict().items()}
+
+    def test(self) -> tuple[float, list[Artifact]]:
+        """The result of the selected weights, and what is worth showing of them; training is over after this."""
+        if self.best is not None:
+            self.candidate().model.load_state_dict(self.best)
+        return self._evaluate(self.held_out.test), self.artifacts()
+
+    def _evaluate(self, data: Any) -> float:
         candidate = self.candidate()
         candidate.model.eval()
         with torch.inference_mode(), self.state.autocast():
-            value = self.recipe.evaluate(self.workload, candidate, self.evaluation_data)
+            value = self.recipe.evaluate(self.workload, candidate, data)
         candidate.model.train()
         return value
 
     def artifacts(self) -> list[Artifact]:
-        """What is worth showing of the trained network: tables and images."""
+        """Tables and images of the network and its answers to the test split."""
         candidate = self.candidate()
         candidate.model.eval()
         with torch.inference_mode(), self.state.autocast():
-            return self.recipe.artifacts(self.workload, candidate, self.evaluation_data)
+            return self.recipe.artifacts(self.workload, candidate, self.held_out.test)
 
     def candidate(self) -> State:
-        """What is evaluated and shown: the network as it is now."""
-        return self.state
+        """What is evaluated and shown: the network as it is now, or the mean of its weights."""
+        return self.state if self.mean is None else replace(self.state, model=self.mean.model)
 
     def notes(self) -> list[str]:
         """What should be known of how it was trained."""
@@ -103,6 +131,8 @@ class Trainer:
             "model": self.state.model.state_dict(),
             "optimizer": self.state.optimizer.state_dict(),
             "schedule": None if self.schedule is None else self.schedule.state_dict(),
+            "mean": None if self.mean is None else self.mean.model.state_dict(),
+            "best": self.best,
             "steps_done": self.steps_done,
             "skipped": self.guard.skipped if self.guard else 0,
         }
@@ -115,10 +145,31 @@ class Trainer:
             self.schedule.load_state_dict(kept["schedule"])
         if self.guard is not None:
             self.guard.resume(kept["skipped"])
+        if self.mean is not None:
+            self.mean.model.load_state_dict(kept["mean"])
+        self.best = kept["best"]
         self.steps_done = int(kept["steps_done"])
         if not self.workload.interactive:  # an environment goes on by itself
             state, spec = self.state, self.session.spec
             state.batches = self.workload.feed(state.source, state.device, spec.seed, start=self.steps_done)
+
+
+class WeightMean:
+    """A running mean of a network's weights, which does better than the last of them: their noise is averaged out."""
+
+    def __init__(self, model: nn.Module, decay: float) -> None:
+        self.model, self.decay = copy.deepcopy(model), decay
+        for module in self.model.modules():
+            if isinstance(module, nn.RNNBase):
+                module.flatten_parameters()  # a copy's weights lie apart, which cuDNN does not like
+
+    @torch.no_grad()
+    def add(self, model: nn.Module, steps_done: int) -> None:
+        """A mean over few steps at first, so that the weights it began with are soon forgotten."""
+        new = max(1 - self.decay, 9 / (10 + steps_done))
+        torch._foreach_lerp_(list(self.model.parameters()), list(model.parameters()), new)
+        for own, other in zip(self.model.buffers(), model.buffers(), strict=True):
+            own.copy_(other)  # statistics of activations are running means already
 
 
 class FiniteGradients:
@@ -169,15 +220,27 @@ def recipe_for(spec: RunSpec) -> Recipe[Any]:
     return kind.recipe.for_run(folder, spec.options)
 
 
-def trainer_for(session: Session, recipe: Recipe[Any], evaluation_data: Any) -> Trainer:
+def trainer_for(session: Session, recipe: Recipe[Any], held_out: HeldOut) -> Trainer:
     """The trainer that the recipe asks for, or the one for all."""
     kind = Trainer if recipe.trainer is None else plugins.load_class("trainers", recipe.trainer, Trainer)
-    return kind(session, recipe, evaluation_data)
+    return kind(session, recipe, held_out)
 
 
-def evaluation_data_for(session: Session, recipe: Recipe[Any]) -> Any:
-    """What quality is evaluated on: held-out real data, or synthetic data that training has not seen."""
+def training_split(recipe: Recipe[Any]) -> str:
+    """What is trained on: the training data, less what validation takes of it."""
+    return "train_subset" if recipe.validated_on == "validation" else "train"
+
+
+def held_out_for(session: Session, recipe: Recipe[Any]) -> HeldOut:
+    """Real data that training has not seen, or synthetic data of other seeds; both are opened before training."""
     spec, workload = session.spec, session.workload
     if spec.data is None:
-        return recipe.synthetic_evaluation_data(workload, spec.seed + 1)
-    return recipe.evaluation_data(workload, folder_at(spec.data, workload.expects))
+        return HeldOut(*(recipe.synthetic_evaluation_data(workload, _other_seed(spec.seed, each)) for each in (1, 2)))
+    folder = folder_at(spec.data, workload.expects)
+    validation = recipe.evaluation_data(workload, folder, recipe.validated_on)
+    return HeldOut(validation, recipe.evaluation_data(workload, folder, recipe.split))
+
+
+def _other_seed(seed: int, number: int) -> int:
+    """A seed that no run is likely to have: runs count theirs from 0."""
+    return seed + number * 1_000_003

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -18,7 +19,7 @@ from fathom.core.errors import BadOption
 from fathom.core.record import Artifact
 from fathom.data import imagenet
 from fathom.data._thumbnails import Augmentation, Thumbnails, augmented, resized
-from fathom.data.base import Batch, once
+from fathom.data.base import Batch, once, part_of_training
 from fathom.workloads.base import Output, State, Workload
 from fathom.workloads.recipe import Recipe, warmup_cosine
 
@@ -78,8 +79,9 @@ class ImageRecipe(Recipe["ImageClassifier"]):
     unit: str = "%"
     better: Literal["higher", "lower"] = "higher"
     protocol: str = (
-        "all images of the test set, each whole and seen once, scaled to the network's input; evaluated after every "
-        "epoch, and the first evaluation that reaches the target ends the run"
+        "all images of the test set, each whole, scaled to the network's input, the mean of its probabilities and "
+        "those of its mirror image; a running mean of the weights is evaluated after every epoch on a tenth of the "
+        "training images, which training does not see, and the best of these is tested once"
     )
 
     def schedule(self, workload: ImageClassifier, optimizer: Optimizer, steps: int) -> LambdaLR:
@@ -123,6 +125,7 @@ class ImageClassifier(Workload):
     rotation: float = 0.0  # degrees, either way
     color_jitter: float = 0.0  # of brightness, contrast and saturation, more or less
     cutout: float = 0.0  # the side of a square that is painted over, of the image's
+    mirrored: bool = False  # an evaluation takes the mean of an image's and its mirror image's probabilities
     label_smoothing: float = 0.0
     warm_up: float = 0.1  # the share of all steps with linear warm-up
 
@@ -148,6 +151,12 @@ class ImageClassifier(Workload):
         return imagenet.synthetic(seed, self.side, self.classes)
 
     def real(self, folder: Path, split: str = "train") -> imagenet.Images | Thumbnails:
+        found = part_of_training(partial(self._images, folder), split)
+        if split == "validation" and isinstance(found, imagenet.Images):
+            found.augment = False  # these are training images, and seen whole
+        return found
+
+    def _images(self, folder: Path, split: str) -> imagenet.Images | Thumbnails:
         images = imagenet.read(folder, split, self.side, self.classes)
         return imagenet.thumbnails(images, self.resident) or images
 
@@ -181,9 +190,13 @@ class ImageClassifier(Workload):
         for batch in once(held_out, _EVALUATED, state.device):
             if isinstance(held_out, Thumbnails):
                 batch["image"] = resized(batch["image"], self.side)
-            pair = batch["label"] * self.classes + self.forward(state.model, batch).argmax(-1)
+            pair = batch["label"] * self.classes + self._probabilities(state.model, batch).argmax(-1)
             pairs += torch.bincount(pair, minlength=self.classes**2)
         return pairs.view(self.classes, self.classes)
+
+    def _probabilities(self, model: nn.Module, batch: Batch) -> Tensor:
+        images = [batch["image"], *([batch["image"].flip(-1)] if self.mirrored else [])]
+        return torch.stack([self.forward(model, {"image": each}).float().softmax(-1) for each in images]).mean(0)
 
     def infer(self, model: nn.Module, batch: Batch) -> Output:
         """The five likeliest classes, best first, and how likely each is."""

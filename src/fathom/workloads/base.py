@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Self, TypeVar
 
@@ -19,7 +20,7 @@ from torch.optim import Optimizer
 
 from fathom.core import plugins
 from fathom.core.errors import BadOption, UnknownName
-from fathom.data.base import Batch, Dataset, feed, reader_for
+from fathom.data.base import Batch, Dataset, feed, part_of_training, reader_for
 from fathom.workloads.catalogue import check_option, option_facts
 from fathom.workloads.recipe import Recipe
 
@@ -89,6 +90,7 @@ class Workload(ABC):
 
     batch: int
     clip_norm: float | None = None  # rescale gradients whose global norm is larger
+    averaging: float = 0.0  # in training to a target, how much of the weights' running mean stays at each step
 
     @classmethod
     def configured(cls, preset: str, **changes: Any) -> Self:
@@ -114,12 +116,14 @@ class Workload(ABC):
 
     @abstractmethod
     def real(self, folder: Path, split: str = "train") -> Any:
-        """The real data in its owner's format."""
+        """A split (of data.base.SPLITS) of the real data in its owner's format."""
 
     def open(self, folder: Path, split: str = "train") -> Any:
         """real(), or what an installed reader makes of a folder that it recognises."""
         reader = reader_for(self.name, folder)
-        return self.real(folder, split) if reader is None else reader.read(self, folder, split)
+        if reader is None:
+            return self.real(folder, split)
+        return part_of_training(partial(reader.read, self, folder), split)
 
     @abstractmethod
     def forward(self, model: nn.Module, batch: Batch) -> Tensor:

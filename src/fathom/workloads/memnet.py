@@ -32,7 +32,10 @@ EVALUATED_ON = {  # which questions -> how a protocol speaks of them
     "valid": "the validation questions (the last tenth of the training questions, which are not trained on)",
 }
 ALL = "all training questions are learnt; "  # the authors' program holds a tenth of them out even for its last word
-BY_LOSS = "of several starts the one with the least training loss at the time counts"
+BY_LOSS = (
+    "of several starts the one with the least training loss counts; the length of training is fixed, the curve is of "
+    "the training questions, and the last weights are tested once"
+)
 ENCODINGS = ("paper", "program")  # of positions: as printed, or as in the authors' program
 
 
@@ -165,7 +168,7 @@ class MemnetRecipe(Recipe["Memnet"]):
 
     unit: str = "%"
     better: Literal["higher", "lower"] = "lower"
-    stops_at_target: bool = False
+    validated_on: Literal["validation", "train"] = "train"
     trainer: str | None = "memnet"
 
     def for_run(self, folder: Path | None, options: Mapping[str, Any]) -> MemnetRecipe:
@@ -205,9 +208,6 @@ class MemnetRecipe(Recipe["Memnet"]):
             workload.halving,
         )
         return LambdaLR(optimizer, lambda step: 0.5 ** max(0, (step / epoch - linear) // halving))
-
-    def evaluation_data(self, workload: Memnet, folder: Path) -> babi.Stories:
-        return workload.real(folder, workload.evaluated_on)
 
     def evaluate(self, workload: Memnet, state: State, data: babi.Stories) -> float:
         raise NotImplementedError("the trainer of memnet evaluates all its networks together")
@@ -316,7 +316,7 @@ class Memnet(Workload):
     def real(self, folder: Path, split: str = "train") -> babi.Stories:
         """All training questions, unless some of them are evaluated on."""
         if split == "train" and self.evaluated_on == "valid":
-            split = "kept"
+            split = "train_subset"
         return babi.read(folder, split, task=self.task_number, subset=self.subset, capacity=self.capacity)
 
     def fit(self, source: babi.Stories) -> Self:

@@ -27,7 +27,8 @@ WorkloadT = TypeVar("WorkloadT", bound="Workload")
 class Recipe(ABC, Generic[WorkloadT]):
     """The fields are what is trained and how it counts; the methods evaluate a network on its way.
 
-    Two runs follow the same recipe where its fields are equal: `protocol` is for people, and no part of that.
+    Training is stopped and weights are selected on a validation split; the test split is evaluated once, at the end.
+    Two runs follow the same recipe where its fields are equal, but for `protocol` and `taken`, which are for people.
     """
 
     metric: str  # "top-1 accuracy"
@@ -35,29 +36,38 @@ class Recipe(ABC, Generic[WorkloadT]):
     target: float | None  # None where no target is known
     better: Literal["higher", "lower"]
     protocol: str  # in words: on what data, counted how, evaluated when
-    split: str = "test"  # quality is evaluated on
+    split: str = "test"  # the result is evaluated on, once
+    validated_on: Literal["validation", "train"] = "validation"  # after every interval; "train" holds nothing out
     evaluations: int  # at most; training is cut into intervals, each of which ends with one
     items_per_evaluation: int | None = None  # whatever the batch; None is one epoch
-    stops_at_target: bool = True  # False where the protocol says how long to train, whatever comes of it
+    stop_at: float | None = None  # validation quality that ends training; None trains for all evaluations
     preset: str = "paper"
     options: Mapping[str, Any] = field(default_factory=dict)  # fields of the workload, changed
     precision: str = "fp32"  # on a GPU; a CPU trains in fp32
     engine: str = "eager"  # on a GPU; a CPU trains with eager
     trainer: str | None = None  # which of training/trainers, where not batch by batch
     skips_nonfinite_gradients: bool = False  # for networks that now and then have some
+    taken: str = ""  # what follows from the data at hand, for people
     variants: Mapping[str, Recipe[Any]] = field(default_factory=dict)  # another recipe, where the option so named is on
 
     def reached(self, quality: float) -> bool | None:
         """None without a target."""
-        if self.target is None:
-            return None
-        return quality >= self.target if self.better == "higher" else quality <= self.target
+        return None if self.target is None else self.at_least(quality, self.target)
+
+    def at_least(self, quality: float, other: float) -> bool:
+        """Whether one quality is as good as another."""
+        return quality >= other if self.better == "higher" else quality <= other
+
+    @property
+    def selects_best(self) -> bool:
+        """Whether the best weights on the validation split are tested; without that split it is the last ones."""
+        return self.validated_on == "validation"
 
     @property
     def id(self) -> str:
         """Twelve hex digits that are the same for equal recipes."""
         fields = {each.name: getattr(self, each.name) for each in dataclasses.fields(self)}
-        identity = {name: value for name, value in fields.items() if name not in ("protocol", "variants")}
+        identity = {name: value for name, value in fields.items() if name not in ("protocol", "taken", "variants")}
         text = json.dumps({"class": type(self).__name__, **identity}, sort_keys=True, default=dict)
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
@@ -69,12 +79,12 @@ class Recipe(ABC, Generic[WorkloadT]):
         """How the learning rate changes over so many steps; None where it does not."""
         return None
 
-    def evaluation_data(self, workload: WorkloadT, folder: Path) -> Any:
-        """The data that quality is evaluated on, which training has not seen."""
-        return workload.open(folder, "test")
+    def evaluation_data(self, workload: WorkloadT, folder: Path, split: str) -> Any:
+        """The validation or the test split, which training has not seen."""
+        return workload.open(folder, split)
 
     def synthetic_evaluation_data(self, workload: WorkloadT, seed: int) -> Any:
-        """The same where there is no folder: synthetic data of a seed that training has not seen."""
+        """The same where there is no folder: synthetic data of a seed that neither training nor the other has."""
         return workload.synthetic(seed)
 
     @abstractmethod

@@ -114,6 +114,8 @@ def _announce(spec: RunSpec, recipe: Recipe[Any], specs: Sequence[RunSpec]) -> N
     what = f"{spec.workload} on synthetic data" if synthetic else spec.workload
     seeds = ", ".join(str(each.seed) for each in specs)
     _say(f"{what}: {count(len(specs), 'run')}, seed{'s' if len(specs) > 1 else ''} {seeds}; {aim(vars(recipe))}")
+    if recipe.taken:
+        _say(f"from the data: {recipe.taken}")
 
 
 def _train(spec: RunSpec, recipe: Recipe[Any], store: Store, several: bool) -> None:
@@ -195,7 +197,8 @@ class View:
                 self._show("evaluating")
             case {"evaluation": number, "evaluations": most, "loss": loss, "quality": quality, "items_per_s": speed}:
                 now = self._said = time.perf_counter()
-                found = f"quality {beside(quality, self._recipe.target)} {self._recipe.unit}"
+                recipe = self._recipe
+                found = f"{recipe.validated_on} quality {beside(quality, recipe.target)} {recipe.unit}"
                 self._last = f"loss {text(loss)}, {found}, {text(speed)} {self._item}s/s"
                 self._interval = None
                 self._show("")
@@ -235,7 +238,7 @@ def _tell(records: Sequence[Record], recipe: Recipe[Any], as_json: bool) -> None
 def _row(record: Record, recipe: Recipe[Any]) -> dict[str, Any]:
     """What scripts are told of a run; of one that never began, what it should have come to."""
     learning = record.learning
-    stood = learning and learning.to_target
+    stood = learning.to_target if learning and learning.reached else None
     return {
         "workload": record.spec.workload,
         "seed": record.spec.seed,

@@ -30,13 +30,13 @@ def command(name: Name, as_json: Json = False) -> None:
 
 def _recipe(title: str, recipe: Mapping[str, Any]) -> list[tuple[str, str]]:
     """What is to be reached and how that is evaluated; then the same of the recipe's variants."""
-    stops = recipe["stops_at_target"] and recipe["target"] is not None
-    evaluations = recipe["evaluations"]
+    stop_at, evaluations = recipe["stop_at"], recipe["evaluations"]
+    fewer = f"{evaluations}, or fewer: {stop_at} {recipe['unit']} in validation end the run"
     settings = f"preset {recipe['preset']}; on a GPU {recipe['precision']}, engine {recipe['engine']}"
     rows = [
         (title, aim(recipe)),
         ("  protocol", recipe["protocol"]),
-        ("  evaluations", f"{evaluations}, or fewer: the target ends the run" if stops else str(evaluations)),
+        ("  evaluations", str(evaluations) if stop_at is None else fewer),
         ("  settings", f"{settings}; {_listed(recipe['options'])}"),
     ]
     for option, variant in recipe["variants"].items():

@@ -10,21 +10,21 @@ import torch
 
 from fathom.data import atari
 from fathom.engine.session import Session
-from fathom.training.trainer import Trainer
+from fathom.training.trainer import HeldOut, Trainer
 from fathom.workloads._player import Agent
 from fathom.workloads.deepq import EVALUATION_GAMES, Deepq
 from fathom.workloads.recipe import Recipe
 
-PROMISING = 0.5  # points: training games that come so close to the target are reason to evaluate
+PROMISING = 0.5  # points: training games that come so close to the score that ends training are reason to evaluate
 
 
 class DeepqTrainer(Trainer):
-    """The session's own steps, in intervals that end early when the games just played came close to the target."""
+    """The session's own steps, in intervals that end early when the games just played came close to the goal."""
 
     workload: Deepq
 
-    def __init__(self, session: Session, recipe: Recipe[Any], evaluation_data: atari.Environment) -> None:
-        super().__init__(session, recipe, evaluation_data)
+    def __init__(self, session: Session, recipe: Recipe[Any], held_out: HeldOut) -> None:
+        super().__init__(session, recipe, held_out)
         self.agent: Agent = self.state.extra
         assert self.agent.target is not None
         if self.state.device.type == "cuda":  # tensor cores want it so; on a CPU a step takes twice as long
@@ -36,11 +36,13 @@ class DeepqTrainer(Trainer):
         return -(-self.workload.evaluation_frames // self.workload.envs)
 
     def train(self, on_step: Callable[[int], None]) -> tuple[float, int]:
-        """One interval, ended early when the games just played came close to the target."""
+        """One interval, ended early when the games just played came close to the score that ends training."""
         total = torch.zeros((), device=self.state.device)
         before, done = len(self.agent.finished), 0
         while done < self.steps_per_evaluation and not self._promising(self.agent.finished[before:]):
             total += self.step()
+            if self.schedule is not None:
+                self.schedule.step()
             done += 1
             self.steps_done += 1
             on_step(self.steps_done)
@@ -48,10 +50,10 @@ class DeepqTrainer(Trainer):
 
     def _promising(self, scores: list[float]) -> bool:
         """Not before every emulator may have had its turn: games that end first are not like the others."""
-        target = self.recipe.target
-        if target is None or len(scores) < max(EVALUATION_GAMES, self.workload.envs):
+        enough = self.recipe.stop_at
+        if enough is None or len(scores) < max(EVALUATION_GAMES, self.workload.envs):
             return False
-        return float(np.mean(scores[-EVALUATION_GAMES:])) >= target - PROMISING
+        return float(np.mean(scores[-EVALUATION_GAMES:])) >= enough - PROMISING
 
     def state_dict(self) -> dict[str, Any]:
         """Everything, where the games can be kept.

@@ -26,7 +26,7 @@ from fathom.data import babi
 from fathom.data.babi import NIL, Stories
 from fathom.data.base import Batch
 from fathom.engine.session import Session
-from fathom.training.trainer import Trainer
+from fathom.training.trainer import HeldOut, Trainer
 from fathom.workloads.base import Output
 from fathom.workloads.memnet import Memnet, MemoryNetwork, program_encoding
 from fathom.workloads.recipe import Recipe
@@ -197,18 +197,18 @@ class Part:
 class MemnetTrainer(Trainer):
     """Trains all networks together; of each task, the start with the least training loss is evaluated."""
 
-    def __init__(self, session: Session, recipe: Recipe[Any], evaluation_data: Stories) -> None:
+    def __init__(self, session: Session, recipe: Recipe[Any], held_out: HeldOut) -> None:
         workload, state = session.workload, session.state
         assert isinstance(workload, Memnet)
         alone = bool(state.source.per_task) and not workload.joint
-        tasks, self.tests = (list(each.per_task) if alone else [each] for each in (state.source, evaluation_data))
+        tasks, self.tests = (list(each.per_task) if alone else [each] for each in (state.source, held_out.test))
         self.memnet, self.starts = workload, workload.starts
         self.model = Ensemble(workload, tasks).to(state.device)
         state.model, state.weights = self.model, list(self.model.parameters())
         state.optimizer = workload.optimizer(self.model)
         self.seen, self.unseen = (Facts(workload, each, state.device) for each in (tasks, self.tests))
-        self.parts = _parts(evaluation_data, workload, synthetic=session.spec.data is None)
-        super().__init__(session, recipe, evaluation_data)
+        self.parts = _parts(held_out.test, workload, synthetic=session.spec.data is None)
+        super().__init__(session, recipe, held_out)
         self.linear = True  # the softmax is left out of the hops at first
         self._prepare()
 
@@ -278,14 +278,25 @@ class MemnetTrainer(Trainer):
             "empty": torch.rand(*rows.shape, self.model.no_memory.shape[2], device=rows.device) < noise,
         }
 
-    def evaluate(self) -> float:
-        errors, chosen, _ = self._evaluated()
-        return float(_picked(errors, self.parts, chosen).mean())
+    def validate(self) -> float:
+        """Percent of wrong answers to the training questions: all of them are learnt, and none is held out."""
+        loss, wrong = self._answered(self.seen)
+        _, chosen = self._of_questions(loss).min(1)
+        errors = 100 * self._of_questions(wrong.double())
+        return float(errors.gather(1, chosen.unsqueeze(1)).mean())
 
-    def _evaluated(self) -> tuple[Tensor, Tensor, Tensor]:
+    def _of_questions(self, values: Tensor) -> Tensor:
+        """The mean over the training questions of each task, of every start: [tasks, starts]."""
+        return _of_tasks(values.sum(1), self.starts) / self.seen.counts.unsqueeze(1)
+
+    def test(self) -> tuple[float, list[Artifact]]:
+        errors, chosen, loss = self._tested()
+        return float(_picked(errors, self.parts, chosen).mean()), self._shown(errors, chosen, loss)
+
+    def _tested(self) -> tuple[Tensor, Tensor, Tensor]:
         """Percent of wrong answers of every start [parts, starts], each stack's start chosen, and its training loss."""
         loss, _ = self._answered(self.seen)
-        lost = _of_tasks(loss.sum(1), self.starts) / self.seen.counts.unsqueeze(1)
+        lost = self._of_questions(loss)
         wrong = self._answered(self.unseen)[1]
         wrong = wrong.view(-1, self.starts, wrong.shape[1])
         errors = [100 * wrong[part.group, :, part.rows].double().mean(1) for part in self.parts]
@@ -304,9 +315,8 @@ class MemnetTrainer(Trainer):
                 wrong.append(scores[:, :, NIL + 1 :].argmax(2) + NIL + 1 != facts.answers[some])
         return torch.cat(losses, 1).where(there, 0), torch.cat(wrong, 1) & there
 
-    def artifacts(self) -> list[Artifact]:
+    def _shown(self, errors: Tensor, chosen: Tensor, loss: Tensor) -> list[Artifact]:
         """Every task beside the published error, and where the networks looked for their answers."""
-        errors, chosen, loss = self._evaluated()
         found = _picked(errors, self.parts, chosen).tolist()
         variant = "PE_LS_RN_joint" if self.memnet.joint else "PE_LS_RN"
         printed = published.babi_error_percent() if not self.memnet.subset.endswith("10k") else {}  # they are of 1k

@@ -1,4 +1,4 @@
-"""How seq2seq is trained: sentences of similar length together, so that each length is one shape; weights averaged.
+"""How seq2seq is trained: sentences of similar length together, so that each length is one shape.
 
 The decoder's thousands of small launches, word by word and layer by layer, are what a step waits for on a GPU. Short
 sentences need fewer of them, and a CUDA graph for each length launches them all at once.
@@ -6,57 +6,31 @@ sentences need fewer of them, and a CUDA graph for each length launches them all
 
 from __future__ import annotations
 
-import copy
-import dataclasses
 from collections import Counter, defaultdict
 from collections.abc import Iterator
-from typing import Any, cast
+from typing import Any
 
 import torch
-from torch import Tensor
-from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from fathom.data._vocabulary import PAD
 from fathom.data.base import Batch
 from fathom.data.wmt import ParallelText
 from fathom.engine.session import Session
-from fathom.training.trainer import Trainer
-from fathom.workloads._translator import Translator
-from fathom.workloads.base import State
+from fathom.training.trainer import HeldOut, Trainer
 from fathom.workloads.recipe import Recipe
-from fathom.workloads.seq2seq import Seq2Seq
 
 ROUNDED_TO = 4  # words: a batch is as wide as its longest sentence, rounded up to a multiple of this
 
 
 class TranslationTrainer(Trainer):
-    """Batches of similar length; what is evaluated is the running mean of the weights."""
+    """Batches of similar length."""
 
-    def __init__(self, session: Session, recipe: Recipe[Any], evaluation_data: Any) -> None:
-        super().__init__(session, recipe, evaluation_data)
-        workload, model = cast(Seq2Seq, self.workload), cast(Translator, self.state.model)
-        self.mean = copy.deepcopy(model)
-        self.mean.encoder.flatten_parameters()  # a copy's weights lie apart, which cuDNN does not like
-        self.averaging = workload.averaging
+    def __init__(self, session: Session, recipe: Recipe[Any], held_out: HeldOut) -> None:
+        super().__init__(session, recipe, held_out)
         self._feed(start=0)
-
-    def step(self) -> Tensor:
-        loss = super().step()
-        # a mean over few steps at first, so that the weights it began with are soon forgotten
-        new = max(1 - self.averaging, 9 / (10 + self.steps_done)) if self.averaging else 1.0
-        average = get_ema_multi_avg_fn(1 - new)  # type: ignore[no-untyped-call]
-        average(list(self.mean.parameters()), list(self.state.weights), None)
-        return loss
-
-    def candidate(self) -> State:
-        return dataclasses.replace(self.state, model=self.mean)
-
-    def state_dict(self) -> dict[str, Any]:
-        return {**super().state_dict(), "mean": self.mean.state_dict()}
 
     def load_state_dict(self, kept: dict[str, Any]) -> None:
         super().load_state_dict(kept)
-        self.mean.load_state_dict(kept["mean"])
         self._feed(start=self.steps_done)
 
     def _feed(self, start: int) -> None:
