@@ -210,6 +210,8 @@ def _compared(one: Runs, other: Runs, change: float) -> Comparison:
     a, b, facts = one.good, other.good, _facts(one, other)
     items_a, items_b = a[0].items_per_step, b[0].items_per_step
     same = items_a == items_b
+    if mixed := [*_several_machines(a, "A"), *_several_machines(b, "B")]:
+        return Comparison(verdict="not comparable", remark="; ".join(mixed), **facts)
     if not same and not (items_a and items_b):
         unknown = ["items per step not recorded", *one.failure("A"), *other.failure("B")]
         return Comparison(verdict="not comparable", remark="; ".join(unknown), **facts)
@@ -232,6 +234,12 @@ def _compared(one: Runs, other: Runs, change: float) -> Comparison:
         slowdowns=(_slowdown(a), _slowdown(b)),
         **facts,
     )
+
+
+def _several_machines(runs: Sequence[Record], side: str) -> Iterator[str]:
+    """Launches of two machines have no common median: it would be a time that neither measured."""
+    if (many := len({run.machine.identity for run in runs})) > 1:
+        yield f"{side} has runs of {many} machines: compare folders of one machine each"
 
 
 def _facts(a: Runs, b: Runs) -> dict[str, Any]:

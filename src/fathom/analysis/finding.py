@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
+from fathom.analysis.labels import labelled
 from fathom.core import plugins
 from fathom.core.record import Record
 
@@ -110,7 +111,7 @@ class Finding:
 
 def analyse(question: str, records: Sequence[Record]) -> Finding:
     """The answer of questions/QUESTION.py, or of a question that another package brings."""
-    finding: Finding = plugins.load("questions", question).analyse(records)
+    finding: Finding = plugins.load("questions", question).analyse(labelled(records))
     return finding
 
 

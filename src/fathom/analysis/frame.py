@@ -16,6 +16,7 @@ import statistics
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from fathom.analysis.labels import labelled
 from fathom.analysis.questions.phases import settled_steps
 from fathom.core.record import OpRow, Record, Sections
 
@@ -31,7 +32,7 @@ RUN_COLUMNS = {  # of frame(), with their types
     "kind": TEXT,
     "preset": TEXT,
     "device": TEXT,  # that it ran on
-    "machine": TEXT,  # the processor's label, as in reports
+    "machine": TEXT,  # the processor's label, as in reports; unique for each machine
     "precision": TEXT,
     "engine": TEXT,
     "batch": COUNT,  # missing: the preset's
@@ -88,12 +89,12 @@ OP_COLUMNS = {  # of op_frame(): the run, the fields of its op rows, and the tim
 
 def frame(records: Iterable[Record]) -> pandas.DataFrame:
     """One row per run, in the order of the records; the columns are RUN_COLUMNS."""
-    return _table([_run(record) for record in records], RUN_COLUMNS)
+    return _table([_run(record) for record in labelled(list(records))], RUN_COLUMNS)
 
 
 def op_frame(records: Iterable[Record]) -> pandas.DataFrame:
     """One row per op row of each profiled run, values per step; the columns are OP_COLUMNS, `id` is the run's."""
-    return _table([row for record in records for row in _ops(record)], OP_COLUMNS)
+    return _table([row for record in labelled(list(records)) for row in _ops(record)], OP_COLUMNS)
 
 
 def _table(rows: list[dict[str, Any]], columns: Mapping[str, str]) -> pandas.DataFrame:

@@ -50,12 +50,25 @@ class Machine:
     system: str | None = None
     container: str | None = None  # docker, podman, lxc, kubernetes, ...; None where none is seen
     boot_time: str | None = None
+    host_id: str | None = None  # of this installation of the system, hashed; in a container of the host's last boot
     python: str | None = None
     libraries: dict[str, str | None] = field(default_factory=dict)
     blas: str | None = None  # what torch was built with
     cudnn: str | None = None
     environment: dict[str, str] = field(default_factory=dict)  # variables that change how fast a program runs
     commit: str | None = None
+
+    @property
+    def identity(self) -> tuple[object, ...]:
+        """Equal for runs on one machine and different for two, even where their processors have the same name.
+
+        Only what stays: load, clocks, temperatures, versions, the kernel and the cores of a binding vary from run to
+        run, and a run on the CPU does not list the GPUs. Memory is in whole GiB, as kernels reserve more or less of it.
+        """
+        memory_gib = None if self.memory_bytes is None else round(self.memory_bytes / 2**30)
+        architecture = self.system.rpartition(" ")[2] if self.system else None
+        cpu = self.cpu
+        return cpu.name, cpu.logical_cores, cpu.physical_cores, memory_gib, architecture, self.host_id
 
     def gpu(self, uuid: str | None, device: str) -> Gpu | None:
         """The card that a run used: by its UUID, or where a record has none, by the number in the device's name."""

@@ -12,7 +12,7 @@ from typing import Any, Literal
 import msgspec
 
 from fathom.core.errors import DataError, FathomError
-from fathom.core.fingerprint import Machine
+from fathom.core.fingerprint import Gpu, Machine
 from fathom.core.spec import RunSpec
 
 SCHEMA = 3
@@ -217,19 +217,28 @@ class Record:
     started: str = field(default_factory=moment)
     id: str = field(default_factory=lambda: uuid.uuid4().hex[:12])
     schema: int = SCHEMA
+    origin: str | None = field(default=None, compare=False)  # the folder it was read from; not part of its JSON
+
+    @property
+    def gpu(self) -> Gpu | None:
+        """The card it ran on; None on a CPU."""
+        return self.machine.gpu(self.gpu_uuid, self.device) if self.device.startswith("cuda") else None
 
     @property
     def machine_label(self) -> str:
-        """The processor it ran on: records of several machines stand side by side under these."""
-        gpu = self.machine.gpu(self.gpu_uuid, self.device) if self.device.startswith("cuda") else None
-        if gpu is not None:
-            return str(gpu.name)
+        """The processor it ran on: records of several machines stand side by side under these.
+
+        Two machines may have the same one: analysis/labels.py renames their processors where records meet.
+        """
+        if self.gpu is not None:
+            return str(self.gpu.name)
         cores = self.machine.cpu.usable
         return f"{self.machine.cpu.name}, {cores} core{'' if cores == 1 else 's'}"
 
     def to_json(self) -> dict[str, Any]:
         """Plain data; op rows as a table, as a profile has thousands and their column names need saying once."""
         document: dict[str, Any] = msgspec.to_builtins(self)
+        document.pop("origin", None)
         if self.profile:
             columns = [entry.name for entry in dataclasses.fields(OpRow)]
             values = [[getattr(row, name) for name in columns] for row in self.profile.rows]
@@ -246,7 +255,7 @@ class Record:
         try:
             while data["schema"] != SCHEMA:
                 data = _UPGRADES[data["schema"]](data)
-            if unknown := data.keys() - cls.__dataclass_fields__.keys():
+            if unknown := data.keys() - (cls.__dataclass_fields__.keys() - {"origin"}):
                 raise TypeError(f"unknown field {min(unknown)}")
             return msgspec.convert(_with_op_rows(data), cls)
         except (TypeError, KeyError, ValueError, AttributeError, msgspec.MsgspecError, FathomError) as error:

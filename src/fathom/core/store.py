@@ -9,6 +9,7 @@ import os
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from fathom.core.errors import BadOption, DataError
@@ -162,7 +163,8 @@ def _read(path: Path) -> tuple[Record | None, str | None]:
     if not _is_file(path):
         return None, f"{path}: not a file"  # a pipe, say, which would block
     try:
-        return Record.from_json(json.loads(path.read_bytes()), str(path)), None
+        record = Record.from_json(json.loads(path.read_bytes()), str(path))
+        return replace(record, origin=str(path.parent)), None
     except DataError as error:
         return None, str(error)
     except (ValueError, OSError, RecursionError) as error:

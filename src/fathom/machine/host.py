@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 import os
 import platform
@@ -46,6 +47,7 @@ def fingerprint(device: torch.device | None = None) -> Machine:
         system=f"{platform.system()} {platform.release()} {platform.machine()}",
         container=_container(),
         boot_time=datetime.fromtimestamp(psutil.boot_time(), UTC).isoformat(timespec="seconds"),
+        host_id=host_id(),
         python=platform.python_version(),
         libraries=libraries(),
         blas=_blas(),
@@ -53,6 +55,19 @@ def fingerprint(device: torch.device | None = None) -> Machine:
         environment={name: value for name, value in sorted(os.environ.items()) if name.startswith(VARIABLES)},
         commit=commit(),
     )
+
+
+def host_id(root: Path = Path("/"), container: str | None = None) -> str | None:
+    """What tells this machine from another of the same make, hashed, so that records disclose nothing; None if unknown.
+
+    systemd's machine id is kept over restarts. A container has none, or the one of its image: there it is the kernel's
+    boot id, which all containers of a host share.
+    """
+    contained = _container() if container is None else container
+    source = "proc/sys/kernel/random/boot_id" if contained else "etc/machine-id"
+    text = (_first_line(str(root / source)) or "").strip()
+    known = bool(text) and text != "uninitialized"  # as images say before their first boot
+    return hashlib.sha256(f"fathom {text}".encode()).hexdigest()[:12] if known else None
 
 
 def affinity() -> list[int] | None:

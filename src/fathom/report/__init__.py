@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fathom.analysis.finding import analyse, questions
+from fathom.analysis.labels import labelled
 from fathom.core.errors import BadOption
 from fathom.core.record import Record
 from fathom.report.page import html
@@ -18,7 +19,7 @@ TITLE = "Where the time goes"
 
 def write(records: Sequence[Record], path: Path | str) -> Path:
     """Every question answered from the records, written as Markdown where the file ends in .md, else as HTML."""
-    path = Path(path)
+    path, records = Path(path), labelled(records)
     findings = sorted((analyse(question, records) for question in questions()), key=lambda each: not each.answered)
     answered = [finding for finding in findings if finding.answered]
     title = answered[0].title if len(answered) == 1 else TITLE

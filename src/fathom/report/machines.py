@@ -34,9 +34,7 @@ def machines(records: Sequence[Record]) -> list[Machine]:
     """One for each distinct machine; a fact that changed between runs (threads, clocks) lists all its values."""
     groups: dict[tuple[Any, ...], list[Record]] = {}
     for record in records:
-        machine = record.machine
-        key = (machine.cpu.name, machine.cpu.logical_cores, machine.memory_bytes, machine.system)
-        groups.setdefault(key, []).append(record)
+        groups.setdefault(record.machine.identity, []).append(record)
     return [_machine(group) for group in groups.values()]
 
 

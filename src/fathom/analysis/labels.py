@@ -1,0 +1,64 @@
+"""Names of machines: each has its own, also where two machines have the same processor.
+
+Questions group and label runs by the processor's name. labelled() makes these names unique before records of several
+machines meet, by the folder that the records of each are in: "Neoverse-N1 (results/a), 2 cores".
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import replace
+
+from fathom.analysis.formatting import listed
+from fathom.core.record import Record
+
+Runs = Mapping[Hashable, Sequence[Record]]  # of each processor
+
+
+def labelled(records: Sequence[Record]) -> list[Record]:
+    """The same records; CPUs and cards that have the same name and are not the same are renamed."""
+    hosts: dict[Hashable, list[Record]] = defaultdict(list)
+    cards: dict[Hashable, list[Record]] = defaultdict(list)
+    for record in records:
+        hosts[record.machine.identity].append(record)
+        if record.gpu:
+            cards[_card(record)].append(record)
+    cpu_names = _unique({host: runs[0].machine.cpu.name for host, runs in hosts.items()}, hosts, "machine")
+    gpu_names = _unique({card: _gpu_name(runs[0]) for card, runs in cards.items()}, cards, "card")
+    return [_renamed(record, cpu_names, gpu_names) for record in records]
+
+
+def _card(record: Record) -> Hashable:
+    return record.machine.identity, record.gpu.uuid if record.gpu else None
+
+
+def _gpu_name(record: Record) -> str:
+    return str(record.gpu.name) if record.gpu else ""
+
+
+def _unique(names: Mapping[Hashable, str], runs: Runs, thing: str) -> dict[Hashable, str]:
+    """A new name for each processor whose name another one has too: with its folders, and a number where these agree."""
+    common = {name for name, many in Counter(names.values()).items() if many > 1}
+    folders = {key: f"{name} ({_folders(runs[key])})" for key, name in names.items() if name in common}
+    unique, counts = {}, Counter(folders.values())
+    numbers: Counter[str] = Counter()
+    for key in sorted(folders, key=lambda key: min(record.started for record in runs[key])):
+        name = folders[key]
+        numbers[name] += 1
+        unique[key] = name if counts[name] == 1 else f"{name[:-1]}, {thing} {numbers[name]})"
+    return unique
+
+
+def _folders(records: Sequence[Record]) -> str:
+    return listed(sorted({record.origin or "no folder" for record in records}))
+
+
+def _renamed(record: Record, cpu_names: Mapping[Hashable, str], gpu_names: Mapping[Hashable, str]) -> Record:
+    machine, gpu = record.machine, record.gpu
+    cpu_name, gpu_name = cpu_names.get(machine.identity), gpu_names.get(_card(record)) if gpu else None
+    if cpu_name is None and gpu_name is None:
+        return record
+    cpu = replace(machine.cpu, name=cpu_name or machine.cpu.name)
+    gpus = [replace(each, name=gpu_name) if gpu_name and each is gpu else each for each in machine.gpus]
+    return replace(record, machine=replace(machine, cpu=cpu, gpus=gpus))
