@@ -140,7 +140,10 @@ def test_what_a_gpu_is_worth_beside_the_published() -> None:
     residual = cells(table(finding, "Wall time of CPU+GPU"), workload="residual")
     assert (residual["CPU+GPU/CPU"], residual["speed-up"]) == pytest.approx((0.05, 20.0))
     assert (residual["published"], residual["published speed-up"]) == pytest.approx((0.0809, 12.36), abs=0.005)
-    assert "Wall time with a GPU over that on the CPU: 0.05 (residual) to 1.25 (autoenc)." in finding.summary
+    assert (
+        "same batch and number of steps: 0.250 (geometric mean of 2; 0.0500 for residual to 1.25 for autoenc)."
+        in finding.summary
+    )
     assert "Faster with a GPU: residual (0.05). Slower with a GPU: autoenc (1.25). Published: " in finding.summary
     assert finding.summary.endswith("Published: 0.08 (residual) to 1.16 (autoenc).")
     bars = {series.name: dict(zip(series.x, series.y, strict=True)) for series in finding.charts[2].series}

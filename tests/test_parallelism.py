@@ -27,7 +27,7 @@ def test_a_sweep_is_of_its_own_runs() -> None:
     sweep = [at_threads("memnet", threads, MatMul=seconds) for threads, seconds in ((1, 0.78), (2, 0.8), (4, 1.0))]
     default = at_threads("memnet", None, MatMul=0.5)
     finding = parallelism.analyse([*sweep, default])
-    assert "0.78 (memnet train" in finding.summary
+    assert "a step is 0.780 times as fast (memnet train" in finding.summary
     assert [series.name for series in finding.charts[0].series] == ["1 thread", "2 threads", "4 threads"]
     assert finding.charts[0].series[-1].y == [1000]
 
@@ -61,7 +61,7 @@ def test_items_of_different_kinds_are_not_divided() -> None:
     alike = [timed("vgg", "train", 4.0, None), timed("vgg", "infer", 1.0, "image")]
     other = [timed("deepq", "train", 400.0, "transition"), timed("deepq", "infer", 1.0, "action")]
     finding = phases.analyse([*alike, *other])
-    assert finding.summary.startswith("Training time over inference time per item: 4 on")
+    assert finding.summary.endswith("training takes 4 times as long as inference (vgg).")
     assert [row[0] for row in finding.tables[1].rows] == ["vgg"]
     over = finding.tables[0].columns[-1]
     assert cells(finding.tables[0], workload="deepq", phase="infer")["items/s"] == 100, "its row stays"

@@ -181,15 +181,15 @@ def test_a_failed_run_has_a_row_and_a_reason_but_no_speed() -> None:
 def test_runs_bound_to_some_cores_are_not_the_headline_unless_there_are_no_others() -> None:
     whole = record("vgg", step_s=[0.5] * 10)
     bound = record("vgg", spec=RunSpec(workload="vgg", cores=(0,)), step_s=[4.0] * 10)
-    assert [row[3] for row in runs.headline([whole, bound]).rows] == [500.0]
-    assert [row[3] for row in runs.headline([bound]).rows] == [4000.0]
+    assert [row[4] for row in runs.headline([whole, bound]).rows] == [500.0]
+    assert [row[4] for row in runs.headline([bound]).rows] == [4000.0]
 
 
 def test_the_headline_of_a_thread_sweep_is_the_run_with_the_most() -> None:
     sweep = [record("deepq", threads=threads, step_s=[1.0 / threads] * 10) for threads in (1, 4, 2)]
-    assert [row[3] for row in runs.headline(sweep).rows] == [250.0]
+    assert [row[4] for row in runs.headline(sweep).rows] == [250.0]
     own_choice = record("deepq", step_s=[0.5] * 10)
-    assert [row[3] for row in runs.headline([*sweep, own_choice]).rows] == [500.0]
+    assert [row[4] for row in runs.headline([*sweep, own_choice]).rows] == [500.0]
     assert [row[3] for row in runs.every_run(sweep).rows] == [1, 4, 2]
 
 

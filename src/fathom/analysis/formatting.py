@@ -123,6 +123,18 @@ def least_and_most(values: Mapping[str, float], style: str, unit: str = "") -> s
     return " to ".join(f"{values[name]:{style}}{unit} ({name})" for name in ends)
 
 
+def mean_and_range(ratios: Mapping[str, float]) -> tuple[str, str]:
+    """The geometric mean of ratios, and in brackets whose the least and the greatest are."""
+    mean = number(statistics.geometric_mean(ratios.values()))
+    least, most = (choice(ratios, key=lambda name: ratios[name]) for choice in (min, max))
+    if len(ratios) == 1:
+        return mean, f"({least})"
+    return (
+        mean,
+        f"(geometric mean of {len(ratios)}; {number(ratios[least])} for {least} to {number(ratios[most])} for {most})",
+    )
+
+
 def median_and_range(values: Sequence[float]) -> str:
     """32 (31 to 33): the median, the least and the greatest; 32 where they are the same."""
     middle, least, most = (f"{of(values):.4g}" for of in (statistics.median, min, max))

@@ -38,7 +38,7 @@ def _gpu_name(record: Record) -> str:
 
 
 def _unique(names: Mapping[Hashable, str], runs: Runs, thing: str) -> dict[Hashable, str]:
-    """A new name for each processor whose name another one has too: with its folders, and a number where these agree."""
+    """New names for processors that share one: with the folders of their runs, and a number where these agree."""
     common = {name for name, many in Counter(names.values()).items() if many > 1}
     folders = {key: f"{name} ({_folders(runs[key])})" for key, name in names.items() if name in common}
     unique, counts = {}, Counter(folders.values())

@@ -19,18 +19,20 @@ from fathom.machine.host import usable_cores
 STEPS = 200  # timed in one run, at most
 BUDGET_S = 6.0  # for the timed steps of one run on all devices together
 SWEEP_BUDGET_S = 2.0  # for the timed steps of one run of the thread sweep, whose op rows matter more
+COMMON = "small"  # the preset that every device runs, so that machines can be compared on equal work
+COMMON_BUDGET_S = 2.0  # for the timed steps of one run of it beside a larger preset
 
 
 def plan(names: Sequence[str], preset: str, devices: Sequence[str], engine: str = "eager") -> list[RunSpec]:
     """Each workload in both phases on each device; on the CPU, a thread sweep (1, 2, 4, ...) of those that ask for it.
 
-    Where there is an accelerator too, the CPU runs the small preset in place of paper, which would take it hours: the
-    two are compared by time per item.
+    Where there is an accelerator too, the CPU runs the small preset in place of paper, which would take it hours. A
+    device that runs paper also times small: machines are compared on the work that all of them did.
     """
     chosen = list(names) or plugins.names("workloads")
     specs: list[RunSpec] = []
     for device in sorted(devices, key=lambda name: name == "cpu"):  # accelerators first: they are faster
-        fitting = "small" if device == "cpu" and len(devices) > 1 and preset == "paper" else preset
+        fitting = COMMON if device == "cpu" and len(devices) > 1 and preset == "paper" else preset
         base = RunSpec(
             workload="",
             preset=fitting,
@@ -41,6 +43,9 @@ def plan(names: Sequence[str], preset: str, devices: Sequence[str], engine: str 
             kind="profiled",
         )
         specs += [replace(base, workload=name, phase=phase) for name in chosen for phase in PHASES]
+        if fitting == "paper":
+            common = replace(base, preset=COMMON, kind="timed", budget_s=COMMON_BUDGET_S)
+            specs += [replace(common, workload=name, phase=phase) for name in _with_common(chosen) for phase in PHASES]
         if device == "cpu":
             specs += [
                 replace(base, workload=name, threads=threads, budget_s=SWEEP_BUDGET_S)
@@ -49,6 +54,11 @@ def plan(names: Sequence[str], preset: str, devices: Sequence[str], engine: str 
                 for threads in powers_of_two(usable_cores())
             ]
     return specs
+
+
+def _with_common(names: Sequence[str]) -> list[str]:
+    """The workloads that have the common preset, as all of Fathom's do; another package's may not."""
+    return [name for name in names if (facts := facts_of(name)) and COMMON in facts["presets"]]
 
 
 def powers_of_two(most: int) -> list[int]:

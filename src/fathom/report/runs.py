@@ -59,7 +59,8 @@ def headline(records: Sequence[Record]) -> Table:
     for record in records:
         settings = [_setting(record, name) for name in differing]
         groups.setdefault((record.spec.workload, record.machine_label, record.spec.phase, *settings), []).append(record)
-    columns = ["workload", "machine", "phase", *differing, "step (ms)", "95 % interval (ms)", "items/s", "outcome"]
+    columns = ["workload", "machine", "phase", *differing, "items/step", "step (ms)", "95 % interval (ms)"]
+    columns += ["items/s", "outcome"]
     ordered = sorted(groups.values(), key=lambda group: _order(group[0]))
     rows = [_headline_row(_with_most_threads(group), differing) for group in ordered]
     return Table(title="Speed of every workload", columns=columns, rows=rows, alarms=_alarms(columns, rows))
@@ -156,6 +157,7 @@ def _headline_row(repetitions: Sequence[Record], differing: Sequence[str]) -> li
     return [
         *(first.spec.workload, first.machine_label, first.spec.phase),
         *(_setting(first, name) for name in differing),
+        items,
         1000 * step.median if step else None,
         f"{formatting.number(1000 * step.low)} – {formatting.number(1000 * step.high)}" if step else None,
         items / step.median if items and step else None,

@@ -14,8 +14,9 @@ import numpy as np
 from scipy.optimize import nnls
 
 from fathom import published
+from fathom.analysis.equal_work import Work, work_of
 from fathom.analysis.finding import Cell, Chart, Finding, Series, Table, not_measured
-from fathom.analysis.formatting import in_percent, least_and_most, listed
+from fathom.analysis.formatting import in_percent, least_and_most, listed, mean_and_range
 from fathom.analysis.selection import (
     Key,
     RunGroup,
@@ -53,6 +54,11 @@ class Sweep:
     @property
     def name(self) -> str:
         return f"{self.workload} {self.phase} on {self.machine}"
+
+    @property
+    def work(self) -> Work | None:
+        """What each of its steps does; None where the records do not say how many items that is."""
+        return work_of(next(iter(self.at.values())).runs[0])
 
     @property
     def ends(self) -> tuple[int, int]:
@@ -105,7 +111,7 @@ def analyse(records: Sequence[Record]) -> Finding:
             _published_table(),
         ],
         charts=[_chart(sweep) for sweep in sweeps],
-        notes=[*_notes(), *notes],
+        notes=[*_notes(), *_unlike(sweeps), *notes],
     )
 
 
@@ -178,12 +184,41 @@ def _summary(sweeps: Sequence[Sweep]) -> str:
             f"Only one thread count was measured per workload ({listed(list(map(str, counts)))}). Run "
             "`fathom run WORKLOAD --profile --threads N` at two or more thread counts."
         )
-    speedup = least_and_most({sweep.name: sweep.speedup for sweep in sweeps}, ".2f")
     serial = least_and_most({sweep.name: 100 * (serial_fraction(sweep.step()) or 0.0) for sweep in sweeps}, ".0f", " %")
-    sentences = [f"Speed-up of a step from the fewest to the most threads: {speedup}."]
-    sentences.append(f"Amdahl serial fraction: {serial}.")
+    sentences = [*_speedups(sweeps), f"Amdahl serial fraction: {serial}."]
     growth, sentence, _ = max(_growth(sweep) for sweep in sweeps)
     return " ".join([*sentences, sentence] if growth >= 1 else sentences)
+
+
+def _speedups(sweeps: Sequence[Sweep]) -> list[str]:
+    """A sentence for each machine and range of threads: speed-ups from 1 to 2 and from 1 to 16 have no common range."""
+    groups: dict[tuple[str, int, int], dict[str, float]] = defaultdict(dict)
+    for sweep in sweeps:
+        if len(sweep.at) > 1:
+            groups[sweep.machine, *sweep.ends][f"{sweep.workload} {sweep.phase}"] = sweep.speedup
+    return [
+        f"From {few} to {most} threads on {machine}, a step is {' times as fast '.join(mean_and_range(speedups))}."
+        for (machine, few, most), speedups in groups.items()
+    ]
+
+
+def _unlike(sweeps: Sequence[Sweep]) -> list[str]:
+    """A note on the workloads whose sweeps are not of the same work on all machines."""
+    works: dict[tuple[str, str], dict[Work, list[str]]] = defaultdict(lambda: defaultdict(list))
+    for sweep in sweeps:
+        if work := sweep.work:
+            works[sweep.workload, sweep.phase][work].append(sweep.machine)
+    parts = [
+        f"{workload} {phase}: "
+        + "; ".join(f"{work.preset} with {work.items} items per step on {listed(where)}" for work, where in own.items())
+        for (workload, phase), own in works.items()
+        if len(own) > 1
+    ]
+    return (
+        [f"Different work on different machines, so their times are not comparable: {'. '.join(parts)}."]
+        if parts
+        else []
+    )
 
 
 def _growth(sweep: Sweep) -> tuple[float, str, str]:
@@ -211,6 +246,8 @@ def _fits(sweeps: Sequence[Sweep]) -> Table:
                     sweep.workload,
                     sweep.phase,
                     sweep.machine,
+                    sweep.work.preset if sweep.work else None,
+                    sweep.work.items if sweep.work else None,
                     kind,
                     ", ".join(map(str, sweep.at)),
                     100 * times[few] / step[few],
@@ -225,6 +262,8 @@ def _fits(sweeps: Sequence[Sweep]) -> Table:
             "workload",
             "phase",
             "machine",
+            "preset",
+            "items per step",
             "op type",
             "threads",
             "share of step, fewest threads (%)",

@@ -14,7 +14,7 @@ from scipy import stats
 
 from fathom import published
 from fathom.analysis.finding import Cell, Chart, Finding, Series, Table, not_measured
-from fathom.analysis.formatting import least_and_most, listed
+from fathom.analysis.formatting import least_and_most, listed, mean_and_range
 from fathom.analysis.questions._launches import (
     CPU,
     GPU,
@@ -313,7 +313,8 @@ def _summary(rows: Sequence[Row], shown: Sequence[Launches]) -> str:
     with_gpu = {names[id(row)]: row for row in ours if row.mode == GPU}
     if with_gpu:
         walls = {name: row.over_wall["WALL"] for name, row in with_gpu.items()}
-        sentences.append(f"Wall time with a GPU over that on the CPU: {least_and_most(walls, '.2f')}.")
+        over = " ".join(mean_and_range(walls))
+        sentences.append(f"Wall time with a GPU over that on the CPU, same batch and number of steps: {over}.")
         sentences.append(_comparison(with_gpu))
         theirs = {row.workload: row.over_wall["WALL"] for row in rows if row.mode == GPU and not row.measured}
         sentences += [f"Published: {least_and_most(theirs, '.2f')}."] if theirs else []
