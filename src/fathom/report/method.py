@@ -93,6 +93,6 @@ def _data(records: Sequence[Record]) -> str:
     real = sorted({str(record.spec.data) for record in records if record.spec.data is not None})
     made = "generated from a seed, with the shapes and types of the real data and a pattern that can be learnt"
     if not real:
-        return f"All data are synthetic: {made}. Losses show that a network learns, not how well."
+        return f"All data are synthetic: {made}. Losses show whether a network begins to learn, not how well."
     text = f"{formatting.count(len(records) - synthetic, 'run')} read real data ({', '.join(real)})"
     return f"{text}; the data of the other {synthetic} are synthetic: {made}." if synthetic else f"{text}."

@@ -42,6 +42,7 @@ class Cell:
 
 def html(records: Sequence[Record], findings: Sequence[Finding], title: str) -> str:
     """The page; it makes no request of any kind when it is opened."""
+    losses = runs.losses(records)
     return _template().render(
         title=title,
         records=records,
@@ -53,7 +54,8 @@ def html(records: Sequence[Record], findings: Sequence[Finding], title: str) -> 
         headline=runs.headline(records),
         no_headline=runs.NO_HEADLINE,
         machines=machines(records),
-        losses=runs.losses(records),
+        losses=losses,
+        losses_in_words=runs.losses_in_words(losses),
         outputs=runs.outputs(records),
         failed=runs.failed(records),
         method=method(records),

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from fathom.analysis import formatting
 from fathom.analysis.finding import Cell, Table
+from fathom.analysis.losses import FALLS, NO_TREND, RISES, SIGNIFICANT, TOO_FEW, Trend, trend
 from fathom.analysis.questions.phases import settled_steps
 from fathom.analysis.selection import on_cpu, workload_order
 from fathom.analysis.statistics import median_interval
@@ -26,6 +27,20 @@ class Losses:
     workload: str
     machine: str
     values: list[float]
+
+    @property
+    def trend(self) -> Trend:
+        return trend(self.values)
+
+    @property
+    def alarming(self) -> bool:
+        return self.trend == RISES
+
+    @property
+    def described(self) -> str:
+        """speech on a CPU (239 to 494 in 7 steps)"""
+        first, last = (formatting.number(value) for value in (self.values[0], self.values[-1]))
+        return f"{self.workload} on {self.machine} ({first} to {last} in {formatting.count(len(self.values), 'step')})"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,11 +111,30 @@ def failed(records: Sequence[Record]) -> Table:
 def losses(records: Sequence[Record]) -> list[Losses]:
     """The losses of the longest training run of each workload and machine."""
     longest: dict[tuple[str, str], list[float]] = {}
-    for record in sorted(records, key=_order):
+    for record in sorted(unbound(records), key=_order):
         key = (record.spec.workload, record.machine_label)
         if record.outcome == "ok" and len(record.losses) > max(1, len(longest.get(key, []))):
             longest[key] = record.losses
     return [Losses(workload=workload, machine=machine, values=each) for (workload, machine), each in longest.items()]
+
+
+def losses_in_words(found: Sequence[Losses]) -> str:
+    """Which losses fall and which do not, with their numbers, and the rule that says so."""
+    if not found:
+        return ""
+    falling = sum(each.trend == FALLS for each in found)
+    sentences = [f"The loss falls in {falling} of {len(found)} training runs."]
+    for kind, heading in ((RISES, "It rises"), (NO_TREND, "No significant trend"), (TOO_FEW, "Too few steps to tell")):
+        if own := [each.described for each in found if each.trend == kind]:
+            sentences.append(f"{heading}: {'; '.join(own)}.")
+    return " ".join(
+        [
+            *sentences,
+            "A trend is a rank correlation (Kendall's) of loss and step number with p below "
+            f"{SIGNIFICANT:g}. These are the first steps of an untrained network, each with another batch, and the "
+            "first updates may raise a loss before it falls: `fathom learn` shows whether a workload learns.",
+        ]
+    )
 
 
 def outputs(records: Sequence[Record]) -> list[Outputs]:
