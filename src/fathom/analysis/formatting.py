@@ -108,6 +108,11 @@ def seconds(value: float) -> str:
     return f"{value / 1e-6:.3g} µs"
 
 
+def finite(value: float) -> float | None:
+    """None for a bound that is infinite or not a number, as that of a single value is."""
+    return value if math.isfinite(value) else None
+
+
 def in_percent(part: float | None) -> float | None:
     return None if part is None else 100 * part
 

@@ -20,6 +20,8 @@ GUIDE = "Wünsche, A Beginners Guide to Performance Factors of Machine Learning 
 COOKBOOK = "Vassilieva, Characterization and Benchmarking of Deep Learning, Hewlett Packard Labs (slides)"
 
 SOURCES = {  # table -> its source
+    "fathom_table1_survey": f"{FATHOM}, Table I",
+    "fathom_2016_code": "Counted from the public code of the 2016 suite, github.com/rdadolf/fathom, commit 1dc013d",
     "fathom_fig3_op_percent": f"{FATHOM}, Fig. 3",
     "fathom_table2_workloads": f"{FATHOM}, Table II",
     "minsky_table1_gpu_efficiency": f"{MINSKY}, Table 1",
@@ -43,6 +45,43 @@ OPTIMIZER_PERCENT = {"deepq": {8: 7.0}}  # workload -> threads -> the optimizer'
 SIMILARITY_IN_TEXT = 0.4  # "about 0.4" between these two clusters, Fathom V-C
 CLUSTERS_IN_TEXT = (("seq2seq", "memnet"), ("speech", "autoenc"))
 SCALING_WELL, SCALING_BADLY = ("alexnet", "residual", "vgg"), ("autoenc", "memnet")  # up to 20 cores, Minsky, Fig. 2
+
+
+CATEGORIES = {  # of Table I -> its features, in order; the deepest network is a number of its own
+    "neuronal style": ("fully connected", "convolutional", "recurrent"),
+    "learning task": ("inference", "supervised", "unsupervised", "reinforcement"),
+    "application domain": ("vision", "speech", "language modeling", "function approximation"),
+}
+STYLES = {"Full": "fully connected", "Convolutional": "convolutional", "Recurrent": "recurrent"}  # Table II -> Table I
+DOMAINS = {  # data set of Table II -> domains of Table I. The paper marks the suite as a whole; this is our reading
+    "WMT-15": ("language modeling",),
+    "bAbI": ("language modeling",),
+    "TIMIT": ("speech",),
+    "MNIST": ("vision",),
+    "ImageNet": ("vision",),
+    "Atari ALE": ("vision", "function approximation"),
+}
+
+
+@dataclass(frozen=True)
+class SurveyedPaper:
+    """A column of Fathom's Table I: a paper on hardware for deep learning, or Fathom itself."""
+
+    reference: int | None  # its number in the paper's references; None for Fathom
+    name: str
+    authors: str
+    year: int
+    layers: int  # of its deepest network
+    features: frozenset[str]
+
+
+@dataclass(frozen=True)
+class CodeFacts:
+    """What the public code of the 2016 suite builds, counted; its paper does not print it."""
+
+    layers: int
+    parameters: int
+    note: str
 
 
 @dataclass(frozen=True)
@@ -93,6 +132,31 @@ def op_percent() -> dict[str, dict[str, float]]:
     return {
         row["workload"]: {kind: float(value) for kind, value in row.items() if kind != "workload"}
         for row in _rows("fathom_fig3_op_percent")
+    }
+
+
+@cache
+def survey() -> list[SurveyedPaper]:
+    """The 16 papers of Fathom's Table I in its order, and Fathom last."""
+    features = [feature for own in CATEGORIES.values() for feature in own]
+    return [
+        SurveyedPaper(
+            reference=int(row["reference"]) if row["reference"] else None,
+            name=row["name"],
+            authors=row["authors"],
+            year=int(row["year"]),
+            layers=int(row["layers"]),
+            features=frozenset(feature for feature in features if row[feature] == "1"),
+        )
+        for row in _rows("fathom_table1_survey")
+    ]
+
+
+@cache
+def code_of_2016() -> dict[str, CodeFacts]:
+    return {
+        row["workload"]: CodeFacts(int(row["layers"]), int(row["parameters"]), row["note"])
+        for row in _rows("fathom_2016_code")
     }
 
 

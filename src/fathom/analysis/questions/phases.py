@@ -16,7 +16,7 @@ from scipy import stats
 from fathom import published
 from fathom.analysis.equal_work import Work, groups_by_work, same_item, same_network
 from fathom.analysis.finding import Cell, Chart, Finding, Series, Table, not_measured
-from fathom.analysis.formatting import listed, mean_and_range, number
+from fathom.analysis.formatting import finite, listed, mean_and_range, number
 from fathom.analysis.ratio import Ratio, ratio
 from fathom.analysis.selection import RunGroup, completeness, on_cpu, usable, workload_order
 from fathom.analysis.statistics import Interval, median_interval, steady_state
@@ -241,7 +241,7 @@ def _speed_table(pairs: Sequence[Pair], base: str) -> Table:
         work, speed = pair.ours.work, pair.speed
         head: list[Cell] = [work.workload, work.phase, pair.ours.machine, work.preset, work.items]
         runs: list[Cell] = [len(pair.ours.group.runs), len(pair.base.group.runs)]
-        rows.append([*head, *runs, speed.value, speed.low, speed.high])
+        rows.append([*head, *runs, *_bounded(speed)])
     for machine, phase in dict.fromkeys((pair.ours.machine, pair.ours.work.phase) for pair in pairs):
         values = [pair.speed.value for pair in pairs if (pair.ours.machine, pair.ours.work.phase) == (machine, phase)]
         if len(values) > 1:
@@ -252,11 +252,16 @@ def _speed_table(pairs: Sequence[Pair], base: str) -> Table:
     return Table(title=f"Speed on the same work, over {base}", columns=columns, rows=rows, leading=True)
 
 
+def _bounded(found: Ratio) -> list[Cell]:
+    return [found.value, finite(found.low), finite(found.high)]
+
+
 def _step_table(timings: Timings, base: str) -> Table:
     rows: list[list[Cell]] = []
     for timing in timings.values():
         work = timing.work
-        step: list[Cell] = [1000 * value for value in (timing.step.median, timing.step.low, timing.step.high)]
+        bounds = [finite(1000 * value) for value in (timing.step.low, timing.step.high)]
+        step: list[Cell] = [1000 * timing.step.median, *bounds]
         rates: list[Cell] = [1 / timing.item_s, relative(timings, timing, base)]
         head: list[Cell] = [work.workload, work.phase, timing.machine, work.preset, work.items]
         rows.append([*head, len(timing.group.runs), *step, *rates])
@@ -273,7 +278,7 @@ def _phase_table(timings: Timings, base: str) -> Table:
             if pair := pairs.get(name):
                 times = pair.speed
                 work = pair.ours.work
-                rows.append([name, machine, work.preset, work.items, times.value, times.low, times.high])
+                rows.append([name, machine, work.preset, work.items, *_bounded(times)])
     columns = ["workload", "machine", "preset", "items per step", "training/inference", "95 % from", "95 % to"]
     return Table(title="Training over inference at the same batch, time of a step", columns=columns, rows=rows)
 
@@ -284,7 +289,7 @@ def _unequal_table(pairs: Sequence[Pair], base: str) -> Table:
         ours, theirs, speed = pair.ours.work, pair.base.work, pair.speed
         head: list[Cell] = [ours.workload, ours.phase, pair.ours.machine, ours.preset, ours.items]
         there: list[Cell] = [theirs.preset, theirs.items, listed(ours.differences(theirs))]
-        rows.append([*head, *there, speed.value, speed.low, speed.high])
+        rows.append([*head, *there, *_bounded(speed)])
     columns = ["workload", "phase", "machine", "preset", "items per step", "preset of the base"]
     columns += ["items per step of the base", "differs in", "items/s over the base's", "95 % from", "95 % to"]
     return Table(title=f"Different work, compared per item with {base}: no speed-up", columns=columns, rows=rows)
