@@ -30,8 +30,8 @@ SOURCES = {  # table -> its source
     "cookbook_models": COOKBOOK,
     "dlbs_models": "Counted from the model definitions of the Deep Learning Benchmarking Suite, Hewlett Packard",
     "memn2n_babi_error_percent": (
-        "Sukhbaatar, Szlam, Weston and Fergus, End-To-End Memory Networks, 2015, Table 1 (a transcription: its column "
-        "means are the printed ones, its single cells were not read again)"
+        "Sukhbaatar, Szlam, Weston and Fergus, End-To-End Memory Networks, 2015, Table 1 (a transcription confirmed by its "
+        "column means alone, which are the printed ones; its single cells were not read again)"
     ),
 }
 
@@ -212,7 +212,10 @@ def thread_seconds() -> dict[str, dict[int, float]]:
 
 @cache
 def babi_error_percent() -> dict[str, dict[str, float]]:
-    """bAbI task (or mean_1k, mean_10k) -> variant of the network -> test error in percent."""
+    """bAbI task (or mean_1k, mean_10k) -> variant of the network -> test error in percent.
+
+    Only the means of the columns are confirmed: a cell by itself is a guide, and no result.
+    """
     return {
         row["task"]: {name: float(value) for name, value in row.items() if name != "task"}
         for row in _rows("memn2n_babi_error_percent")
