@@ -30,8 +30,8 @@ SOURCES = {  # table -> its source
     "cookbook_models": COOKBOOK,
     "dlbs_models": "Counted from the model definitions of the Deep Learning Benchmarking Suite, Hewlett Packard",
     "memn2n_babi_error_percent": (
-        "Sukhbaatar, Szlam, Weston and Fergus, End-To-End Memory Networks, 2015, Table 1 (a transcription confirmed by its "
-        "column means alone, which are the printed ones; its single cells were not read again)"
+        "Sukhbaatar, Szlam, Weston and Fergus, End-To-End Memory Networks, 2015, Table 1 (a transcription confirmed by "
+        "its column means alone, which are the printed ones; its single cells were not read again)"
     ),
 }
 
