@@ -90,6 +90,7 @@ def _row(record: Record) -> dict[str, Any]:
         "workload": record.spec.workload,
         "phase": record.spec.phase,
         "device": record.device,
+        "preset": record.spec.preset,  # a device may run two
         "threads": record.spec.threads,
         "step (ms)": median * 1e3 if median else None,
         "items/s": items,
