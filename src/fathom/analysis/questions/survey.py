@@ -113,7 +113,7 @@ def _chart(covered: Mapping[str, set[str]]) -> Chart:
 def _notes(others: Sequence[str]) -> list[str]:
     notes = [
         f"Published: {published.SOURCES['fathom_table1_survey']}; layers are those of the deepest network of a paper.",
-        "Style, task and data set of a workload are those of Table II; the domain follows from the data set, which is "
+        "Style, layers, task and data set of a workload are Table II's; the domain follows from the data set, which is "
         "our reading: the paper marks its suite as a whole. A network that is none of the three styles has no mark.",
     ]
     return [*notes, f"Not in Table II, so not marked: {listed(sorted(others))}."] if others else notes
