@@ -21,7 +21,10 @@ COOKBOOK = "Vassilieva, Characterization and Benchmarking of Deep Learning, Hewl
 
 SOURCES = {  # table -> its source
     "fathom_table1_survey": f"{FATHOM}, Table I",
-    "fathom_2016_code": "Counted from the public code of the 2016 suite, github.com/rdadolf/fathom, commit 1dc013d",
+    "fathom_2016_code": (
+        "Derived from the public code of the 2016 suite, github.com/rdadolf/fathom, commit 1dc013d (not printed in the "
+        "paper; memnet's parameters are approximate, and what it says of the 2013 paper was not read there again)"
+    ),
     "fathom_fig3_op_percent": f"{FATHOM}, Fig. 3",
     "fathom_table2_workloads": f"{FATHOM}, Table II",
     "minsky_table1_gpu_efficiency": f"{MINSKY}, Table 1",
