@@ -195,7 +195,9 @@ def _timed_pass(session: Session, clock: StepClock, progress: OnProgress) -> tup
     while True:
         steps_s = clock.seconds()[spec.warmup :]
         known = rule.half_width(steps_s)
-        bound = f"median of this process known to {known:.1%}" if math.isfinite(known) else "too few to bound the median"
+        bound = (
+            f"median of this process known to {known:.1%}" if math.isfinite(known) else "too few to bound the median"
+        )
         reached = f"{len(steps_s)} steps, {bound}"
         if known <= PRECISE:
             return results, [f"stopped as precise: {reached}"]

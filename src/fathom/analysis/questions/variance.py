@@ -38,7 +38,7 @@ SIGNIFICANT = 0.05  # p-value of the Brown-Forsythe test: the error rate of the 
 FEWEST_COMPARED = 5  # launches a side: of 3, no Brown-Forsythe test falls below p = 0.116
 POWER = 0.8  # how often the smallest detectable ratio of deviations would have been significant
 TRIALS = 2000  # simulated for it
-MOST_SIMULATED = 50  # launches a side; for more, the ratio is that of so many, and smaller in truth
+MOST_SIMULATED = 200  # launches a side; for more, the ratio is that of so many, and smaller in truth
 LARGEST_RATIO = 1000.0  # of deviations, tried; a test that misses this one finds none
 WIDE = 3.0  # largest over smallest value from which an axis is logarithmic
 
