@@ -337,12 +337,9 @@ def test_the_smallest_ratio_that_launches_could_have_shown_stands_beside_the_res
     row = cells(table(finding, "Standard deviation"), workload="vgg")
     assert row["variation with a GPU, of own mean"] == "no significant difference"
     assert row["smallest detectable ratio"] == variance.detectable_ratio(40, 40)
-    assert (
-        f"With 40 launches a side, the smallest ratio of standard deviations found in 80 of 100 cases is {{:.3g}}.".format(
-            row["smallest detectable ratio"]
-        )
-        in finding.summary
-    )
+    least = f"{row['smallest detectable ratio']:.3g}"
+    told = f"With 40 launches a side, the smallest ratio of standard deviations found in 80 of 100 cases is {least}."
+    assert told in finding.summary
 
 
 @pytest.mark.parametrize("count", [8, 20])

@@ -66,7 +66,7 @@ def two_levels(seed: int) -> np.ndarray:
     count = int(random.integers(12, 200))
     values = np.ones(count)
     values[: int(random.integers(1, count))] = np.exp(random.choice([-1, 1]) * random.uniform(0.03, 0.5))
-    return values * noise(count, seed, size=0.005)
+    return np.asarray(values * noise(count, seed, size=0.005))
 
 
 def headline(values: np.ndarray) -> float:

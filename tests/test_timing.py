@@ -31,7 +31,7 @@ def test_asking_how_well_the_median_is_known_is_no_step(warmup: int, monkeypatch
     ticks = count()
     asked = []
 
-    def never_known(_: StoppingRule, steps_s: list[float]) -> float:
+    def never_known(rule: StoppingRule, steps_s: list[float]) -> float:
         asked.append(len(steps_s))
         for _ in range(1000):
             next(ticks)
