@@ -247,13 +247,13 @@ def launch_bounds(values: Sequence[float]) -> tuple[float, float]:
 
 
 def next_bounds(values: Sequence[float]) -> tuple[float, float] | None:
-    """The interval that holds the value of the next launch in 95 of 100 cases; None below LEAST_LAUNCHES.
+    """The interval that holds the value of the next launch in 95 of 100 cases; None for a single launch.
 
     Ranks give it from RANK_PREDICTION launches on; fewer take Student's t on logarithms. A slow mode that no launch
     has shown is not in it.
     """
     count = len(values)
-    if count < LEAST_LAUNCHES:
+    if count < 2:
         return None
     if count >= RANK_PREDICTION:
         return _ranked(values, int((1 - CONFIDENCE) / 2 * (count + 1)))
@@ -264,7 +264,7 @@ def distribution(launches: Sequence[float]) -> Distribution:
     """Of one value per launch."""
     enough = len(launches) >= LEAST_LAUNCHES
     low, high = launch_bounds(launches) if enough else (None, None)
-    next_low, next_high = next_bounds(launches) or (None, None)
+    next_low, next_high = (enough and next_bounds(launches)) or (None, None)
     p5, p95 = np.quantile(launches, [0.05, 0.95])
     return Distribution(
         count=len(launches),
