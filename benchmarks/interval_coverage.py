@@ -4,8 +4,8 @@ Run from the root of the checkout: PYTHONPATH=src python benchmarks/interval_cov
 Launches of one spec on one machine and device are repeated ones. Of every two, does the interval of the one's steps
 (within this process) hold the other's median? It does not claim to: the number says what such an interval is worth as a
 statement about the machine. The interval of the next launch is made from all launches but one, and is to hold that one
-in 95 of 100 cases. Where a configuration has many launches, the interval over launches is made from some of them, and is
-to hold the median of all.
+in 95 of 100 cases; its width is printed beside. Where a configuration has many launches, the interval over launches is
+made from some of them, and is to hold the median of all.
 """
 
 from __future__ import annotations
@@ -34,13 +34,24 @@ SIZES = (3, 5, 10)
 
 @dataclass(frozen=True)
 class Count:
-    """How many intervals held what they were held against."""
+    """How many intervals held what they were held against, and how wide each is: its upper end over its lower one."""
 
     held: int
     of: int
+    widths: tuple[float, ...] = ()
 
     def __str__(self) -> str:
-        return f"{self.held} of {self.of} ({self.held / self.of:.0%})" if self.of else "none"
+        if not self.of:
+            return "none"
+        wide = f"; upper over lower end {statistics.median(self.widths):.3g} in the median" if self.widths else ""
+        return f"{self.held} of {self.of} ({self.held / self.of:.0%}){wide}"
+
+
+def count(intervals: Iterable[tuple[float, float]], values: Iterable[float]) -> Count:
+    """Each interval against its value."""
+    pairs = list(zip(intervals, values, strict=True))
+    held = sum(low <= value <= high for (low, high), value in pairs)
+    return Count(held, len(pairs), tuple(high / low for (low, high), _ in pairs if low > 0))
 
 
 def repeated(records: Iterable[Record]) -> dict[str, list[Record]]:
@@ -56,16 +67,14 @@ def repeated(records: Iterable[Record]) -> dict[str, list[Record]]:
 def between_launches(intervals: Sequence[Interval]) -> Count:
     """Of every two launches in either order: the one's interval holds the other's median."""
     pairs = list(itertools.permutations(intervals, 2))
-    return Count(sum(one.low <= other.median <= one.high for one, other in pairs), len(pairs))
+    return count([(one.low, one.high) for one, _ in pairs], [other.median for _, other in pairs])
 
 
 def next_launch(values: Sequence[float]) -> Count:
     """Each launch left out in turn, and predicted from the others."""
-    held, tried = 0, 0
-    for index, value in enumerate(values):
-        if bounds := next_bounds([*values[:index], *values[index + 1 :]]):
-            held, tried = held + (bounds[0] <= value <= bounds[1]), tried + 1
-    return Count(held, tried)
+    others = [[*values[:index], *values[index + 1 :]] for index in range(len(values))]
+    predicted = [(bounds, value) for rest, value in zip(others, values, strict=True) if (bounds := next_bounds(rest))]
+    return count([bounds for bounds, _ in predicted], [value for _, value in predicted])
 
 
 def of_some(values: Sequence[float], size: int) -> Count:
@@ -73,8 +82,8 @@ def of_some(values: Sequence[float], size: int) -> Count:
     if len(values) < MANY:
         return Count(0, 0)
     random, whole = np.random.default_rng(size), statistics.median(values)
-    bounds = [launch_bounds(random.choice(values, size, replace=False).tolist()) for _ in range(SUBSETS)]
-    return Count(sum(low <= whole <= high for low, high in bounds), SUBSETS)
+    drawn = [random.choice(values, size, replace=False).tolist() for _ in range(SUBSETS)]
+    return count(map(launch_bounds, drawn), [whole] * SUBSETS)
 
 
 def counted(runs: Sequence[Record]) -> dict[str, Count]:
@@ -92,7 +101,8 @@ def counted(runs: Sequence[Record]) -> dict[str, Count]:
 
 def total(counts: Iterable[Count]) -> Count:
     every = list(counts)
-    return Count(sum(each.held for each in every), sum(each.of for each in every))
+    widths = tuple(width for each in every for width in each.widths)
+    return Count(sum(each.held for each in every), sum(each.of for each in every), widths)
 
 
 def main() -> None:
@@ -121,7 +131,11 @@ def _document(
     totals: dict[str, Count],
 ) -> dict[str, Any]:
     def shown(found: dict[str, Count]) -> dict[str, Any]:
-        return {claim: {"held": each.held, "of": each.of} for claim, each in found.items() if each.of}
+        return {claim: shown_count(each) for claim, each in found.items() if each.of}
+
+    def shown_count(each: Count) -> dict[str, Any]:
+        width = statistics.median(each.widths) if each.widths else None
+        return {"held": each.held, "of": each.of, "upper_over_lower_median": width}
 
     rows = [{"configuration": key, "launches": len(groups[key]), **shown(found)} for key, found in counts.items()]
     return {"records": [str(folder) for folder in folders], "totals": shown(totals), "configurations": rows}
