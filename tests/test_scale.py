@@ -213,6 +213,25 @@ def test_scale_ends_with_1_where_a_run_failed(
     assert any(note.startswith("Not shown: failed runs: vgg train on one core") for note in told["notes"]) is fails
 
 
+def test_each_point_is_launched_three_times_and_a_started_series_is_completed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked: list[int] = []
+
+    def run_all(specs: Sequence[RunSpec], store: Store, job: str) -> None:
+        asked.append(len(specs))
+        for spec in specs:
+            store.add(replace(bound(1, 8.0, 1), spec=spec))
+
+    monkeypatch.setattr("fathom.cli.commands.scale.run_all", run_all)
+    monkeypatch.setattr(scale, "topology", lambda: TWO_NODES[:1])
+    arguments = ["scale", "vgg", "--cores", "1", "--out", str(tmp_path), "--json"]
+    assert run_fathom(monkeypatch, *arguments, "--runs", "1") == 0
+    assert run_fathom(monkeypatch, *arguments) == 0
+    assert asked == [1, 2]
+    assert len(list(tmp_path.glob("*.json"))) == 3
+
+
 def test_bound_runs_answer_no_other_question() -> None:
     from fathom.analysis.questions import phases
 
