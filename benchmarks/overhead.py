@@ -7,8 +7,9 @@ told to a parent through a pipe, as in a worker. The usual step is what one woul
 The lean one also clears the gradients as Fathom does, which is quicker than optimizer.zero_grad(): over it, Fathom's
 step has what the harness adds and nothing that it saves. For deepq, whose step is more than an update, both are the
 session's own step. Each turn ends when the device has done its work: nothing of what Fathom adds can hide behind it.
-A ratio is the median over turns that follow each other, and the interval is of this median; turns end when both are
-known well enough, or when the seconds are over.
+A ratio is the median over turns that follow each other. It is measured in several launches, each a process of its own,
+and the interval is over launches: of the turns of one process it would hold within this process only, and two processes
+differ by more. Turns end when both ratios are known well enough within the process, or when the seconds are over.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ import dataclasses
 import json
 import os
 import statistics
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -25,17 +28,18 @@ from typing import Any
 
 from torch.nn.utils import clip_grad_norm_
 
-from fathom.analysis.statistics import Interval, median_interval
+from fathom.analysis.statistics import median_interval
 from fathom.core import plugins
 from fathom.core.events import throttled
 from fathom.core.spec import RunSpec
 from fathom.engine.session import Session, Step
 from fathom.machine.clock import StepClock, wait
 from fathom.machine.host import fingerprint
+from fathom.measure.stopping import StoppingRule
 
 WARM_UP = 5  # rounds of turns, before it is known how long one takes
 FEWEST = 10  # rounds, however long they take
-BETWEEN_S = 2.0  # looks at how well the ratios are known
+BETWEEN_S = 2.0  # looks at how well the ratios are known, at least
 KNOWN = 0.004  # of a ratio, either way, is well enough to tell 1.01 from less
 BARE = ("usual", "lean")
 
@@ -68,32 +72,40 @@ def by_hand(session: Session, lean: bool) -> Callable[[], Any]:
     return step
 
 
-def compare(name: str, arguments: argparse.Namespace, pipe: int) -> dict[str, Any]:
+def compare(name: str, arguments: argparse.Namespace, pipe: int) -> dict[str, list[float]]:
+    """The seconds of every turn, of one launch: this process."""
     spec = RunSpec(workload=name, preset=arguments.preset, device=arguments.device, precision=arguments.precision)
     times: dict[str, list[float]] = {loop: [] for loop in ("fathom", *BARE)}
+    rules = {loop: StoppingRule() for loop in BARE}
     with Session(spec).setup() as session:
         alternate(session, WARM_UP, pipe)
         tried = alternate(session, WARM_UP, pipe)
         round_s = statistics.median(map(sum, zip(*tried.values(), strict=True)))
-        stop = time.perf_counter() + arguments.seconds
-        while not times["fathom"] or (time.perf_counter() < stop and not all(map(known, ratios(times).values()))):
-            for loop, seconds in alternate(session, max(FEWEST, int(BETWEEN_S / round_s)), pipe).items():
+        stop = time.perf_counter() + arguments.seconds / arguments.launches
+        rounds = max(FEWEST, int(BETWEEN_S / round_s))
+        while True:
+            for loop, seconds in alternate(session, rounds, pipe).items():
                 times[loop] += seconds
-    found: dict[str, Any] = {"workload": name, "rounds": len(times["fathom"])}
-    found |= {f"over_{loop}": {"ratio": r.median, "low": r.low, "high": r.high} for loop, r in ratios(times).items()}
-    return found | {f"{loop}_s": statistics.quantiles(each, n=4) for loop, each in times.items()}
+            known = [rules[loop].half_width(turn_ratios(times, loop)) <= KNOWN for loop in BARE]
+            if all(known) or time.perf_counter() >= stop:
+                return times
+            rounds = len(times["fathom"])  # as many again: each look costs
 
 
-def ratios(times: dict[str, list[float]]) -> dict[str, Interval]:
-    """Fathom's step over either by hand."""
-    return {
-        loop: median_interval([[ours / theirs for ours, theirs in zip(times["fathom"], times[loop], strict=True)]])
-        for loop in BARE
-    }
+def turn_ratios(times: dict[str, list[float]], loop: str) -> list[float]:
+    """Fathom's step over the one by hand, of each turn."""
+    return [ours / theirs for ours, theirs in zip(times["fathom"], times[loop], strict=True)]
 
 
-def known(ratio: Interval) -> bool:
-    return ratio.high - ratio.low <= 2 * KNOWN
+def summarised(name: str, launches: list[dict[str, list[float]]]) -> dict[str, Any]:
+    """The ratios with their intervals over launches, and every turn of every launch."""
+    found: dict[str, Any] = {"workload": name, "rounds": [len(times["fathom"]) for times in launches]}
+    for loop in BARE:
+        ratio = median_interval([turn_ratios(times, loop) for times in launches])
+        found[f"over_{loop}"] = {"ratio": ratio.median, "low": ratio.low, "high": ratio.high, "claim": ratio.claim}
+    for loop in ("fathom", *BARE):
+        found[f"{loop}_s"] = statistics.quantiles([each for times in launches for each in times[loop]], n=4)
+    return found | {"launches": launches}
 
 
 def alternate(session: Session, rounds: int, pipe: int) -> dict[str, list[float]]:
@@ -136,21 +148,38 @@ def main() -> None:
     parser.add_argument("--device", default="auto")
     parser.add_argument("--preset", default="small")
     parser.add_argument("--precision", default="fp32")
-    parser.add_argument("--seconds", type=float, default=20.0, help="for each workload, at most")
+    parser.add_argument("--seconds", type=float, default=20.0, help="for each workload, at most, all launches together")
+    parser.add_argument("--launches", type=int, default=5, help="processes for each workload")
+    parser.add_argument("--one", action="store_true", help="one launch of one workload, in this process, as JSON")
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
-    nobody = os.open(os.devnull, os.O_WRONLY)
+    if arguments.one:
+        nobody = os.open(os.devnull, os.O_WRONLY)
+        print(json.dumps(compare(arguments.names[0], arguments, nobody)))
+        return
     found = []
     for name in arguments.names:
-        found.append(compare(name, arguments, nobody))
+        found.append(summarised(name, [launched(name, arguments) for _ in range(arguments.launches)]))
         usual_s = found[-1]["usual_s"][1]
-        usual, lean = ("{ratio:.4f} ({low:.4f} to {high:.4f})".format_map(found[-1][f"over_{loop}"]) for loop in BARE)
+        usual, lean = (
+            "{ratio:.4f} ({low:.4f} to {high:.4f}, {claim})".format_map(found[-1][f"over_{loop}"]) for loop in BARE
+        )
         print(
             f"{name:9} {1e3 * usual_s:10.3f} ms as usual; inside Fathom {usual} of it, {lean} of the lean", flush=True
         )
         if arguments.out:  # after each, so that a run that is cut short leaves what it has
             document = {"machine": dataclasses.asdict(fingerprint()), "preset": arguments.preset, "results": found}
             arguments.out.write_text(json.dumps(document, indent=1))
+
+
+def launched(name: str, arguments: argparse.Namespace) -> dict[str, list[float]]:
+    """The turns of one launch, made in a process of its own."""
+    options = {each: getattr(arguments, each) for each in ("device", "preset", "precision", "seconds", "launches")}
+    settings = [text for option, value in options.items() for text in (f"--{option}", str(value))]
+    command = [sys.executable, __file__, name, "--one", *settings]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    times: dict[str, list[float]] = json.loads(done.stdout.splitlines()[-1])
+    return times
 
 
 if __name__ == "__main__":

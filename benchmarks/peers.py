@@ -3,6 +3,7 @@
 Run on a GPU, from the root of the checkout: PYTHONPATH=src python benchmarks/peers.py --out FILE.json
 Same batch, precision, memory format, loss and optimizer for all; a ratio under 1 means ours is faster. The batch must
 be large enough that the GPU is the bound: below about 128 images a bf16 ResNet step measures the host's launches.
+A ratio is the median over rounds, each of which times all networks; its 95 % interval holds within this process.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import torchvision
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from fathom.analysis.statistics import Interval, median_interval
 from fathom.machine.devices import ProcessSettings
 from fathom.machine.host import fingerprint
 from fathom.workloads.base import workload_class as workload
@@ -87,12 +89,18 @@ def _compare(network: str, precision: str, layout_name: str, batch: int, rounds:
         random.shuffle(order)  # no network always follows the same other
         for name in order:
             times[name].append(trainers[name].seconds(images, labels, steps))
-    medians = {name: statistics.median(values) for name, values in times.items()}
+    ratios = {name: over(times["fathom"], seconds) for name, seconds in times.items() if name != "fathom"}
     return {
         "network": network, "precision": precision, "layout": layout_name, "batch": batch, "step_s": times,
         "parameters": {name: sum(p.numel() for p in t.model.parameters()) for name, t in trainers.items()},
-        "ours_over_theirs": {name: medians["fathom"] / medians[name] for name in medians if name != "fathom"},
+        "ours_over_theirs": {name: found.median for name, found in ratios.items()},
+        "within_this_process": {name: [found.low, found.high] for name, found in ratios.items()},
     }  # fmt: skip
+
+
+def over(ours: list[float], theirs: list[float]) -> Interval:
+    """The median of the rounds' ratios: a drift of the machine cancels from each round."""
+    return median_interval([[one / other for one, other in zip(ours, theirs, strict=True)]])
 
 
 def main() -> None:
@@ -107,7 +115,10 @@ def main() -> None:
     for network, precision, layout in itertools.product(NETWORKS, ("fp32", "bf16"), LAYOUTS):
         found = compare(network, precision, layout, arguments.batch, arguments.rounds, arguments.steps)
         results.append(found)
-        ratios = ", ".join(f"{ratio:.3f} of {name}'s" for name, ratio in found["ours_over_theirs"].items())
+        ratios = ", ".join(
+            "{:.3f} of {}'s ({:.3f} to {:.3f})".format(ratio, name, *found["within_this_process"][name])
+            for name, ratio in found["ours_over_theirs"].items()
+        )
         step = statistics.median(found["step_s"]["fathom"])
         print(f"{network:9} {precision} {layout:18} {step * 1e3:8.2f} ms: {ratios}", flush=True)
         if arguments.out:

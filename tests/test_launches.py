@@ -251,13 +251,25 @@ def test_spread_by_hand() -> None:
     assert found.deviation == pytest.approx(statistics.stdev(values))
     assert found.variation == pytest.approx(statistics.stdev(values) / 22)
     assert [found.p5, found.p95] == pytest.approx([1.2, 80.8])
-    assert found.low is not None
-    assert found.high is not None
-    assert 1.0 <= found.low <= 3.0 <= found.high <= 100.0
+    logs = np.log(values)
+    error = stats.t.ppf(0.975, 4) * np.std(logs, ddof=1)
+    for factor, low, high in (
+        (math.sqrt(1 / 5), found.low, found.high),
+        (math.sqrt(1 + 1 / 5), found.next_low, found.next_high),
+    ):
+        ends = np.exp(np.mean(logs) + np.array([-1, 1]) * factor * error)
+        assert [low, high] == pytest.approx(ends.tolist())
+
+
+def test_six_launches_bound_their_median_by_the_sign_test() -> None:
+    """The median lies between the least and the greatest of six in 62 of 64 cases; of ten, between the second ones."""
+    six, ten = distribution([3.0, 1.0, 2.0, 9.0, 4.0, 5.0]), distribution([float(value) for value in range(10)])
+    assert (six.low, six.high) == (1.0, 9.0)
+    assert (ten.low, ten.high) == (1.0, 8.0)
 
 
 def test_two_launches_bound_no_median_and_one_has_no_distribution() -> None:
-    assert (distribution([1.0, 2.0]).low, distribution([1.0, 2.0]).high) == (None, None)
+    assert (distribution([1.0, 2.0]).low, distribution([1.0, 2.0]).next_high) == (None, None)
     assert (distribution([1.0]).deviation, distribution([1.0]).variation) == (None, None)
 
 
@@ -310,6 +322,51 @@ def test_two_launches_are_too_few_and_the_command_is_told() -> None:
         "Not measured: no configuration has 3 launches. Run `fathom repeat vgg autoenc --runs 20`."
     )
     assert finding.tables == []
+
+
+def test_three_launches_a_side_make_no_comparison() -> None:
+    """However they differ: no Brown-Forsythe test of three against three falls below p = 0.116."""
+    records = [*launches("vgg", 8.0, 10.0, 12.0), *launches("vgg", 1.0, 1.0001, 1.0002, gpu=True)]
+    finding = variance.analyse(records)
+    assert "3 launches a side cannot show a difference between CPU and GPU; at least 5 are needed." in finding.summary
+    assert "lower" not in finding.summary
+    row = cells(table(finding, "Standard deviation"), workload="vgg")
+    assert row["variation with a GPU, of own mean"] == "3 launches a side cannot show a difference"
+    assert (row["launches a side"], row["smallest detectable ratio"]) == (3, None)
+
+
+def test_the_smallest_ratio_that_launches_could_have_shown_stands_beside_the_result() -> None:
+    finding = variance.analyse([*noisy("vgg", 10.0, 0.02, 1), *noisy("vgg", 10.0, 0.02, 2, gpu=True)])
+    row = cells(table(finding, "Standard deviation"), workload="vgg")
+    assert row["variation with a GPU, of own mean"] == "no significant difference"
+    assert row["smallest detectable ratio"] == variance.detectable_ratio(40, 40)
+    least = f"{row['smallest detectable ratio']:.3g}"
+    told = f"With 40 launches a side, the smallest ratio of standard deviations found in 80 of 100 cases is {least}."
+    assert told in finding.summary
+
+
+@pytest.mark.parametrize("count", [8, 20])
+def test_the_smallest_ratio_is_found_in_80_of_100_cases_and_equal_launches_in_5(count: int) -> None:
+    least = variance.detectable_ratio(count, count)
+    assert least is not None
+    random = np.random.default_rng(7)
+    pairs = [random.standard_normal((2, count)) for _ in range(400)]
+    found = [variance.gpu_variation(cpu, gpu * least) for cpu, gpu in pairs]
+    assert 0.74 <= found.count("higher") / 400 <= 0.86
+    equal = [variance.gpu_variation(cpu, gpu) for cpu, gpu in pairs]
+    assert equal.count("no significant difference") >= 0.92 * 400
+
+
+def test_five_launches_a_side_find_no_ratio_reliably_and_say_so() -> None:
+    assert variance.detectable_ratio(5, 5) is None
+    records = [*launches("vgg", 1.0, 1.1, 1.2, 1.3, 1.5), *launches("vgg", 1.0, 1.2, 1.3, 1.1, 1.5, gpu=True)]
+    summary = variance.analyse(records).summary
+    assert "With 5 launches a side, no ratio of standard deviations, however large, would have been found" in summary
+
+
+def test_distances_leave_out_the_one_that_is_zero_by_construction() -> None:
+    assert variance.distances([1.0, 2.0, 4.0]).tolist() == [[1.0, 2.0]]
+    assert variance.distances([1.0, 2.0, 4.0, 8.0]).tolist() == [[pytest.approx(math.sqrt(2)), 2.0, 5.0]]
 
 
 def test_a_mode_launched_too_few_times_is_told() -> None:

@@ -114,7 +114,11 @@ def test_efficiency_is_speed_up_over_cores() -> None:
     row = dict(zip(finding.tables[0].columns, finding.tables[0].rows[0], strict=True))
     assert (row["cores"], row["speed-up"], row["efficiency (%)"]) == (4, 2.0, 50.0)
     assert row["all/matching"] == 2.0
-    assert finding.summary == "Parallel efficiency on 4 cores: 50 % (vgg). At least 50 %: vgg."
+    assert finding.summary == (
+        "Parallel efficiency on 4 cores: 50 % (vgg). At least 50 %: vgg. One launch a point: the intervals hold within "
+        "these processes and say nothing of the next launch."
+    )
+    assert row["interval"] == "within this process"
     assert not any("two hardware threads per core" in note for note in finding.notes)
 
 
@@ -152,11 +156,27 @@ def test_the_interval_of_a_speed_up_is_of_both_medians() -> None:
     assert (one["speed-up from"], one["speed-up to"]) == (1, 1), "one core over itself"
 
 
+def test_points_of_several_launches_have_intervals_over_launches() -> None:
+    """Steps agree within each launch; launches differ by 1 %, and the interval is that of three values."""
+    one = [bound(1, 8.0 * level, 1) for level in (0.99, 1.0, 1.01)]
+    four = [bound(4, 4.0 * level, 4) for level in (0.99, 1.0, 1.01)]
+    finding = cores.analyse([*one, *four])
+    row = dict(zip(finding.tables[0].columns, finding.tables[0].rows[0], strict=True))
+    half = 4.303 * 0.01 / math.sqrt(3)  # Student's t of three values, of either median
+    assert row["speed-up to"] == pytest.approx(2 * math.exp(half * math.sqrt(2)), rel=2e-3)
+    assert row["interval"] == "over 3 launches"
+    assert finding.summary.endswith("Intervals over 3 launches a point.")
+    mixed = cores.analyse([*one, four[0]])
+    assert mixed.summary.endswith("say nothing of the next launch."), "a speed-up rests on the side with fewer"
+    assert [row[7] for row in mixed.tables[1].rows] == [3, 1]
+
+
 def test_an_imprecise_efficiency_is_no_number_in_the_summary() -> None:
     finding = cores.analyse([bound(1, 8.0, 1), bound(4, noisy(4.0, 0.5), 4)])
     assert finding.summary == (
         "Not significantly different from 50 %: vgg. "
-        "Imprecise on 4 cores, with an interval wider than half of the value: vgg."
+        "Imprecise on 4 cores, with an interval wider than half of the value: vgg. One launch a point: the intervals "
+        "hold within these processes and say nothing of the next launch."
     )
 
 
@@ -191,6 +211,25 @@ def test_scale_ends_with_1_where_a_run_failed(
     assert run_fathom(monkeypatch, *arguments) == (1 if fails else 0)
     told = document(capsys)
     assert any(note.startswith("Not shown: failed runs: vgg train on one core") for note in told["notes"]) is fails
+
+
+def test_each_point_is_launched_three_times_and_a_started_series_is_completed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked: list[int] = []
+
+    def run_all(specs: Sequence[RunSpec], store: Store, job: str) -> None:
+        asked.append(len(specs))
+        for spec in specs:
+            store.add(replace(bound(1, 8.0, 1), spec=spec))
+
+    monkeypatch.setattr("fathom.cli.commands.scale.run_all", run_all)
+    monkeypatch.setattr(scale, "topology", lambda: TWO_NODES[:1])
+    arguments = ["scale", "vgg", "--cores", "1", "--out", str(tmp_path), "--json"]
+    assert run_fathom(monkeypatch, *arguments, "--runs", "1") == 0
+    assert run_fathom(monkeypatch, *arguments) == 0
+    assert asked == [1, 2]
+    assert len(list(tmp_path.glob("*.json"))) == 3
 
 
 def test_bound_runs_answer_no_other_question() -> None:

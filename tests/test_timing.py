@@ -11,6 +11,7 @@ import torch
 from fathom.core.spec import RunSpec
 from fathom.machine.clock import StepClock
 from fathom.measure import loop
+from fathom.measure.stopping import StoppingRule
 
 
 def test_steps_are_timed_from_mark_to_mark_and_pauses_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -30,14 +31,14 @@ def test_asking_how_well_the_median_is_known_is_no_step(warmup: int, monkeypatch
     ticks = count()
     asked = []
 
-    def never_known(steps_s: list[float]) -> float:
+    def never_known(rule: StoppingRule, steps_s: list[float]) -> float:
         asked.append(len(steps_s))
         for _ in range(1000):
             next(ticks)
         return float("inf")
 
     monkeypatch.setattr("fathom.machine.clock.time", SimpleNamespace(perf_counter=lambda: float(next(ticks))))
-    monkeypatch.setattr(loop, "half_width", never_known)
+    monkeypatch.setattr(StoppingRule, "half_width", never_known)
     spec = RunSpec(workload="autoenc", preset="tiny", device="cpu", warmup=warmup, steps=40, budget_s=1e9)
     record = loop.measure(spec)
     assert asked == [5, 10, 20, 40]

@@ -294,7 +294,9 @@ def _remarks(a: Sequence[Record], b: Sequence[Record]) -> Iterator[str]:
     if shared := _shared(a, b):
         whole = shared == len(a) == len(b)
         yield "the same records on both sides" if whole else f"{shared} records are on both sides"
-    if min(len(a), len(b)) < FEW:
+    if min(len(a), len(b)) == 1:
+        yield "one launch on a side: the variation between launches is assumed, in the interval too"
+    elif min(len(a), len(b)) < FEW:
         yield f"fewer than {FEW} launches on a side: the variation between launches is assumed, not measured"
     if a[0].items_per_step != b[0].items_per_step:
         yield f"compared per item: {a[0].items_per_step} items per step in A, {b[0].items_per_step} in B"

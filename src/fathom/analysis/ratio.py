@@ -13,12 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from fathom.analysis.statistics import CONFIDENCE, RESAMPLES, resampled_medians
+from fathom.analysis.correlated import CONFIDENCE, median_bounds
+from fathom.analysis.statistics import launch_bounds
 
 Launches = Sequence[Sequence[float]]  # one process each, and its steps
 Array = NDArray[np.float64]
 
 CHANCE = 0.005  # how often equal launches may differ by more than the noise: a table has some sixteen lines
+RESAMPLES = 1000  # of a bootstrap
 FEW = 5  # launches below which their scatter is not estimated
 FLOOR = 0.15  # assumed difference of two equal launches where it is not estimated: two studies differed by 0.11
 
@@ -44,21 +46,23 @@ class Ratio:
 
 
 def ratio(a: Launches, b: Launches, *, paired: bool = False, seed: int = 0) -> Ratio:
-    """The medians of the launches' medians, B over A; the interval resamples launches first, then steps.
+    """The medians of the launches' medians, B over A, with an interval over launches: each counts as one value.
 
     Paired, the n-th launches of both were interleaved: the ratio of each pair is taken, from which a drift of the
     machine cancels.
     """
     generator = np.random.default_rng(seed)
     middle_a, middle_b = (np.log([np.median(steps) for steps in side]) for side in (a, b))
-    again_a, again_b = (_resampled(side, generator) for side in (a, b))
-    if paired:
-        middle = float(np.median(middle_b - middle_a))
-        resampled = _median_of_drawn(again_b - again_a, generator)
+    middle = float(np.median(middle_b - middle_a) if paired else np.median(middle_b) - np.median(middle_a))
+    if min(len(a), len(b)) == 1:
+        low, high = _assumed(middle, a, b)
+    elif paired:
+        low, high = np.log(launch_bounds(np.exp(middle_b - middle_a).tolist()))
+    elif min(len(a), len(b)) < FEW:
+        low, high = _welch(middle_a, middle_b)
     else:
-        middle = float(np.median(middle_b) - np.median(middle_a))
-        resampled = _median_of_drawn(again_b, generator) - _median_of_drawn(again_a, generator)
-    low, high = np.quantile(resampled, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
+        resampled = _median_of_drawn(middle_b, generator) - _median_of_drawn(middle_a, generator)
+        low, high = np.quantile(resampled, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
     noise = _noise(middle_a, middle_b, paired, generator)
     return Ratio(math.exp(middle), math.exp(low), math.exp(high), noise)
 
@@ -91,18 +95,33 @@ def _noise(a: Array, b: Array, paired: bool, generator: np.random.Generator) -> 
     return math.expm1(bound * widened)
 
 
+def _assumed(middle: float, a: Launches, b: Launches) -> tuple[float, float]:
+    """Of one launch on a side: what its steps leave open, and what two equal launches are assumed to differ by."""
+    down, up = [math.log1p(FLOOR)], [math.log1p(FLOOR)]
+    for side, towards_low, towards_high in ((a, up, down), (b, down, up)):
+        if len(side) == 1:
+            steps, (low, high) = float(np.median(side[0])), median_bounds(side[0])
+            towards_low.append(math.log(steps / low) if low > 0 else math.inf)
+            towards_high.append(math.log(high / steps))
+    return middle - math.hypot(*down), middle + math.hypot(*up)
+
+
+def _welch(a: Array, b: Array) -> tuple[float, float]:
+    """Welch's interval of the difference of two means, for too few launches to resample."""
+    difference, errors = float(np.mean(b) - np.mean(a)), [float(np.var(side, ddof=1)) / len(side) for side in (a, b)]
+    if sum(errors) == 0:
+        return difference, difference
+    free = sum(errors) ** 2 / sum(error**2 / (len(side) - 1) for error, side in zip(errors, (a, b), strict=True))
+    half = float(stats.t.ppf((1 + CONFIDENCE) / 2, free)) * math.sqrt(sum(errors))
+    return difference - half, difference + half
+
+
 def _drawn_scatter(lot: Array, generator: np.random.Generator) -> Array:
     """Medians of as many values drawn from the lot, less the lot's median."""
+    return np.asarray(_median_of_drawn(lot, generator) - np.median(lot))
+
+
+def _median_of_drawn(lot: Array, generator: np.random.Generator) -> Array:
+    """Of as many launches drawn from these."""
     drawn = generator.integers(len(lot), size=(len(lot), RESAMPLES))
-    return np.asarray(np.median(lot[drawn], axis=0) - np.median(lot))
-
-
-def _resampled(launches: Launches, generator: np.random.Generator) -> Array:
-    """Logarithms of medians, a row for each launch."""
-    return np.log([resampled_medians(np.asarray(steps), RESAMPLES, generator) for steps in launches])
-
-
-def _median_of_drawn(medians: Array, generator: np.random.Generator) -> Array:
-    """Of as many launches drawn from these; one that is drawn twice differs in its steps."""
-    drawn, copies = (generator.integers(many, size=medians.shape) for many in medians.shape)
-    return np.asarray(np.median(medians[drawn, copies], axis=0))
+    return np.asarray(np.median(lot[drawn], axis=0))

@@ -1,4 +1,4 @@
-"""Statistics of a series of times: where warm-up ends, whether it drifts, and its median with an interval.
+"""Statistics of times: where warm-up ends, whether a series drifts, and medians with intervals, over steps or launches.
 
 The method follows Barrett et al., Virtual Machine Warmup Blows Hot and Cold (OOPSLA 2017): change points cut the series
 into segments, which are compared with the last one. The labels are not theirs: "flat" and "warm-up" mean the same,
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import pairwise
 from typing import Literal
 
@@ -16,23 +17,33 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
+from fathom.analysis.correlated import CLOCK_S, CONFIDENCE, inflation, median_bounds
+
 Label = Literal["flat", "warm-up", "slowing", "unsteady"]
 
 FEWEST = 6  # values below which there is no label: no trend in five values is significant
 MATERIAL = 0.02  # levels closer than this count as equal: a CPU's clock varies by as much
 SIGNIFICANT = 0.01
-SETTLED = 0.75  # a change point after this part of the series leaves no steady state
-CONFIDENCE = 0.95  # of intervals
-RESAMPLES = 1000  # of a bootstrap
+POWER = 0.9  # for noise of known size; about 0.75 is left where size and correlation are estimated from the same steps
+ROUNDING = 1e-9  # relative; what is left of an exact line
+SIMULATED = 30  # steps up to which the smallest detectable drift is simulated
+MOST_CUT = 1 / 3  # of a series may be cut off as warm-up; a later change point leaves no steady state
 LEAST_LAUNCHES = 3  # below which no variation between launches is stated
+SIGN_TEST = 6  # launches from which the sign test bounds a median at 95 %; fewer take Student's t
+RANK_PREDICTION = 39  # launches from which ranks bound the next one at 95 %; fewer take Student's t
 
 
 @dataclass(frozen=True)
 class Steady:
-    """Where the steady state of a series begins, and how it gets there; no label for too short a series."""
+    """Where the steady state of a series begins, and how it gets there; no label for too short a series.
+
+    An unsteady series has none, and nothing of it is cut: `start` is then 0, and `levels` are the medians before and
+    after its last change of level.
+    """
 
     label: Label | None
     start: int
+    levels: tuple[float, float] | None = None  # seconds; of an unsteady series alone
 
 
 @dataclass(frozen=True)
@@ -41,6 +52,7 @@ class Drift:
 
     p_value: float
     change: float
+    detectable: float | None  # the smallest such change that as many steps, as noisy, show in about three of four cases
 
     @property
     def significant(self) -> bool:
@@ -50,9 +62,23 @@ class Drift:
 
 @dataclass(frozen=True)
 class Interval:
+    """A median with its 95 % interval, and how many launches (processes) it rests on; None where that is not known.
+
+    Of one launch the interval is that of the median of this process and says nothing of the next one. Of several it is
+    that of the machine: the median over all launches that could be made of it.
+    """
+
     median: float
     low: float
     high: float
+    launches: int | None = None
+
+    @property
+    def claim(self) -> str:
+        """What the interval holds of, in words."""
+        if self.launches is None:
+            return ""
+        return "within this process" if self.launches == 1 else f"over {self.launches} launches"
 
 
 @dataclass(frozen=True)
@@ -67,6 +93,8 @@ class Distribution:
     p95: float
     low: float | None  # the median's 95 % interval over launches; None for fewer than LEAST_LAUNCHES
     high: float | None
+    next_low: float | None  # the interval that holds the next launch's value in 95 of 100 cases; None likewise
+    next_high: float | None
 
     @property
     def variation(self) -> float | None:
@@ -75,7 +103,11 @@ class Distribution:
 
 
 def steady_state(values: Sequence[float]) -> Steady:
-    """Flat, warm-up (slower at first), slowing (faster at first), or unsteady (no last level, or levels that recur)."""
+    """Flat, warm-up (slower at first), slowing (faster at first), or unsteady (no last level, or levels that recur).
+
+    What is cut off is at most MOST_CUT of the series, whichever way its level changes: a later change point makes it
+    unsteady, and all of it counts.
+    """
     if len(values) < FEWEST:
         return Steady(None, 0)
     bounds = [0, *changepoints(values), len(values)]
@@ -87,11 +119,10 @@ def steady_state(values: Sequence[float]) -> Steady:
     start, before = bounds[first_settled], ratios[:first_settled]
     if not before:
         return Steady("flat", 0)
-    if start > SETTLED * len(values):
-        return Steady("unsteady", start)
-    if min(before) < -MATERIAL:
-        return Steady("slowing", start)
-    return Steady("warm-up" if min(before) > MATERIAL else "unsteady", start)
+    recurs = any(abs(ratio) <= MATERIAL for ratio in before)
+    if recurs or start > MOST_CUT * len(values):
+        return Steady("unsteady", 0, (float(np.median(values[:start])), float(np.median(values[start:]))))
+    return Steady("slowing" if min(before) < 0 else "warm-up", start)
 
 
 def changepoints(values: Sequence[float]) -> list[int]:
@@ -122,15 +153,66 @@ def changepoints(values: Sequence[float]) -> list[int]:
 
 
 def drift(values: Sequence[float]) -> Drift | None:
-    """The trend of a series: Kendall's tau against time, which is the Mann-Kendall test."""
-    if len(values) < FEWEST:
+    """The trend of a series: Kendall's tau against time, which is the Mann-Kendall test.
+
+    Correlated steps wander more than independent ones do. The test is corrected for it (Hamed and Rao 1998) by the
+    inflation of the variance that the steps have once their trend is taken out.
+    """
+    count = len(values)
+    if count < FEWEST:
         return None
-    p_value = float(stats.kendalltau(np.arange(len(values)), values).pvalue)
-    third = len(values) // 3
-    first, last, middle = np.median(values[:third]), np.median(values[-third:]), np.median(values)
+    x, steps = np.asarray(values, dtype=float), np.arange(count)
+    third = count // 3
+    first, last, middle = np.median(x[:third]), np.median(x[-third:]), np.median(x)
+    p_value = float(stats.kendalltau(steps, x).pvalue)
     if np.isnan(p_value) or middle <= 0:  # a constant series has no tau
-        return Drift(1.0, 0.0)
-    return Drift(p_value, float((last - first) / middle))
+        return Drift(1.0, 0.0, MATERIAL)
+    residuals = x - np.polyval(np.polyfit(steps, x, 1), steps)
+    noise = np.sqrt(residuals @ residuals / (count - 2)) / middle
+    wider = float(np.sqrt(inflation(residuals.tolist()))) if noise > ROUNDING else 1.0
+    detectable = max(MATERIAL, float(detectable_slope(count) * (count - third) * noise * wider))
+    could = _widened(_kendall_p(count * (count - 1) // 2, count), wider) < SIGNIFICANT
+    return Drift(_widened(p_value, wider), float((last - first) / middle), detectable if could else None)
+
+
+def _widened(p_value: float, factor: float) -> float:
+    """The two-sided p-value where the standard error is larger by this factor."""
+    return float(2 * stats.norm.sf(stats.norm.isf(p_value / 2) / factor))
+
+
+@cache
+def detectable_slope(count: int) -> float:
+    """The slope per step, over the noise of a step, that the Mann-Kendall test finds with a probability of POWER.
+
+    Up to SIMULATED steps it is found by simulation with normal noise, as so few steps have few ranks; above, by the
+    test's asymptotic efficiency of 0.955 against the slope of a regression.
+    """
+    if count > SIMULATED:
+        standard_error = np.sqrt(12 / (count * (count**2 - 1)) / 0.955)
+        return float((stats.norm.isf(SIGNIFICANT / 2) + stats.norm.ppf(POWER)) * standard_error)
+    noise = np.random.default_rng(count).standard_normal((1000, count))
+    later, earlier = np.tril_indices(count, -1)
+    pairs = len(later)
+    needed = min(score for score in range(pairs % 2, pairs + 1, 2) if _kendall_p(score, count) < SIGNIFICANT)
+    low, high = 0.0, 10.0
+    while high - low > 0.01 * high:
+        slope = (low + high) / 2
+        series = noise + slope * np.arange(count)
+        scores = np.sign(series[:, later] - series[:, earlier]).sum(axis=1)
+        low, high = (low, slope) if np.mean(scores >= needed) >= POWER else (slope, high)
+    return high
+
+
+@cache
+def _kendall_p(score: int, count: int) -> float:
+    """The two-sided p-value of the Mann-Kendall score (concordant less discordant pairs), without ties."""
+    pairs = count * (count - 1) // 2
+    if count > SIMULATED:
+        return float(2 * stats.norm.sf(score / np.sqrt(pairs * (2 * count + 5) / 9)))
+    ways = np.ones(1)
+    for size in range(2, count + 1):
+        ways = np.convolve(ways, np.ones(size))  # permutations by their number of discordant pairs
+    return float(min(1.0, 2 * ways[: (pairs - score) // 2 + 1].sum() / ways.sum()))
 
 
 def coefficient_of_variation(values: Sequence[float]) -> float | None:
@@ -140,23 +222,49 @@ def coefficient_of_variation(values: Sequence[float]) -> float | None:
     return float(np.std(values, ddof=1) / np.mean(values))
 
 
-def median_interval(launches: Sequence[Sequence[float]], seed: int = 0) -> Interval:
-    """The median of the launches' medians, with a bootstrap interval that resamples launches first, then steps.
+def median_interval(launches: Sequence[Sequence[float]]) -> Interval:
+    """The median of the launches' medians, with its 95 % interval; each launch is one process with its steps.
 
-    Each launch is one process; a single one gives the interval of its own steps.
+    The steps of a single launch are correlated, and bound the median of this process alone. Several launches count as
+    one value each, however many steps they have: a step more says nothing of the next launch.
     """
-    generator = np.random.default_rng(seed)
-    medians = np.stack([resampled_medians(np.asarray(steps), RESAMPLES, generator) for steps in launches])
-    drawn = generator.integers(len(launches), size=(len(launches), RESAMPLES))
-    copies = generator.integers(RESAMPLES, size=(len(launches), RESAMPLES))  # a launch drawn twice differs in its steps
-    resampled = np.median(medians[drawn, copies], axis=0)
-    low, high = np.quantile(resampled, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
-    return Interval(float(np.median([np.median(steps) for steps in launches])), float(low), float(high))
+    medians = [float(np.median(steps)) for steps in launches]
+    bounds = median_bounds(launches[0]) if len(launches) == 1 else launch_bounds(medians)
+    return Interval(float(np.median(medians)), *bounds, len(launches))
+
+
+def launch_bounds(values: Sequence[float]) -> tuple[float, float]:
+    """The 95 % interval of the median over launches, one value each, at least two of them.
+
+    From SIGN_TEST launches on it is that of the sign test, which holds for any distribution. Fewer cannot bound a
+    median without one: theirs is Student's t on logarithms, for scatter that is about log-normal.
+    """
+    count = len(values)
+    if count >= SIGN_TEST:
+        outside = int(stats.binom.ppf((1 - CONFIDENCE) / 2, count, 0.5))  # the first and the last of these are the ends
+        return _ranked(values, outside)
+    return _log_t(values, np.sqrt(1 / count))
+
+
+def next_bounds(values: Sequence[float]) -> tuple[float, float] | None:
+    """The interval that holds the value of the next launch in 95 of 100 cases; None for a single launch.
+
+    Ranks give it from RANK_PREDICTION launches on; fewer take Student's t on logarithms. A slow mode that no launch
+    has shown is not in it.
+    """
+    count = len(values)
+    if count < 2:
+        return None
+    if count >= RANK_PREDICTION:
+        return _ranked(values, int((1 - CONFIDENCE) / 2 * (count + 1)))
+    return _log_t(values, np.sqrt(1 + 1 / count))
 
 
 def distribution(launches: Sequence[float]) -> Distribution:
-    """Of one value per launch; resampling launches is then resampling values."""
-    interval = median_interval([launches]) if len(launches) >= LEAST_LAUNCHES else None
+    """Of one value per launch."""
+    enough = len(launches) >= LEAST_LAUNCHES
+    low, high = launch_bounds(launches) if enough else (None, None)
+    next_low, next_high = (enough and next_bounds(launches)) or (None, None)
     p5, p95 = np.quantile(launches, [0.05, 0.95])
     return Distribution(
         count=len(launches),
@@ -165,16 +273,26 @@ def distribution(launches: Sequence[float]) -> Distribution:
         p5=float(p5),
         median=float(np.median(launches)),
         p95=float(p95),
-        low=interval.low if interval else None,
-        high=interval.high if interval else None,
+        low=low,
+        high=high,
+        next_low=next_low,
+        next_high=next_high,
     )
 
 
-def resampled_medians(
-    steps: NDArray[np.float64], resamples: int, generator: np.random.Generator
-) -> NDArray[np.float64]:
-    chosen = generator.integers(len(steps), size=(resamples, len(steps)))
-    return np.asarray(np.median(steps[chosen], axis=1))
+def _ranked(values: Sequence[float], rank: int) -> tuple[float, float]:
+    """The rank-th smallest and the rank-th largest value."""
+    ordered = sorted(values)
+    return float(ordered[rank - 1]), float(ordered[-rank])
+
+
+def _log_t(values: Sequence[float], factor: float) -> tuple[float, float]:
+    """The mean of the logarithms, and so many standard deviations of theirs to either side, times Student's t."""
+    if min(values) == max(values):
+        return float(min(values)), float(max(values))
+    logs = np.log(np.maximum(values, CLOCK_S))
+    half = stats.t.ppf((1 + CONFIDENCE) / 2, len(logs) - 1) * np.std(logs, ddof=1) * factor
+    return float(np.exp(np.mean(logs) - half)), float(np.exp(np.mean(logs) + half))
 
 
 def _scaled(x: NDArray[np.float64]) -> NDArray[np.float64]:

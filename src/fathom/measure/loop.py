@@ -16,7 +16,7 @@ from fathom.core.events import OnProgress, throttled
 from fathom.core.record import Record, Sections, moment
 from fathom.core.spec import RunSpec
 from fathom.machine.host import fingerprint, gpu_uuid
-from fathom.measure.stopping import half_width
+from fathom.measure.stopping import PRECISE, StoppingRule
 
 if TYPE_CHECKING:
     import torch
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 SHOWN_ANSWERS = 4
 LEAST_STEPS = 5  # before a budget may end a run
-PRECISE = 0.01  # half-width of the median's 95 % interval, relative
 
 
 def measure(spec: RunSpec, progress: OnProgress = lambda done, total: None) -> Record:
@@ -187,6 +186,7 @@ def _timed_pass(session: Session, clock: StepClock, progress: OnProgress) -> tup
     if spec.budget_s is None:
         run(total)
         return results, []
+    rule = StoppingRule()
     run(spec.warmup)
     clock.seconds()  # waits for the device: warm-up, in which cuDNN chooses its algorithms, is not the budget's
     stop = time.perf_counter() + spec.budget_s
@@ -194,8 +194,10 @@ def _timed_pass(session: Session, clock: StepClock, progress: OnProgress) -> tup
     chunk = LEAST_STEPS
     while True:
         steps_s = clock.seconds()[spec.warmup :]
-        known = half_width(steps_s)
-        bound = f"median known to {known:.1%}" if math.isfinite(known) else "too few to bound the median"
+        known = rule.half_width(steps_s)
+        bound = (
+            f"median of this process known to {known:.1%}" if math.isfinite(known) else "too few to bound the median"
+        )
         reached = f"{len(steps_s)} steps, {bound}"
         if known <= PRECISE:
             return results, [f"stopped as precise: {reached}"]

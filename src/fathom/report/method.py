@@ -55,15 +55,16 @@ def _medians(records: Sequence[Record]) -> str:
     how_many = f" ({formatting.span(counts)} per run)" if counts else ""
     budgets = {record.spec.budget_s for record in records if record.spec.budget_s}
     stop = (
-        " A run stops when its median is known to 1 %, or its time budget is spent; its notes say which."
+        " A run stops when the median of its process is known to 1 %, or its time budget is spent; its notes say which."
         if budgets
         else ""
     )
     return (
         f"A step time is the median of the timed steps{how_many} after warm-up. Warm-up ends at the last detected "
-        "change point. The interval is a 95 % bootstrap interval; where a run was repeated in several processes, it "
-        "resamples processes first, then steps. Warm-up steps are kept in the record. Outliers are shown, not "
-        f"dropped.{stop}"
+        "change point, within the first third of the steps; a run that changes later is unsteady, all of its steps "
+        "count, and the medians before and after are given. The 95 % interval of one launch allows for the "
+        "correlation of its steps and holds within this process; that of several launches is over launches, and "
+        f"holds for the machine. Warm-up steps are kept in the record. Outliers are shown, not dropped.{stop}"
     )
 
 

@@ -12,7 +12,7 @@ from fathom.analysis.finding import Cell, Table
 from fathom.analysis.losses import FALLS, NO_TREND, RISES, SIGNIFICANT, TOO_FEW, Trend, trend
 from fathom.analysis.questions.phases import settled_steps
 from fathom.analysis.selection import on_cpu, workload_order
-from fathom.analysis.statistics import median_interval
+from fathom.analysis.statistics import Interval, median_interval, steady_state
 from fathom.core.record import Record
 from fathom.report.method import outside_percent
 
@@ -193,15 +193,31 @@ def _headline_row(repetitions: Sequence[Record], differing: Sequence[str]) -> li
         *(_setting(first, name) for name in differing),
         items,
         1000 * step.median if step else None,
-        f"{formatting.number(1000 * step.low)} – {formatting.number(1000 * step.high)}" if step else None,
+        _interval(step, good) if step else None,
         items / step.median if items and step else None,
         OK if not wrong else "failed" if wrong == len(repetitions) else f"{wrong} of {len(repetitions)} failed",
     ]
 
 
+def _interval(step: Interval, runs: Sequence[Record]) -> str:
+    """In milliseconds, with what it claims; of unsteady runs also the levels that their median lies between."""
+    unsteady = list(filter(None, map(_levels, runs)))
+    if math.isfinite(step.high):
+        shown = f"{formatting.number(1000 * step.low)} – {formatting.number(1000 * step.high)} {step.claim}"
+    else:
+        shown = "not bounded by one step"
+    return "; ".join([shown, *(unsteady if len(runs) == 1 else [])])
+
+
+def _levels(run: Record) -> str:
+    """Of an unsteady run, the medians before and after its last change of level; "" for any other."""
+    levels = steady_state([*run.warmup_s, *run.step_s]).levels
+    return f"unsteady: {' then '.join(formatting.number(1000 * level) for level in levels)} ms" if levels else ""
+
+
 def _run_row(record: Record, differing: Sequence[str]) -> list[Cell]:
     sections, profile = record.sections, record.profile
-    notes = [*record.notes, *(profile.notes if profile else [])]
+    notes = [*record.notes, *(profile.notes if profile else []), *filter(None, [_levels(record)])]
     return [
         *(record.spec.workload, record.machine_label, record.spec.phase),
         *(_setting(record, name) for name in differing),

@@ -1,7 +1,8 @@
 """Parallel efficiency over CPU cores: Fig. 2 of the Minsky study.
 
 Speed-up is the time of a step on one core over that on n; efficiency is speed-up over n. Runs are bound to their cores;
-threads either match them in number or are as many as the machine has, as the study left them.
+threads either match them in number or are as many as the machine has, as the study left them. A point measured in
+several launches has an interval over launches; a point of one launch says nothing of the next.
 """
 
 from __future__ import annotations
@@ -65,7 +66,8 @@ class Curve:
         speedup = self.speedup(binding)
         if speedup is None:
             return None
-        return Interval(*(value / binding.count for value in (speedup.median, speedup.low, speedup.high)))
+        median, low, high = (value / binding.count for value in (speedup.median, speedup.low, speedup.high))
+        return Interval(median, low, high, speedup.launches)
 
     def along(self, mode: str) -> list[Binding]:
         """The bindings of one mode; threads that match all the cores of the machine are in both modes."""
@@ -77,13 +79,20 @@ class Curve:
 
 
 def quotient(above: Interval, below: Interval) -> Interval:
-    """The ratio of two medians; their relative errors are independent and add in quadrature on a log scale."""
+    """The ratio of two medians; their relative errors are independent and add in quadrature on a log scale.
+
+    It rests on as many launches as the side with fewer.
+    """
     value = above.median / below.median
+    known = [each.launches for each in (above, below) if each.launches is not None]
+    launches = min(known, default=None)
     if above == below:
-        return Interval(value, value, value)  # one core over itself is exactly 1
+        return Interval(value, value, value, launches)  # one core over itself is exactly 1
+    if not (above.low > 0 and below.low > 0):
+        return Interval(value, 0.0, math.inf, launches)
     down = math.hypot(math.log(above.median / above.low), math.log(below.high / below.median))
     up = math.hypot(math.log(above.high / above.median), math.log(below.median / below.low))
-    return Interval(value, value * math.exp(-down), value * math.exp(up))
+    return Interval(value, value * math.exp(-down), value * math.exp(up), launches)
 
 
 def analyse(records: Sequence[Record]) -> Finding:
@@ -169,7 +178,19 @@ def _summary(curves: Sequence[Curve]) -> str:
         measured = listed([str(count) for count in counts])
         return f"Measured on {measured} cores, but not on one core, so there is no speed-up. Run `fathom scale`."
     condition = _condition(curves)
-    return " ".join([*_precise_summary(known, condition), *_scaling(known), *_imprecise_summary(known, condition)])
+    sentences = [*_precise_summary(known, condition), *_scaling(known), *_imprecise_summary(known, condition)]
+    return " ".join([*sentences, _basis(known)])
+
+
+def _basis(known: Sequence[Named]) -> str:
+    """How many launches the efficiencies rest on, and what their intervals claim."""
+    counts = sorted({found.launches or 1 for _, found in known})
+    if counts == [1]:
+        return "One launch a point: the intervals hold within these processes and say nothing of the next launch."
+    single = [name for name, found in known if found.launches == 1]
+    several = f"{counts[-1]}" if len(counts) == 1 else f"{max(2, counts[0])} to {counts[-1]}"
+    basis = f"Intervals over {several} launches a point."
+    return f"{basis} One launch, so within this process only: {listed(single)}." if single else basis
 
 
 def _condition(curves: Sequence[Curve]) -> str:
@@ -225,8 +246,10 @@ def _efficiency_table(curves: Sequence[Curve]) -> Table:
     for curve in curves:
         widest = _widest(curve)
         serial = serial_fraction({binding.count: binding.step.median for binding in curve.along(MATCHING)})
-        rows.append([curve.name, widest.count, *_gain(curve, widest), in_percent(serial), _cost_of_all(curve)])
-    columns = ["workload", "cores", *GAIN, "serial fraction (%)", "all/matching"]
+        found = curve.speedup(widest)
+        claim = (found or widest.step).claim
+        rows.append([curve.name, widest.count, *_gain(curve, widest), claim, in_percent(serial), _cost_of_all(curve)])
+    columns = ["workload", "cores", *GAIN, "interval", "serial fraction (%)", "all/matching"]
     return Table(title="Parallel efficiency on all cores", columns=columns, rows=rows)
 
 
@@ -235,6 +258,8 @@ def _gain(curve: Curve, binding: Binding) -> list[Cell]:
     speedup, efficiency = curve.speedup(binding), curve.efficiency(binding)
     if speedup is None or efficiency is None:
         return [None] * len(GAIN)
+    if not math.isfinite(speedup.high):  # a single step bounds nothing
+        return [speedup.median, None, None, in_percent(efficiency.median), None, None]
     shares = [in_percent(value) for value in (efficiency.median, efficiency.low, efficiency.high)]
     return [speedup.median, speedup.low, speedup.high, *shares]
 
@@ -255,14 +280,20 @@ def _bindings(curves: Sequence[Curve]) -> Table:
             ", ".join(map(str, binding.nodes)) or None,
             f"{binding.threads}, {binding.mode}",
             binding.step.median * 1e3,
-            50 * (binding.step.high - binding.step.low) / binding.step.median,
+            _plus_minus(binding.step),
+            binding.step.launches,
             *_gain(curve, binding),
         ]
         for curve in curves
         for binding in curve.bindings
     ]
-    columns = ["workload", "CPUs", "cores", "node", "threads", "step (ms)", "± (%)", *GAIN]
+    columns = ["workload", "CPUs", "cores", "node", "threads", "step (ms)", "± (%)", "launches", *GAIN]
     return Table(title="Every binding", columns=columns, rows=rows)
+
+
+def _plus_minus(step: Interval) -> float | None:
+    half = 50 * (step.high - step.low) / step.median
+    return half if math.isfinite(half) else None
 
 
 def _chart(curves: Sequence[Curve], mode: str) -> Chart:
@@ -297,9 +328,9 @@ def _notes(curves: Sequence[Curve]) -> list[str]:
         "there are cores, NUMA node by NUMA node.",
         "Threads match the CPUs in number, or are as many as the whole machine has CPUs (all), as in a program that "
         "does not know of its binding. All/matching is the ratio of the two step times on half of the CPUs.",
-        "From and to are a 95 % interval: the relative errors of the two medians, added in quadrature. Where a "
-        "binding was measured in one process, as `fathom scale` does, the interval holds within this process and "
-        "does not cover differences between processes.",
+        "From and to are a 95 % interval: the relative errors of the two medians, added in quadrature. Of a binding "
+        "measured in several launches it is over launches. Of a binding measured in one, it is that of this process, "
+        "whose steps are correlated, and no claim about the machine.",
         f"Published: Fig. 2 of {published.MINSKY}, without printed numbers. It finds that "
         f"{listed(published.SCALING_WELL)} scale well up to 20 cores, and that {listed(published.SCALING_BADLY)} do "
         "not.",

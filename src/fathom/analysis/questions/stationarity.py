@@ -1,4 +1,8 @@
-"""Is an op's time the same throughout a program? Answers Fig. 1 of the 2016 paper: stationary, with low variance."""
+"""Is an op's time the same throughout a program? Answers Fig. 1 of the 2016 paper: stationary, with low variance.
+
+Step times are those of the whole timed run, op times those of the few profiled steps. A series that shows no drift is
+not thereby stationary: the smallest drift that it could have shown stands beside it.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,7 @@ from dataclasses import dataclass
 
 from fathom import published
 from fathom.analysis.finding import Cell, Chart, Finding, Series, Table, not_measured
-from fathom.analysis.formatting import in_percent
+from fathom.analysis.formatting import in_percent, span
 from fathom.analysis.selection import RunGroup, Selection, select
 from fathom.analysis.statistics import (
     FEWEST,
@@ -28,7 +32,17 @@ ORDER = 130
 LEAST_PERCENT = 1.0  # of op time; smaller op types are not listed
 DRAWN_PERCENT = 5.0  # of op time; smaller op types are not drawn
 
-MEASURES = ["median (ms)", "variation (%)", "label", "drift p-value", "drift, first to last third (%)", "stationary"]
+MEASURES = [
+    "median (ms)",
+    "variation (%)",
+    "label",
+    "drift p-value",
+    "drift, first to last third (%)",
+    "smallest drift it could have shown (%)",
+    "result",
+]
+LEVELS = ["unsteady: median before (ms)", "unsteady: median after (ms)"]
+DRIFTS, NOT_SHOWN = "drifts", "not shown to drift"
 
 
 @dataclass(frozen=True)
@@ -47,11 +61,13 @@ class TimeSeries:
         return cls(values, steady, drift(settled), coefficient_of_variation(settled))
 
     @property
-    def stationary(self) -> bool | None:
-        """It reaches a steady state and does not drift from there; None for too short a series."""
-        if self.steady.label is None:
+    def result(self) -> str | None:
+        """Drifts, is unsteady, or neither was shown; None for a series that could not have shown a drift."""
+        if self.steady.label in {"slowing", "unsteady"}:
+            return self.steady.label
+        if self.drift is None or (self.drift.detectable is None and not self.drift.significant):
             return None
-        return self.steady.label in {"flat", "warm-up"} and not (self.drift and self.drift.significant)
+        return DRIFTS if self.drift.significant else NOT_SHOWN
 
     def cells(self) -> list[Cell]:
         return [
@@ -60,8 +76,13 @@ class TimeSeries:
             self.steady.label or "too few steps",
             self.drift.p_value if self.drift else None,
             100 * self.drift.change if self.drift else None,
-            {True: "yes", False: "no", None: None}[self.stationary],
+            in_percent(self.drift.detectable) if self.drift else None,
+            self.result or "too few steps to show a drift",
         ]
+
+    def levels(self) -> list[Cell]:
+        """Of an unsteady series, the medians before and after its last change of level, in milliseconds."""
+        return [1000 * level for level in self.steady.levels] if self.steady.levels else [None, None]
 
 
 @dataclass(frozen=True)
@@ -110,24 +131,39 @@ def _ops(group: RunGroup) -> list[Op]:
 
 
 def _ops_summary(ops: list[Op]) -> str:
-    judged = [op for op in ops if op.series.stationary is not None]
+    """The share of op time that was not shown to drift, and what these few steps could have shown."""
+    judged = [op for op in ops if op.series.result is not None]
     if not judged:
-        return f"No profile has the {FEWEST} steps that a label needs."
+        return f"No profile has the {FEWEST} steps that can show a drift."
     total = sum(op.percent for op in judged)
-    stationary = 100 * sum(op.percent for op in judged if op.series.stationary) / total
+    steady = [op for op in judged if op.series.result == NOT_SHOWN]
+    share = 100 * sum(op.percent for op in steady) / total
     variation = statistics.median(op.series.variation or 0.0 for op in judged)
     profiles = len({id(op.group) for op in judged})
+    counts = span([len(op.series.values) for op in judged])
+    could = [op.series.drift.detectable for op in steady if op.series.drift and op.series.drift.detectable]
+    least = ""
+    if could:
+        least = (
+            f" The smallest drift it could have shown is {100 * statistics.median(could):.0f} % for the median op type."
+        )
     return (
-        f"{stationary:.0f} % of op time is stationary, over {profiles} profiled {'run' if profiles == 1 else 'runs'}. "
-        f"The median coefficient of variation of an op type is {100 * variation:.1f} %. The 2016 paper found all ops "
-        "stationary with low variance."
+        f"{share:.0f} % of op time is not shown to drift, in {profiles} profiled {'run' if profiles == 1 else 'runs'} "
+        f"of {counts} steps.{least} The median coefficient of variation of an op type is {100 * variation:.1f} %. The "
+        "2016 paper found all ops stationary with low variance."
     )
 
 
 def _steps_summary(series: list[TimeSeries]) -> str:
+    """Step times over the whole run, where there are more steps to tell from."""
     labels = Counter(series.steady.label or "too short" for series in series)
     counts = ", ".join(f"{count} {label}" for label, count in labels.most_common())
-    return f"{len(series)} series of step times: {counts}."
+    lengths = span([len(each.values) for each in series])
+    shown = sum(each.result == DRIFTS for each in series)
+    return (
+        f"Step times over the whole run, {len(series)} series of {lengths} steps: {counts}. After warm-up {shown} of "
+        f"them {'drifts' if shown == 1 else 'drift'}."
+    )
 
 
 def _op_table(ops: list[Op]) -> Table:
@@ -141,8 +177,11 @@ def _op_table(ops: list[Op]) -> Table:
 def _step_table(steps: list[tuple[RunGroup, TimeSeries]]) -> Table:
     return Table(
         title="Step times, warm-up included",
-        columns=["workload", "phase", "machine", "steps", "warm-up (steps)", *MEASURES],
-        rows=[[*_identity(group), len(series.values), series.steady.start, *series.cells()] for group, series in steps],
+        columns=["workload", "phase", "machine", "steps", "warm-up (steps)", *MEASURES, *LEVELS],
+        rows=[
+            [*_identity(group), len(series.values), series.steady.start, *series.cells(), *series.levels()]
+            for group, series in steps
+        ],
     )
 
 
@@ -219,10 +258,13 @@ def _notes() -> list[str]:
     near = f"{100 * MATERIAL:.0f} %"
     return [
         f"Change points cut a series into levels. Flat: all levels within {near} of the last. Warm-up: slower at "
-        "first. Slowing: faster at first. Unsteady: a change in the last quarter, or levels that recur.",
-        f"Stationary: flat or warm-up, and no drift afterwards (Mann-Kendall p below {SIGNIFICANT} and more than "
-        f"{near} from the first third to the last). Variation is the standard deviation over the mean.",
+        f"first. Slowing: faster at first. Unsteady: a change after the first third, or levels that recur; nothing is "
+        "cut off, and the medians before and after the last change are both given.",
+        f"A series drifts where the Mann-Kendall test, corrected for the correlation of steps, has p below "
+        f"{SIGNIFICANT} and the last third lies more than {near} from the first. The smallest drift that a series "
+        "could have shown is one that as many steps, as noisy, show in about three of four cases. Variation is the "
+        "standard deviation over the mean.",
         f"Op types below {LEAST_PERCENT:.0f} % of op time are not listed; a series below {FEWEST} steps has no label. "
-        "Of several runs the longest is shown. In the share of stationary time every profile has the same weight.",
+        "Of several runs the longest is shown. In the share of op time every profile has the same weight.",
         f"Published: Fig. 1 of {published.FATHOM}, a figure without printed numbers.",
     ]

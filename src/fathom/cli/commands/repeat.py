@@ -103,8 +103,8 @@ def _print(launches: Launches, failed: int) -> None:
     for name, section in {**SECTIONS, **PARTS}.items():
         if found := launches.distribution(section):
             variation = None if found.variation is None else 100 * found.variation
-            rows.append([name, found.median, found.low, found.high, variation, found.p5, found.p95])
-    columns = ["section", "median (s)", "95 % from", "to", "variation (%)", "p5 (s)", "p95 (s)"]
+            rows.append([name, found.median, found.low, found.high, variation, found.next_low, found.next_high])
+    columns = ["section", "median (s)", "95 % from", "to", "variation (%)", "next run, 95 % from", "to"]
     title = f"{launches.workload} {launches.phase} on {launches.machine}: {count(len(launches.runs), 'run')}"
     print_table(title + (f", {failed} failed" if failed else ""), columns, rows)
 

@@ -17,6 +17,7 @@ from fathom.core.spec import RunSpec
 from fathom.core.store import Store
 from fathom.experiments import scale
 from fathom.experiments.checks import check, check_external
+from fathom.experiments.repeat import run_order
 
 
 def command(
@@ -29,6 +30,9 @@ def command(
     engine: Engine = "eager",
     steps: Annotated[int, typer.Option(help="Timed steps of a run, at most.")] = 50,
     budget: Annotated[float, typer.Option(help="Seconds for the timed steps of a run, at most.")] = 3.0,
+    runs: Annotated[
+        int, typer.Option(min=1, help="Launches of each point; with one, nothing is said of the next.")
+    ] = 3,
     out: Out = Path("records"),
     as_json: Json = False,
 ) -> None:
@@ -37,11 +41,11 @@ def command(
     Started again, it resumes an interrupted series.
     """
     base = RunSpec(workload="", phase=phase, preset=preset, engine=engine, steps=steps, budget_s=budget)
-    planned = scale.plan(base, names or plugins.names("workloads"), _counts(cores))
-    for spec in planned:
+    specs = scale.plan(base, names or plugins.names("workloads"), _counts(cores))
+    for spec in specs:
         check(spec)
-    check_external(planned)
-    store = Store(out)
+    check_external(specs)
+    store, planned = Store(out), run_order(specs, runs, seed=0)
     left = store.remaining(planned)
     if done := len(planned) - len(left):
         human.print(f"{done} of {len(planned)} runs are in {out} already; another --out repeats them")
