@@ -66,7 +66,7 @@ class TranslationRecipe(Recipe["Seq2Seq"]):
             self,
             target=self.target if known else None,
             options={**self.options, **taken},
-            items_per_evaluation=None if interval == pairs.count else interval,
+            items_per_evaluation=interval,
             evaluations=round(seen / interval),
         )
         changed = {**taken, **{name: options[name] for name in taken if name in options}}
@@ -153,6 +153,7 @@ class Seq2Seq(Workload):
             "source_language": "en",
             "target_language": "de",
             "subwords": True,
+            "subword_dropout": 0.1,
             "source_vocabulary": 6000,
             "target_vocabulary": 6000,
             "source_length": 44,
@@ -178,6 +179,7 @@ class Seq2Seq(Workload):
     target_language: str = "fr"
     lowercase: bool = False
     subwords: bool = False  # byte-pair encoding of the raw text in place of words; real data alone
+    subword_dropout: float = 0.0  # of merges: training text is cut into subwords in several ways
     reverse_source: bool = True  # the paper's trick: the first words read and the first words written come close
     embedding: int = 256
     hidden: int = 256
@@ -198,7 +200,7 @@ class Seq2Seq(Workload):
         for name, value in least.items():
             if getattr(self, name) < value:
                 raise BadOption(f"option {name} of {self.name} must be at least {value}, not {getattr(self, name)}")
-        for name in ("dropout", "label_smoothing", "averaging"):
+        for name in ("dropout", "subword_dropout", "label_smoothing", "averaging"):
             if not 0 <= getattr(self, name) < 1:
                 value = getattr(self, name)
                 raise BadOption(f"option {name} of {self.name} must be at least 0 and less than 1, not {value}")
@@ -218,7 +220,7 @@ class Seq2Seq(Workload):
 
     def real(self, folder: Path, split: str = "train") -> wmt.ParallelText:
         if self.subwords:
-            return wmt.read_subwords(folder, split, *self.sides())
+            return wmt.read_subwords(folder, split, *self.sides(), self.subword_dropout)
         return wmt.read(folder, split, *self.sides(), lowercase=self.lowercase)
 
     def fit(self, source: wmt.ParallelText) -> Self:
