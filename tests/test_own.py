@@ -39,7 +39,7 @@ def flop_by_layer(record: suite.Record) -> dict[str, float]:
     layers: dict[str, float] = {}
     for row in record.profile.rows:
         if row.type == "MatMul":
-            layers[row.layer] = layers.get(row.layer, 0) + row.flop
+            layers[row.layer] = layers.get(row.layer, 0) + (row.flop or 0)
     return layers
 
 

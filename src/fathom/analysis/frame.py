@@ -78,6 +78,7 @@ OP_COLUMNS = {  # of op_frame(): the run, the fields of its op rows, and the tim
     "role": TEXT,
     "op_phase": TEXT,  # OpRow.phase: forward, backward, optimizer, data or other; `phase` is the run's, as in frame()
     "shapes": TEXT,
+    "dtypes": TEXT,
     "calls": NUMBER,
     "cpu_s": NUMBER,
     "device_s": NUMBER,

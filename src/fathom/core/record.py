@@ -46,8 +46,9 @@ class OpRow:
     calls: float
     cpu_s: float  # on the CPU, children included
     device_s: float | None  # kernels launched by it, sharing what they overlap; None on a CPU run
-    flop: float
-    bytes: float  # inputs read once and outputs written once
+    flop: float | None  # None: not known
+    bytes: float | None  # inputs read once and outputs written once; None: not known
+    dtypes: str = ""  # of the inputs in shapes; "" in records that have none
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,7 +14,8 @@ from typing import Any
 import torch
 
 from fathom.machine.clock import fastest
-from fathom.trace.flops import TracedCall
+from fathom.trace.call import NotInTrace, TracedCall
+from fathom.trace.formulas.convolutions import MASK
 from fathom.trace.reader import gc_disabled
 from fathom.trace.rows import Breakdown, OpCall
 
@@ -51,7 +52,9 @@ def split_convolution_backward(found: Breakdown, device: torch.device | None) ->
 
 
 def _key(call: OpCall) -> str:
-    return repr((call.args.get("Input Dims"), call.args.get("Input Strides"), call.args.get("Concrete Inputs")))
+    """What the ratio of the gradients' times may depend on."""
+    names = ("Input Dims", "Input Strides", "Input type", "Concrete Inputs")
+    return repr([call.args.get(name) for name in names])
 
 
 def _half_of_kernel(kernel: str, halves: list[OpCall]) -> OpCall:
@@ -63,14 +66,16 @@ def _half_of_kernel(kernel: str, halves: list[OpCall]) -> OpCall:
 
 
 def _halves(call: OpCall, filter_share: float) -> list[OpCall]:
-    """The op call as two, each with the output mask from which its FLOP are counted."""
+    """The op call as two, each with the output mask from which its FLOP and bytes are counted."""
+    inputs = TracedCall.from_args(call.op, call.args)
+    for_input, for_filter, for_bias = _mask(inputs) or (None, None, None)
     parts = []
     for kind, share, mask in (
-        ("Conv2DBackFilter", filter_share, "[False, True, False]"),
-        ("Conv2DBackInput", 1 - filter_share, "[True, False, False]"),
+        ("Conv2DBackFilter", filter_share, [False, for_filter, for_bias]),  # a bias's gradient goes with the filter's
+        ("Conv2DBackInput", 1 - filter_share, [for_input, False, False]),
     ):
         if share > 0:
-            concrete = [*call.args.get("Concrete Inputs", [])[:10], mask]
+            concrete = [*inputs.concrete[:MASK], str(mask)]  # without a mask none can be read from it
             args = {**call.args, "Concrete Inputs": concrete}
             kernels = [(name, time * share) for name, time in call.kernels]
             parts.append(
@@ -91,21 +96,29 @@ def _filter_share(calls: list[OpCall], device: torch.device | None) -> float | N
     """The filter gradient's share of the time; None if neither kernel names nor a measurement give it."""
     call = calls[0]
     inputs = TracedCall.from_args(call.op, call.args)
-    mask = inputs.value(10)
-    if isinstance(mask, list) and not mask[0]:
+    mask = _mask(inputs)
+    if mask and not mask[0]:
         return 1.0
-    if isinstance(mask, list) and not mask[1]:
+    if mask and not mask[1]:
         return 0.0
     named = _filter_share_by_kernel_names(calls)
     if device is None or named is not None:
         return named
-    arguments = _arguments(call, inputs, device)
+    arguments = _arguments(inputs, device)
     if arguments is None:
         return None
     backward = torch.ops.aten.convolution_backward
     for_filter = fastest(lambda: backward(*arguments, [False, True, False]), device, REPEATS)
     for_input = fastest(lambda: backward(*arguments, [True, False, False]), device, REPEATS)
     return for_filter / (for_filter + for_input)
+
+
+def _mask(inputs: TracedCall) -> list[bool] | None:
+    """Which gradients are computed: of input, filter and bias; None if the trace does not tell."""
+    try:
+        return inputs.mask(MASK, 3)
+    except NotInTrace:
+        return None
 
 
 def _filter_share_by_kernel_names(calls: list[OpCall]) -> float | None:
@@ -118,18 +131,17 @@ def _filter_share_by_kernel_names(calls: list[OpCall]) -> float | None:
     return filters / named if filters and inputs and enough else None
 
 
-def _arguments(call: OpCall, inputs: TracedCall, device: torch.device) -> list[Any] | None:
+def _arguments(inputs: TracedCall, device: torch.device) -> list[Any] | None:
     """The call's arguments, with random tensors of the same shapes and strides."""
-    strides = call.args.get("Input Strides", [])
-    types = call.args.get("Input type", [])
     dtypes = {"float": torch.float32, "c10::BFloat16": torch.bfloat16, "c10::Half": torch.float16}
-    tensors = []
-    for index in range(3):
-        shape = inputs.shape(index)
-        if not shape or index >= len(strides) or types[index] not in dtypes:
-            return None
-        tensor = torch.empty_strided(shape, strides[index], dtype=dtypes[types[index]], device=device)
-        tensors.append(tensor.normal_())
-    # arguments 3 to 9: bias sizes, stride, padding, dilation, transposed, output padding, groups
-    rest = [inputs.value(index) for index in range(4, 10)]
-    return None if any(value is None for value in rest) else [*tensors, None, *rest]
+    strides = inputs.strides or []
+    try:
+        tensors = [
+            torch.empty_strided(inputs.shape(index), strides[index], dtype=dtypes[inputs.dtype(index)], device=device)
+            for index in range(3)
+        ]
+        # arguments 3 to 9: bias sizes, stride, padding, dilation, transposed, output padding, groups
+        rest = [inputs.value(index) for index in range(4, MASK)]
+    except LookupError:
+        return None
+    return None if any(value is None for value in rest) else [*(tensor.normal_() for tensor in tensors), None, *rest]

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fathom.core.record import Kernel, OpRow
-from fathom.trace.flops import TracedCall, bytes_moved, flop
+from fathom.trace.call import DEFAULT_WIDTH, WIDTH, TracedCall
+from fathom.trace.flops import Cost, cost
 from fathom.trace.taxonomy import group_of
 
 
@@ -28,6 +29,7 @@ class OpCall:
     kernels: list[tuple[str, float]] = field(default_factory=list)  # name and attributed time in microseconds
     calls: int = 1  # 0 for the part of an op's kernels that ran in a later step than the call
     kernel_only: bool = False  # stands for a kernel that no op launched
+    inner: tuple[str, Mapping[str, Any]] | None = None  # the op inside whose arguments tell the cost (INNER)
 
 
 @dataclass(slots=True)
@@ -81,20 +83,20 @@ class Breakdown:
         ]
 
     def rows(self) -> list[OpRow]:
-        """Op calls grouped by op, layer, phase and shapes: the mean of the typical steps, so that rows add up."""
+        """Op calls by op, layer, phase, shapes and dtypes: the mean of the typical steps, so that rows add up."""
         typical_steps = self.typical_steps
         grouped: dict[tuple[str, ...], list[OpCall]] = defaultdict(list)
         for call in self.op_calls:
             if call.step in typical_steps:
-                shapes = _shapes(call.args)
-                grouped[call.op, call.type, call.layer, call.role, call.phase, shapes].append(call)
-        return [self._row(key, calls, len(typical_steps)) for key, calls in grouped.items()]
+                inputs = TracedCall.from_args(call.op, call.args)
+                place = (call.op, call.type, call.layer, call.role, call.phase)
+                grouped[*place, inputs.shown_shapes, inputs.shown_dtypes].append(call)
+        costs = _Costs(self.op_calls)
+        return [self._row(key, calls, len(typical_steps), costs) for key, calls in grouped.items()]
 
-    def _row(self, key: tuple[str, ...], calls: list[OpCall], steps: int) -> OpRow:
-        op, kind, layer, role, phase, shapes = key
-        args = calls[0].args
-        inputs = TracedCall.from_args(op.partition(" ")[0], args)
-        count = sum(call.calls for call in calls) / steps
+    def _row(self, key: tuple[str, ...], calls: list[OpCall], steps: int, costs: _Costs) -> OpRow:
+        op, kind, layer, role, phase, shapes, dtypes = key
+        flop, moved = costs.total(calls)
         return OpRow(
             op=op,
             type=kind,
@@ -103,11 +105,12 @@ class Breakdown:
             role=role,
             phase=phase,
             shapes=shapes,
-            calls=count,
+            calls=sum(call.calls for call in calls) / steps,
             cpu_s=sum(call.cpu_us for call in calls) / steps * 1e-6,
             device_s=sum(call.device_us for call in calls) / steps * 1e-6 if self.on_gpu else None,
-            flop=flop(inputs) * count,
-            bytes=bytes_moved(inputs) * count,
+            flop=None if flop is None else flop / steps,
+            bytes=None if moved is None else moved / steps,
+            dtypes=dtypes,
         )
 
     def kernels(self) -> list[Kernel]:
@@ -154,5 +157,47 @@ class Breakdown:
         return sum(each_us[step] for step in typical_steps) / len(typical_steps) * 1e-6
 
 
-def _shapes(args: Mapping[str, Any]) -> str:
-    return " ".join(str(dims) for dims in args.get("Input Dims", []) if dims)
+class _Costs:
+    """What op calls cost, each counted by its own arguments; equal ones are counted once."""
+
+    def __init__(self, op_calls: list[OpCall]) -> None:
+        self.list_width = _list_width(op_calls)
+        self.known: dict[str, Cost] = {}
+
+    def total(self, calls: list[OpCall]) -> Cost:
+        """The sum over calls; not known where that of one call is not."""
+        found = [self._of(call) for call in calls if call.calls]
+        flop, moved = [each.flop for each in found], [each.bytes for each in found]
+        return Cost(_sum(flop), _sum(moved))
+
+    def _of(self, call: OpCall) -> Cost:
+        op, args = call.inner or (call.op.partition(" ")[0], call.args)
+        key = repr((op, *(args.get(name) for name in _COUNTED)))
+        if key not in self.known:
+            self.known[key] = cost(TracedCall.from_args(op, args, self.list_width))
+        return self.known[key]
+
+
+FLOATING = {"double", "float", "c10::BFloat16", "c10::Half"}
+_COUNTED = ("Input Dims", "Input type", "Concrete Inputs", "Input Strides")  # what a cost depends on
+
+
+def _sum(values: list[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) if known and len(known) == len(values) else None
+
+
+def _list_width(op_calls: list[OpCall]) -> int | None:
+    """Bytes per element of tensors in lists, which have no dtype in a trace: as its other floating-point tensors.
+
+    None where these have several dtypes, as under autocast; torch's default where there is none.
+    """
+    widths: set[int] = set()
+    for call in op_calls:
+        inputs = TracedCall.from_args(call.op, call.args)
+        # a number in a tensor without dimensions has the dtype of Python's numbers
+        dtypes = {inputs.dtype(at) for at, dims in enumerate(inputs.dims) if dims}
+        widths |= {WIDTH[dtype] for dtype in dtypes & FLOATING}
+        if len(widths) > 1:
+            return None
+    return widths.pop() if widths else DEFAULT_WIDTH

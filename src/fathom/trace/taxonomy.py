@@ -1,4 +1,4 @@
-"""Maps torch's ops to the op types and classes A-G of the 2016 paper, in one table.
+"""Maps torch's ops to op types in the classes A-G of the 2016 paper, in one table (docs/op-types.md lists it).
 
 An op in the table claims everything that runs inside it: the time of aten::conv2d is convolution, whatever library
 implements it. For an op that is not in the table, the ops inside it are counted instead; an unknown leaf op has the
@@ -21,83 +21,142 @@ GROUPS = {
 }
 UNKNOWN = "other"  # the class of ops that are not in the table; the paper has none
 
-# class -> op type -> torch ops, without "aten::" and without the trailing "_" of in-place variants
-_TABLE: dict[str, dict[str, str]] = {
+# class -> op type -> torch ops, without "aten::" and without the trailing "_" of in-place variants. The types of the
+# paper's Fig. 3 have its names; an op that is not one of them has a type of its own, and no type means two things.
+TABLE: dict[str, dict[str, str]] = {
     "A": {
-        "Add": "add addcmul addcdiv _foreach_add _foreach_addcmul _foreach_addcdiv lerp _foreach_lerp add_relu",
+        "Add": "add addcmul addcdiv lerp _add_relu _foreach_add _foreach_addcmul _foreach_addcdiv _foreach_lerp",
         "Sub": "sub rsub _foreach_sub",
         "Mul": "mul _foreach_mul",
-        "Div": "div true_divide reciprocal _foreach_div floor_divide remainder",
-        "Pow": "pow sqrt rsqrt square exp log log1p expm1 _foreach_sqrt _foreach_pow cos sin",
+        "Div": "div true_divide reciprocal floor_divide remainder fmod _foreach_div _foreach_reciprocal",
+        "Pow": "pow sqrt rsqrt square exp exp2 expm1 log log2 log10 log1p cos sin tan erf erfc _foreach_sqrt "
+        "_foreach_rsqrt _foreach_pow _foreach_exp _foreach_log",
         "Softmax": "softmax _softmax log_softmax _log_softmax _softmax_backward_data _masked_softmax",
-        "Relu": "relu clamp clamp_min clamp_max hardtanh relu6 leaky_relu gelu silu maximum minimum",
-        "ReluGrad": "threshold_backward hardtanh_backward leaky_relu_backward gelu_backward silu_backward",
-        "Tanh": "tanh sigmoid log_sigmoid softplus tanh_backward sigmoid_backward log_sigmoid_backward",
+        "Relu": "relu relu6 leaky_relu hardtanh clamp clamp_min clamp_max threshold _prelu_kernel "
+        "_foreach_clamp_min _foreach_clamp_max",
+        "ReluGrad": "threshold_backward hardtanh_backward leaky_relu_backward",
+        "GELU": "gelu",
+        "GELUGrad": "gelu_backward",
+        "SiLU": "silu hardswish mish",
+        "SiLUGrad": "silu_backward hardswish_backward mish_backward",
+        "ELU": "elu celu selu",
+        "ELUGrad": "elu_backward",
+        "GLU": "glu",
+        "GLUGrad": "glu_backward",
+        "Tanh": "tanh",
+        "TanhGrad": "tanh_backward",
+        "Sigmoid": "sigmoid log_sigmoid hardsigmoid softplus",
+        "SigmoidGrad": "sigmoid_backward log_sigmoid_backward hardsigmoid_backward softplus_backward",
         "LSTMCell": "_thnn_fused_lstm_cell _thnn_fused_lstm_cell_backward _thnn_fused_lstm_cell_backward_impl",
-        "Neg": "neg abs sign _foreach_neg",
-        "Compare": "eq ne lt le gt ge logical_and logical_or logical_not bitwise_and bitwise_or bitwise_not isfinite",
+        "GRUCell": "_thnn_fused_gru_cell _thnn_fused_gru_cell_backward",
+        "Neg": "neg abs sign _foreach_neg _foreach_abs _foreach_sign",
+        "Round": "floor ceil round trunc frac nan_to_num",
+        "Maximum": "maximum minimum fmax fmin _foreach_maximum _foreach_minimum",
+        "Compare": "eq ne lt le gt ge logical_and logical_or logical_xor logical_not bitwise_and bitwise_or "
+        "bitwise_xor bitwise_not isfinite isnan isinf",
     },
     "B": {
-        "MatMul": "mm addmm bmm baddbmm addbmm mv addmv dot vdot _addmm_activation mkldnn_linear",
-        "LSTM": "mkldnn_rnn_layer mkldnn_rnn_layer_backward _cudnn_rnn _cudnn_rnn_backward miopen_rnn",
-        "Attention": "_scaled_dot_product_flash_attention_for_cpu _scaled_dot_product_flash_attention_for_cpu_backward "
-        "_scaled_dot_product_flash_attention _scaled_dot_product_flash_attention_backward "
-        "_scaled_dot_product_efficient_attention _scaled_dot_product_efficient_attention_backward "
-        "_scaled_dot_product_cudnn_attention _scaled_dot_product_cudnn_attention_backward "
-        "_flash_attention_forward _efficient_attention_forward",
+        "MatMul": "mm addmm bmm baddbmm addbmm mv addmv dot vdot addr ger outer _addmm_activation mkldnn_linear",
+        "ScaledMatMul": "_scaled_mm _scaled_mm_v2 _int_mm _weight_int4pack_mm _weight_int4pack_mm_for_cpu "
+        "_weight_int8pack_mm",
+        "GroupedMatMul": "_grouped_mm _scaled_grouped_mm _scaled_grouped_mm_v2",
+        "SparseMatMul": "_sparse_mm _sparse_addmm _sparse_sparse_matmul _sparse_mm_reduce_impl sparse_sampled_addmm",
+        "RNN": "mkldnn_rnn_layer mkldnn_rnn_layer_backward _cudnn_rnn _cudnn_rnn_backward miopen_rnn",
+        "ScaledDotProductAttention": "_scaled_dot_product_flash_attention _scaled_dot_product_efficient_attention "
+        "_scaled_dot_product_cudnn_attention _scaled_dot_product_flash_attention_for_cpu "
+        "_scaled_dot_product_fused_attention_overrideable _scaled_dot_product_attention_math "
+        "_scaled_dot_product_attention_math_for_mps _flash_attention_forward _efficient_attention_forward "
+        "_cudnn_attention_forward",
+        "ScaledDotProductAttentionGrad": "_scaled_dot_product_flash_attention_backward "
+        "_scaled_dot_product_efficient_attention_backward _scaled_dot_product_cudnn_attention_backward "
+        "_scaled_dot_product_flash_attention_for_cpu_backward _flash_attention_backward "
+        "_efficient_attention_backward _cudnn_attention_backward",
     },
     "C": {
         "CrossEntropy": "cross_entropy_loss nll_loss nll_loss_nd nll_loss_forward nll_loss_backward "
-        "_log_softmax_backward_data binary_cross_entropy_with_logits binary_cross_entropy "
-        "binary_cross_entropy_backward huber_loss huber_loss_backward smooth_l1_loss smooth_l1_loss_backward "
-        "mse_loss mse_loss_backward",
+        "nll_loss2d_forward nll_loss2d_backward _log_softmax_backward_data binary_cross_entropy_with_logits "
+        "binary_cross_entropy binary_cross_entropy_backward",
+        "MSELoss": "mse_loss mse_loss_backward",
+        "HuberLoss": "huber_loss huber_loss_backward smooth_l1_loss smooth_l1_loss_backward",
+        "KLDivLoss": "kl_div",
         "CTCLoss": "ctc_loss _ctc_loss _ctc_loss_backward _cudnn_ctc_loss",
-        "MaxPool": "max_pool2d max_pool1d max_pool2d_with_indices mkldnn_max_pool2d",
-        "MaxPoolGrad": "max_pool2d_with_indices_backward mkldnn_max_pool2d_backward",
-        "AvgPool": "avg_pool2d avg_pool3d adaptive_avg_pool2d _adaptive_avg_pool2d mkldnn_adaptive_avg_pool2d",
+        "MaxPool": "max_pool1d max_pool2d max_pool3d max_pool2d_with_indices max_pool3d_with_indices mkldnn_max_pool2d",
+        "MaxPoolGrad": "max_pool2d_with_indices_backward max_pool3d_with_indices_backward mkldnn_max_pool2d_backward",
+        "AvgPool": "avg_pool1d avg_pool2d avg_pool3d adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d "
+        "_adaptive_avg_pool2d _adaptive_avg_pool3d mkldnn_adaptive_avg_pool2d",
         "AvgPoolGrad": "avg_pool2d_backward avg_pool3d_backward _adaptive_avg_pool2d_backward "
-        "mkldnn_adaptive_avg_pool2d_backward",
-        "BatchNorm": "batch_norm native_batch_norm cudnn_batch_norm _native_batch_norm_legit _batch_norm_with_update "
-        "native_layer_norm layer_norm native_group_norm",
-        "BatchNormGrad": "native_batch_norm_backward cudnn_batch_norm_backward batch_norm_backward "
-        "native_layer_norm_backward native_group_norm_backward",
-        "Sum": "sum mean logsumexp cumsum prod linalg_vector_norm norm var var_mean _foreach_norm any all "
-        "count_nonzero cummax",
-        "Max": "max min amax amin argmax argmin topk sort msort kthvalue searchsorted",
+        "_adaptive_avg_pool3d_backward mkldnn_adaptive_avg_pool2d_backward",
+        "BatchNorm": "batch_norm native_batch_norm cudnn_batch_norm miopen_batch_norm _native_batch_norm_legit "
+        "_batch_norm_with_update",
+        "BatchNormGrad": "native_batch_norm_backward cudnn_batch_norm_backward batch_norm_backward",
+        "LayerNorm": "layer_norm native_layer_norm",
+        "LayerNormGrad": "native_layer_norm_backward",
+        "GroupNorm": "native_group_norm",
+        "GroupNormGrad": "native_group_norm_backward",
+        "RMSNorm": "rms_norm _fused_rms_norm",
+        "RMSNormGrad": "_fused_rms_norm_backward",
+        "EmbeddingBag": "_embedding_bag _embedding_bag_forward_only",
+        "EmbeddingBagGrad": "_embedding_bag_backward _embedding_bag_dense_backward _embedding_bag_sparse_backward",
+        "Sum": "sum nansum mean prod cumsum cumprod logsumexp logcumsumexp linalg_vector_norm norm var std var_mean "
+        "std_mean any all count_nonzero _foreach_norm",
+        "Max": "max min amax amin aminmax argmax argmin cummax cummin _foreach_max",
+        "Sort": "sort msort argsort topk kthvalue median nanmedian searchsorted bucketize",
     },
     "D": {
-        "Conv2D": "conv2d conv1d conv3d convolution _convolution cudnn_convolution mkldnn_convolution "
-        "thnn_conv2d _slow_conv2d_forward cudnn_convolution_relu",
-        "Conv2DBackward": "convolution_backward mkldnn_convolution_backward",
+        "Conv2D": "conv2d conv1d conv3d convolution _convolution convolution_overrideable cudnn_convolution "
+        "mkldnn_convolution miopen_convolution thnn_conv2d _slow_conv2d_forward slow_conv3d_forward "
+        "cudnn_convolution_relu _conv_depthwise2d conv_depthwise3d",
+        "Conv2DBackward": "convolution_backward",
     },
     "E": {
-        "RandomNormal": "normal randn randn_like",
-        "RandomUniform": "uniform rand rand_like randint randint_like random randperm multinomial exponential",
-        "Dropout": "bernoulli native_dropout native_dropout_backward",
+        "RandomNormal": "normal randn randn_like log_normal",
+        "RandomUniform": "uniform rand rand_like randint randint_like random randperm multinomial exponential "
+        "geometric cauchy",
+        "Dropout": "bernoulli native_dropout native_dropout_backward _fused_dropout",
+    },
+    "F": {
+        "ApplySGD": "_fused_sgd",
+        "ApplyAdam": "_fused_adam",
+        "ApplyAdamW": "_fused_adamw",
+        "ApplyAdagrad": "_fused_adagrad",
+        "ApplyUnscale": "_amp_foreach_non_finite_check_and_unscale",
     },
     "G": {
-        "Transpose": "transpose t permute swapaxes numpy_T movedim",
+        "Transpose": "transpose t permute swapaxes numpy_T movedim adjoint",
         "Tile": "expand expand_as repeat repeat_interleave broadcast_to tile",
-        "Select": "where masked_fill _s_where masked_select masked_scatter",
-        "Pad": "pad constant_pad_nd reflection_pad2d",
+        "Select": "where masked_fill masked_select masked_scatter nonzero",
+        "Pad": "pad constant_pad_nd reflection_pad1d reflection_pad2d reflection_pad3d replication_pad1d "
+        "replication_pad2d replication_pad3d",
         "Reshape": "view reshape _reshape_alias _unsafe_view flatten unflatten squeeze unsqueeze as_strided view_as "
-        "detach alias select slice narrow split chunk unbind split_with_sizes lift_fresh unfold _reshape_copy",
-        "Shape": "size stride numel sym_size result_type item _local_scalar_dense is_nonzero",
-        "Concat": "cat stack concat hstack vstack",
+        "detach alias select slice narrow split chunk unbind split_with_sizes unsafe_split unsafe_chunk lift_fresh "
+        "unfold diagonal view_as_real view_as_complex _reshape_copy",
+        "Shape": "size stride numel sym_size result_type item _local_scalar_dense is_nonzero _fused_sdp_choice",
+        "Concat": "cat stack concat hstack vstack dstack",
         "Gather": "index gather index_select embedding take take_along_dim",
-        "Scatter": "index_put _index_put_impl scatter scatter_add index_add index_copy embedding_dense_backward "
-        "embedding_backward index_fill select_backward slice_backward gather_backward index_select_backward "
-        "unfold_backward",
-        "Copy": "copy clone contiguous _to_copy _copy_from flip roll _pin_memory record_stream set_data",
-        "Fill": "zero fill zeros ones full zeros_like ones_like full_like new_zeros new_full arange eye tril triu "
-        "_foreach_zero",
+        "Scatter": "index_put _index_put_impl scatter scatter_add scatter_reduce index_add index_reduce index_copy "
+        "index_fill embedding_dense_backward embedding_backward select_backward slice_backward gather_backward "
+        "index_select_backward unfold_backward",
+        "Copy": "copy clone contiguous _to_copy _copy_from flip roll _pin_memory record_stream set_data _foreach_copy",
+        "Fill": "zero fill zeros ones full zeros_like ones_like full_like new_zeros new_ones new_full arange eye tril "
+        "triu _foreach_zero",
         "Allocate": "empty empty_like empty_strided new_empty new_empty_strided resize resize_as",
     },
 }
 
-_GROUP_OF = {kind: group for group, kinds in _TABLE.items() for kind in kinds}
-_GROUP_OF |= {"Conv2DBackFilter": "D", "Conv2DBackInput": "D"}
-_TYPE_OF = {op: kind for kinds in _TABLE.values() for kind, ops in kinds.items() for op in ops.split()}
+# op type -> the type of the paper's Fig. 3 that most of its work was in 2016, when one op of today was several: a
+# recurrent layer or attention was matrix products with elementwise ops around them, an activation or a normalisation
+# multiplications and additions. "LSTM" and "Attention" are names of older records.
+IN_2016 = dict.fromkeys(("LSTM", "RNN", "Attention"), "MatMul")
+IN_2016 |= dict.fromkeys(("ScaledDotProductAttention", "ScaledDotProductAttentionGrad"), "MatMul")
+IN_2016 |= dict.fromkeys(("ScaledMatMul", "GroupedMatMul", "SparseMatMul"), "MatMul")
+IN_2016 |= dict.fromkeys(("LSTMCell", "GRUCell", "GELU", "GELUGrad", "SiLU", "SiLUGrad", "GLU", "GLUGrad"), "Mul")
+IN_2016 |= {f"{norm}{grad}": "Mul" for norm in ("LayerNorm", "GroupNorm", "RMSNorm") for grad in ("", "Grad")}
+IN_2016 |= {"EmbeddingBag": "Sum", "MSELoss": "Sum", "HuberLoss": "Sum", "KLDivLoss": "Sum"}
+
+ELEMENTWISE_TYPES = frozenset(TABLE["A"])
+_GROUP_OF = {kind: group for group, kinds in TABLE.items() for kind in kinds}
+_GROUP_OF |= {"Conv2DBackFilter": "D", "Conv2DBackInput": "D", "LSTM": "B", "Attention": "B"}
+_TYPE_OF = {op: kind for kinds in TABLE.values() for kind, ops in kinds.items() for op in ops.split()}
 
 # op type -> substrings of a kernel's name in lower case; the first match counts
 _KERNELS: dict[str, str] = {
@@ -105,14 +164,22 @@ _KERNELS: dict[str, str] = {
     "Copy": "memcpy direct_copy",
     "Conv2DBackFilter": "wgrad",
     "Conv2DBackInput": "dgrad",
-    "Attention": "flash_fwd flash_bwd fmha attention",
+    "ScaledDotProductAttentionGrad": "flash_bwd fmha_bwd fmha_cutlassb attention_backward",
+    "ScaledDotProductAttention": "flash_fwd fmha attention",
     "Conv2D": "fprop convolve conv2d winograd fft2d",
     "MatMul": "gemm gemv cutlass cublas",
     "CrossEntropy": "nll_loss",
     "CTCLoss": "ctc_loss",
-    "LSTM": "rnncell",
-    "BatchNormGrad": "batchnorm_bw batch_norm_backward layer_norm_grad",
-    "BatchNorm": "batchnorm batch_norm layer_norm",
+    "RNN": "rnncell",
+    "LayerNormGrad": "layer_norm_grad layernormbackward gammabetabackward",
+    "LayerNorm": "layer_norm layernorm",
+    "GroupNormGrad": "groupnormbackward group_norm_backward",
+    "GroupNorm": "groupnorm group_norm",
+    "RMSNormGrad": "rms_norm_grad rmsnormbackward",
+    "RMSNorm": "rms_norm rmsnorm",
+    "BatchNormGrad": "batchnorm_bw batch_norm_backward",
+    "BatchNorm": "batchnorm batch_norm",
+    "EmbeddingBag": "embeddingbag",
     "Select": "where_kernel",
     "Softmax": "softmax",
     "MaxPoolGrad": "max_pool_backward",
@@ -120,26 +187,23 @@ _KERNELS: dict[str, str] = {
     "Dropout": "dropout",
     "Concat": "catarray",
     "Gather": "indexselect gather",
+    "Scatter": "scatter",
+    "GELUGrad": "gelubackward",
+    "GELU": "gelu",
+    "SiLUGrad": "silu_backward",
+    "SiLU": "silu",
     "ReluGrad": "threshold",
     "Relu": "clamp relu",
-    "Tanh": "tanh sigmoid",
+    "Tanh": "tanh",
+    "Sigmoid": "sigmoid",
     "Mul": "mulfunctor",
     "Div": "divfunctor",
     "Sum": "reduce_kernel",
     "Add": "functor_add functoronself_add",
 }
 
-_WRAPPERS = {
-    "is_pinned",
-    "broadcast_tensors",
-    "to",
-    "type_as",
-    "resolve_conj",
-    "resolve_neg",
-    "linear",
-    "matmul",
-    "dropout",
-}
+_WRAPPERS = {"is_pinned", "broadcast_tensors", "to", "type_as", "resolve_conj", "resolve_neg", "dropout"}
+_PRODUCTS = {"linear", "matmul", "einsum"}  # made of other ops, except on devices that implement them whole
 
 _SPELLING = {"RMSprop": "RMSProp"}  # as the paper's Fig. 3 has it
 
@@ -165,8 +229,10 @@ def leaf_type(op: str) -> str | None:
         return None
     if op.startswith("triton_"):
         return kernel_type(op)
-    # a wrapper without inner ops only inspected a tensor
-    return "Shape" if op.removeprefix("aten::") in _WRAPPERS else "Other"
+    name = op.removeprefix("aten::")
+    if name in _PRODUCTS:
+        return "MatMul"
+    return "Shape" if name in _WRAPPERS else "Other"  # a wrapper without inner ops only inspected a tensor
 
 
 @cache

@@ -27,6 +27,12 @@ DATA = "fathom.data"
 PHASES = {f"fathom.{phase}": phase for phase in ("data", "forward", "backward", "optimizer")}
 GPU_KINDS = {"kernel": "kernel", "gpu_memcpy": "memcpy", "gpu_memset": "memset"}
 LAUNCH_KINDS = {"cuda_runtime", "cuda_driver"}
+# op -> the ops inside it whose arguments tell what it costs: a convolution's padding may be a word, which a trace does
+# not have, and reshape copies or not
+INNER = {
+    **dict.fromkeys(("aten::conv1d", "aten::conv2d", "aten::conv3d"), ("aten::convolution",)),
+    **dict.fromkeys(("aten::reshape", "aten::flatten"), ("aten::clone",)),
+}
 
 
 @dataclass(slots=True)
@@ -116,7 +122,10 @@ class _Walk:
         parent.has_ops = True
         if frame.claimed_by is None:
             self._op(event, frame)
-        elif frame.phase != "backward" and "Sequence number" in event.args:
+            return
+        if event.name in INNER.get(frame.claimed_by.op, ()):
+            frame.claimed_by.inner = (event.name, event.args)
+        if frame.phase != "backward" and "Sequence number" in event.args:
             # a composite op creates several autograd nodes, one for each op inside it
             self.layer_of[event.args["Sequence number"]] = (frame.claimed_by.layer, frame.claimed_by.role)
 

@@ -22,13 +22,15 @@ from fathom.analysis.formatting import listed
 from fathom.analysis.selection import RunGroup, Selection, machine_name, on_cpu, op_type, seconds_by, select
 from fathom.core.errors import BadOption
 from fathom.core.record import Profile, Record
+from fathom.trace import taxonomy
 
 TITLE = "Which workloads are similar?"
 ORDER = 70
-# one op of today was several in 2016: a recurrent layer and attention were matrix products with elementwise ops
-# around them, the fused LSTM cell (which multiplies no matrix) elementwise ops alone
-IN_2016 = {"LSTM": "MatMul", "Attention": "MatMul", "LSTMCell": "Mul"}
-CREDITED = "with recurrent layers and attention counted as MatMul, fused LSTM cells as Mul"
+IN_2016 = taxonomy.IN_2016  # what an op type of today is compared with in a published row
+CREDITED = (
+    "with recurrent layers and attention counted as MatMul, fused LSTM cells as Mul, and other ops of today as "
+    "docs/op-types.md lists"
+)
 
 Vector = Mapping[str, float]  # op type -> time, in any unit
 

@@ -113,22 +113,23 @@ def by_type(profile: Profile) -> list[list[Cell]]:
     from fathom.analysis.selection import op_seconds, outside
 
     seconds: dict[tuple[str, str], float] = {}
-    flop: dict[tuple[str, str], float] = {}
+    flop: dict[tuple[str, str], list[float | None]] = {}
     for row in profile.rows:
         key = (row.type, row.group)
         seconds[key] = seconds.get(key, 0.0) + profile.seconds(row)
-        flop[key] = flop.get(key, 0.0) + row.flop
+        flop.setdefault(key, []).append(row.flop)
     step_s = op_seconds(profile) + outside(profile)  # the rows are means over the middle half of the steps
     heavy = [key for key in seconds if 100 * seconds[key] >= LEAST_PERCENT * step_s]
     small = [key for key in seconds if key not in heavy]
     rows = [_line(*key, seconds[key], flop[key], step_s) for key in sorted(heavy, key=lambda key: -seconds[key])]
     if small:
-        sums = (sum(seconds[key] for key in small), sum(flop[key] for key in small))
-        rows.append(_line(count(len(small), "smaller type"), None, *sums, step_s))
-    return [*rows, _line(OUTSIDE, None, outside(profile), 0.0, step_s)]
+        total, counts = sum(seconds[key] for key in small), [each for key in small for each in flop[key]]
+        rows.append(_line(count(len(small), "smaller type"), None, total, counts, step_s))
+    return [*rows, _line(OUTSIDE, None, outside(profile), [], step_s)]
 
 
-def _line(kind: str, group: str | None, seconds: float, flop: float, step_s: float) -> list[Cell]:
-    """Data movement (class G) has no FLOP; in other classes a count of 0 means unknown."""
-    counted = flop if flop or group == "G" else None
+def _line(kind: str, group: str | None, seconds: float, flop: list[float | None], step_s: float) -> list[Cell]:
+    """Data movement (class G) has no FLOP; in other classes a count of 0 means unknown, in records without None."""
+    known = [each for each in flop if each is not None]
+    counted = sum(known) if len(known) == len(flop) and (any(known) or group == "G") else None
     return [kind, group, seconds, 100 * seconds / step_s if step_s > 0 else None, counted]
