@@ -1,6 +1,7 @@
 """What limits each op and each workload: arithmetic, memory, latency, launching or data? Not in the 2016 paper.
 
-Achieved FLOP/s and bytes/s stand against what a large matrix product and a large copy reached on the same device.
+Every op row (an op on inputs of one shape) is judged alone: its FLOP/s and bytes/s stand against what a large matrix
+product and a large copy reached on the same device. The verdicts are then added up by time.
 """
 
 from __future__ import annotations
@@ -12,50 +13,58 @@ import numpy as np
 
 from fathom.analysis.finding import Cell, Chart, Finding, Series, Table, not_measured
 from fathom.analysis.formatting import in_percent, listed
-from fathom.analysis.selection import RunGroup, Selection, on_gpu, op_seconds, op_type, plain_step_s, select
+from fathom.analysis.selection import RunGroup, Selection, on_gpu, op_seconds, plain_step_s, select
 from fathom.core.record import OpRow, Profile, Record
+from fathom.trace.flops import rule_of
+from fathom.trace.formulas.rule import NOTHING
 
 TITLE = "What limits each workload?"
 ORDER = 40
 COMPUTE, MEMORY, LATENCY, LAUNCH = "compute-bound", "memory-bound", "latency-bound", "launch-bound"
-UNKNOWN = "not known"  # no peaks were measured
+UNKNOWN = "not known"  # no peaks were measured, or FLOP or bytes are not known
+VERDICTS = (COMPUTE, MEMORY, LATENCY, LAUNCH, UNKNOWN)
 DATA = "data-bound"  # a whole workload's only
-FAR_BELOW = 0.1  # of the roof: an op that reaches less is limited by neither arithmetic nor memory
+BOUND = 0.5  # of a roof: from here on it is what limits an op
 MOST = 0.5  # of the step: from here on something dominates it
 HIDDEN = 0.9  # a device busy this part of the step does not wait for launches
 DISPATCH_S = 10e-6  # a call this short on a CPU is mostly the framework's own work
-LEAST_PERCENT = 1.0  # of op time; types below it are not listed
+LEAST_PERCENT = 1.0  # of op time; rows and types below it are not listed
+SHOWN_ROWS = 10  # of each run
+SHOWN_SHAPES = 60  # characters: a list of weights has thousands
 
 
 @dataclass(frozen=True)
-class OpTypeCost:
-    """One op type of one profile, per step: what it took, and the least that the measured peaks allow."""
+class RowCost:
+    """One op row of one profile, per step: what it took, and what it reached of the measured peaks."""
 
-    type: str
+    row: OpRow
     seconds: float
-    issue_s: float  # what issuing its calls takes, where that does not hide behind running kernels
-    calls: float
-    flop: float
-    bytes: float
-    arithmetic_s: float | None  # the least time for its FLOP, at the measured peak
-    traffic_s: float | None  # the least time for its bytes
+    launch_s: float | None  # on a GPU, what issuing its calls takes where that does not hide behind running kernels
+    flop: float | None
+    bytes: float | None
+    of_compute: float | None  # FLOP/s over the measured peak; None where either is not known
+    of_memory: float | None
 
     @property
     def of_roof(self) -> float | None:
-        """The least time that the roof allows over the time taken."""
-        if self.arithmetic_s is None or self.traffic_s is None:
+        """What was reached of the roof that is closer; None where either is not known."""
+        if self.of_compute is None or self.of_memory is None:
             return None
-        return max(self.arithmetic_s, self.traffic_s) / self.seconds
+        return max(self.of_compute, self.of_memory)
 
     @property
     def verdict(self) -> str:
-        if self.issue_s > self.seconds or not (self.flop or self.bytes):
+        """Bound by the roof of which at least half is reached; else by what keeps it from both."""
+        if self.launch_s is not None and self.launch_s > self.seconds:
             return LAUNCH
-        if self.arithmetic_s is None or self.traffic_s is None:
-            return UNKNOWN
-        if max(self.arithmetic_s, self.traffic_s) < FAR_BELOW * self.seconds:
-            return LATENCY
-        return COMPUTE if self.arithmetic_s > self.traffic_s else MEMORY
+        compute, memory = self.of_compute or 0.0, self.of_memory or 0.0
+        if max(compute, memory) >= BOUND:
+            return COMPUTE if compute > memory else MEMORY
+        if self.launch_s is None and DISPATCH_S * self.row.calls > self.seconds:
+            return LAUNCH
+        if self.flop == 0 and self.bytes == 0:  # a view
+            return LAUNCH
+        return LATENCY if self.of_roof is not None else UNKNOWN
 
 
 @dataclass(frozen=True)
@@ -79,7 +88,7 @@ def analyse(records: Sequence[Record]) -> Finding:
         question="roofline",
         title=TITLE,
         summary=" ".join(_sentence(machine, verdicts) for machine in selection.machines),
-        tables=[_verdict_table(verdicts), _op_table(selection.groups)],
+        tables=[_verdict_table(verdicts), _row_table(selection.groups), _type_table(selection.groups)],
         charts=[chart for machine in selection.machines for chart in _charts(machine, selection)],
         notes=[*_notes(), *selection.notes],
     )
@@ -91,9 +100,7 @@ def judge(group: RunGroup) -> Verdict:
     step = plain_step_s(profile)
     data = _data(profile)
     busy = _busy(profile)
-    shares = dict.fromkeys((COMPUTE, MEMORY, LATENCY, LAUNCH, UNKNOWN), 0.0)
-    for cost in costs(profile):
-        shares[cost.verdict] += cost.seconds / op_seconds(profile)
+    shares = shares_of(costs(profile))
     if data >= MOST:
         name = DATA
     elif busy is not None and 1 - busy >= MOST:
@@ -101,17 +108,22 @@ def judge(group: RunGroup) -> Verdict:
     else:
         name = max(shares, key=lambda verdict: shares[verdict])
     peak = profile.ceiling_flop_per_s
-    flop = sum(row.flop for row in profile.rows)
-    return Verdict(group, name, busy, data, shares, flop / step / peak if peak else None)
+    flop = [row.flop for row in profile.rows if row.flop is not None]
+    return Verdict(group, name, busy, data, shares, sum(flop) / step / peak if peak and flop else None)
 
 
-def costs(profile: Profile) -> list[OpTypeCost]:
-    """One for each op type that took time, the heaviest first."""
-    rows: dict[str, list[OpRow]] = {}
-    for row in profile.rows:
-        rows.setdefault(op_type(row), []).append(row)
-    found = [_cost(kind, own, profile) for kind, own in rows.items()]
-    return sorted((cost for cost in found if cost.seconds > 0), key=lambda cost: -cost.seconds)
+def shares_of(costs: Sequence[RowCost]) -> dict[str, float]:
+    """Verdict -> its part of the time of these rows."""
+    shares, total = dict.fromkeys(VERDICTS, 0.0), sum(cost.seconds for cost in costs)
+    for cost in costs:
+        shares[cost.verdict] += cost.seconds / total
+    return shares
+
+
+def costs(profile: Profile) -> list[RowCost]:
+    """One for each op row that took time, the heaviest first."""
+    found = [_cost(row, profile) for row in profile.rows if profile.seconds(row) > 0]
+    return sorted(found, key=lambda cost: -cost.seconds)
 
 
 def longest(group: RunGroup) -> Profile:
@@ -119,18 +131,32 @@ def longest(group: RunGroup) -> Profile:
     return max(group.profiles, key=lambda profile: len(profile.step_s))
 
 
-def _cost(kind: str, rows: Sequence[OpRow], profile: Profile) -> OpTypeCost:
-    flop, moved = sum(row.flop for row in rows), sum(row.bytes for row in rows)
-    return OpTypeCost(
-        type=kind,
-        seconds=sum(map(profile.seconds, rows)),
-        issue_s=_issue_s(profile, rows),
-        calls=sum(row.calls for row in rows),
+def _cost(row: OpRow, profile: Profile) -> RowCost:
+    seconds = profile.seconds(row)
+    flop, moved = _known(row)
+    return RowCost(
+        row=row,
+        seconds=seconds,
+        launch_s=_launch_s(profile, row),
         flop=flop,
         bytes=moved,
-        arithmetic_s=flop / profile.ceiling_flop_per_s if profile.ceiling_flop_per_s else None,
-        traffic_s=moved / profile.ceiling_bytes_per_s if profile.ceiling_bytes_per_s else None,
+        of_compute=_of_peak(flop, seconds, profile.ceiling_flop_per_s),
+        of_memory=_of_peak(moved, seconds, profile.ceiling_bytes_per_s),
     )
+
+
+def _known(row: OpRow) -> tuple[float | None, float | None]:
+    """FLOP and bytes of a row. Older records have 0, or a guess of the bytes, for ops that had no formula."""
+    rule = rule_of(row.op.partition(" ")[0])
+    if rule is None:
+        return None, None
+    if rule is not NOTHING and not row.flop and not row.bytes:
+        return None, None
+    return row.flop, row.bytes
+
+
+def _of_peak(count: float | None, seconds: float, peak: float | None) -> float | None:
+    return count / seconds / peak if count is not None and peak else None
 
 
 def _data(profile: Profile) -> float:
@@ -143,14 +169,11 @@ def _data(profile: Profile) -> float:
     return min(1.0, profile.data_s / min(step, op_seconds(profile) + profile.outside_s))
 
 
-def _issue_s(profile: Profile, rows: Sequence[OpRow]) -> float:
+def _launch_s(profile: Profile, row: OpRow) -> float | None:
     busy = _busy(profile)
     if busy is None:
-        return DISPATCH_S * sum(row.calls for row in rows)
-    if busy >= HIDDEN:
-        return 0.0
-    slowdown = max(1.0, profile.slowdown or 1.0)
-    return sum(row.cpu_s for row in rows) / slowdown
+        return None
+    return 0.0 if busy >= HIDDEN else row.cpu_s / max(1.0, profile.slowdown or 1.0)
 
 
 def _busy(profile: Profile) -> float | None:
@@ -200,54 +223,90 @@ def _verdict_table(verdicts: Sequence[Verdict]) -> Table:
             "verdict",
             "device busy (% of step)",
             "data (% of step)",
-            "compute-bound (% of op time)",
-            "memory-bound (% of op time)",
-            "latency-bound (% of op time)",
-            "launch-bound (% of op time)",
-            "not known (% of op time)",
+            *(f"{verdict} (% of op time)" for verdict in VERDICTS),
             "FLOP/s over the step (% of measured peak)",
         ],
         rows=rows,
     )
 
 
-def _op_table(groups: Sequence[RunGroup]) -> Table:
+def _row_table(groups: Sequence[RunGroup]) -> Table:
+    """The rows that take the most time of each run."""
     rows: list[list[Cell]] = []
     for group in groups:
         profile = longest(group)
         total = op_seconds(profile)
-        for cost in costs(profile):
+        for cost in costs(profile)[:SHOWN_ROWS]:
             if 100 * cost.seconds >= LEAST_PERCENT * total:
-                share = 100 * cost.seconds / total
-                rows.append([group.workload, group.phase, group.machine, cost.type, share, *_cells(cost)])
+                run = (group.workload, group.phase, group.machine)
+                rows.append([*run, *_named(cost.row), cost.seconds * 1e3, 100 * cost.seconds / total, *_cells(cost)])
     return Table(
-        title="Achieved rates of each op type",
+        title="The rows that take the most time, and what they reach of the measured peaks",
         columns=[
             "workload",
             "phase",
             "machine",
+            "op",
             "op type",
+            "pass",
+            "layer",
+            "shapes",
+            "per step (ms)",
             "share of op time (%)",
             "calls per step",
             "GFLOP/s",
+            "of peak FLOP/s (%)",
             "GB/s",
+            "of peak bytes/s (%)",
             "FLOP/byte",
-            "of the roof (%)",
             "verdict",
         ],
         rows=rows,
     )
 
 
-def _cells(cost: OpTypeCost) -> list[Cell]:
+def _named(row: OpRow) -> list[Cell]:
+    shapes = row.shapes if len(row.shapes) <= SHOWN_SHAPES else f"{row.shapes[:SHOWN_SHAPES]}…"
+    return [row.op, row.type, row.phase, row.layer or None, shapes or None]
+
+
+def _cells(cost: RowCost) -> list[Cell]:
+    flop, moved = cost.flop, cost.bytes
     return [
-        cost.calls,
-        cost.flop / cost.seconds / 1e9,
-        cost.bytes / cost.seconds / 1e9,
-        cost.flop / cost.bytes if cost.bytes > 0 else None,
-        in_percent(cost.of_roof),
+        cost.row.calls,
+        None if flop is None else flop / cost.seconds / 1e9,
+        in_percent(cost.of_compute),
+        None if moved is None else moved / cost.seconds / 1e9,
+        in_percent(cost.of_memory),
+        flop / moved if flop is not None and moved else None,
         cost.verdict,
     ]
+
+
+def _type_table(groups: Sequence[RunGroup]) -> Table:
+    """The verdicts of the rows of each op type."""
+    rows: list[list[Cell]] = []
+    for group in groups:
+        found = costs(longest(group))
+        total = sum(cost.seconds for cost in found)
+        for kind in dict.fromkeys(cost.row.type for cost in found):
+            own = [cost for cost in found if cost.row.type == kind]
+            seconds = sum(cost.seconds for cost in own)
+            if 100 * seconds >= LEAST_PERCENT * total:
+                parts: list[Cell] = [100 * share for share in shares_of(own).values()]
+                rows.append([group.workload, group.phase, group.machine, kind, 100 * seconds / total, *parts])
+    return Table(
+        title="Verdicts of each op type, by the time of its rows",
+        columns=[
+            "workload",
+            "phase",
+            "machine",
+            "op type",
+            "share of op time (%)",
+            *(f"{verdict} (% of its time)" for verdict in VERDICTS),
+        ],
+        rows=rows,
+    )
 
 
 def _charts(machine: str, selection: Selection) -> list[Chart]:
@@ -266,7 +325,8 @@ def _charts(machine: str, selection: Selection) -> list[Chart]:
                     log_x=True,
                     log_y=True,
                     unit="FLOP/s",
-                    note="Op types of at least 1 % of op time that do arithmetic. The line is the measured roof.",
+                    note="Op rows of at least 1 % of op time that do arithmetic. The line is the measured roof; a row "
+                    "that reaches half of its height is bound by it.",
                 )
             )
     return charts
@@ -275,12 +335,16 @@ def _charts(machine: str, selection: Selection) -> list[Chart]:
 def _cloud(group: RunGroup) -> Series:
     profile = longest(group)
     least = LEAST_PERCENT / 100 * op_seconds(profile)
-    shown = [cost for cost in costs(profile) if cost.seconds >= least and cost.flop > 0 and cost.bytes > 0]
+    points = [
+        (flop / moved, flop / cost.seconds, f"{cost.row.op} {_named(cost.row)[-1] or ''}: {cost.verdict}")
+        for cost in costs(profile)
+        if cost.seconds >= least and (flop := cost.flop) and (moved := cost.bytes)
+    ]
     return Series(
         name=group.workload,
-        x=[cost.flop / cost.bytes for cost in shown],
-        y=[cost.flop / cost.seconds for cost in shown],
-        text=[f"{cost.type}: {cost.verdict}" for cost in shown],
+        x=[intensity for intensity, _, _ in points],
+        y=[rate for _, rate, _ in points],
+        text=[text for _, _, text in points],
     )
 
 
@@ -307,14 +371,18 @@ def _roof(profiles: Sequence[Profile], clouds: Sequence[Series]) -> list[Series]
 
 
 def _notes() -> list[str]:
-    half = f"{100 * MOST:.0f} %"
+    half, bound = f"{100 * MOST:.0f} %", f"{100 * BOUND:.0f} %"
     return [
-        "An op type is launch-bound if issuing it takes longer than running it. On a GPU issuing is its CPU time, "
-        f"corrected for the profiler's slowdown; it counts as hidden where the device is busy for {100 * HIDDEN:.0f} % "
-        f"of the step. On a CPU it is {DISPATCH_S * 1e6:.0f} µs per call. An op that moves no bytes (a view) is "
-        "launch-bound.",
-        f"Otherwise it is latency-bound below {100 * FAR_BELOW:.0f} % of the roof. Above that it is compute-bound "
-        "where its FLOP take longer at the measured peaks than its bytes, else memory-bound.",
+        "Every row (an op in a layer, on inputs of one shape and dtype) is judged alone; verdicts are then added up by "
+        f"time. A row is compute-bound or memory-bound where it reaches at least {bound} of that measured peak (of "
+        "both: the larger share). Below, it is latency-bound: neither peak is within reach, and what is missing is "
+        "work to fill them, a better kernel or locality.",
+        "On a GPU a row is launch-bound if issuing it takes longer than running it. Issuing is its CPU time, corrected "
+        f"for the profiler's slowdown; it counts as hidden where the device is busy for {100 * HIDDEN:.0f} % of the "
+        f"step. On a CPU a row that is below half of both peaks is launch-bound if its calls are shorter than "
+        f"{DISPATCH_S * 1e6:.0f} µs. A view, which moves nothing, is launch-bound.",
+        "Not known: the trace does not tell FLOP and bytes (kernels that no op launched, sparse products, indices), or "
+        "no peak was measured. Their FLOP are missing in the FLOP/s over the step.",
         f"A workload is data-bound if preparing data takes at least {half} of the step, by the host's clock (in older "
         f"records: the torch ops in it alone). Else it is launch-bound if its device is idle for at least {half} of "
         "the unprofiled step. Else it is what most of its op time is.",

@@ -89,7 +89,7 @@ def _backward_flop(call: TracedCall) -> float:
 
 
 def _backward_bytes(call: TracedCall) -> float:
-    """The output's gradient and what each gradient that is asked for needs, read once; those gradients, written once."""
+    """The output's gradient and what each wanted gradient needs, read once; the wanted gradients, written once."""
     for_input, for_weight, for_bias = call.mask(MASK, 3)
     gradient, weight = call.shape(GRADIENT), call.shape(WEIGHT)
     moved = call.nbytes(GRADIENT)

@@ -15,10 +15,10 @@ from fathom.trace.formulas.rule import Rule, nothing
 FOREACH = "_foreach_"
 # how many operands an op has at most: what follows them is an output given by the caller
 _TWO = (
-    "add sub rsub clamp_min clamp_max mul div true_divide floor_divide remainder fmod pow maximum minimum fmax fmin eq ne "
-    "lt le gt ge logical_and logical_or logical_xor bitwise_and bitwise_or bitwise_xor _prelu_kernel threshold_backward "
-    "hardtanh_backward leaky_relu_backward elu_backward gelu_backward silu_backward tanh_backward sigmoid_backward "
-    "softplus_backward hardsigmoid_backward hardswish_backward mish_backward _add_relu masked_fill"
+    "add sub rsub clamp_min clamp_max mul div true_divide floor_divide remainder fmod pow maximum minimum fmax fmin "
+    "eq ne lt le gt ge logical_and logical_or logical_xor bitwise_and bitwise_or bitwise_xor masked_fill _prelu_kernel "
+    "_add_relu threshold_backward hardtanh_backward leaky_relu_backward elu_backward gelu_backward silu_backward "
+    "tanh_backward sigmoid_backward softplus_backward hardsigmoid_backward hardswish_backward mish_backward"
 )
 _THREE = "addcmul addcdiv lerp where clamp log_sigmoid_backward"
 _OPERANDS = dict.fromkeys(_TWO.split(), 2) | dict.fromkeys(_THREE.split(), 3)
