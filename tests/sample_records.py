@@ -150,7 +150,9 @@ def _plausible(workload: str, phase: str, place: str, threads: int | None = None
         outside_s=0.02 * busy if place == LAPTOP else plain - 0.98 * busy,
         step_s=(1.1 * plain * noise[:12]).tolist(),
         plain_step_s=(plain * noise[12:24]).tolist(),
-        per_step_s={row.type: (row.flop * 1e-9 * (1 + 0.02 * random.gamma(1.0, 1.0, 12))).tolist() for row in rows},
+        per_step_s={
+            row.type: ((row.flop or 0) * 1e-9 * (1 + 0.02 * random.gamma(1.0, 1.0, 12))).tolist() for row in rows
+        },
         ceiling_flop_per_s=1e11 if place == LAPTOP else 5e13,
         ceiling_bytes_per_s=2e10 if place == LAPTOP else 4e12,
     )

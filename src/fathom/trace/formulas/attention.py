@@ -81,8 +81,10 @@ RULES: dict[str, Rule] = {
     f"{_SDPA}cudnn_attention": _forward(Positions(0, read=(3,), log_sums=4)),
     f"{_SDPA}flash_attention_for_cpu": _forward(Positions(0, read=(5,))),
     f"{_SDPA}fused_attention_overrideable": _forward(Positions(0, read=(3,))),
-    f"{_SDPA}attention_math": _forward(Positions(0, read=(3,), log_sums=False, scores=True)),
-    f"{_SDPA}attention_math_for_mps": _forward(Positions(0, read=(3,), log_sums=False, scores=True)),
+    **dict.fromkeys(
+        (f"{_SDPA}attention_math", f"{_SDPA}attention_math_for_mps"),
+        _forward(Positions(0, read=(3,), log_sums=False, scores=True)),
+    ),
     "_flash_attention_forward": _forward(Positions(0, heads=2, read=(3, 4), packed=3)),
     "_efficient_attention_forward": _forward(Positions(0, heads=2, read=(3, 4, 5), packed=4, log_sums=10)),
     "_cudnn_attention_forward": _forward(Positions(0, read=(3, 4, 5), packed=4, log_sums=8)),

@@ -180,7 +180,7 @@ def _loss(reduction: int) -> Rule:
 # (gradient, input, target, weight)
 _LOSS_GRADIENT = Rule(
     lambda call: prod(call.shape(1)),
-    lambda call: call.nbytes(0, 1, 2) + call.optional_nbytes(3) + prod(call.shape(1)) * call.width(1),
+    lambda call: call.nbytes(*range(4 if call.is_tensor(3) else 3)) + prod(call.shape(1)) * call.width(1),
 )
 
 

@@ -137,10 +137,11 @@ _VIEWS = (
 _COPIES = "clone contiguous flip roll _pin_memory tril triu _copy_from"
 
 Rules = dict[str, Rule]
-_CREATED: Rules = {name: _created(0, dtype) for name, dtype in (("zeros", 1), ("ones", 1), ("full", 2))}
-_CREATED |= {name: _created_like(1) for name in ("zeros_like", "ones_like", "rand_like", "randn_like")}
+_CREATED: Rules = {**dict.fromkeys(("zeros", "ones", "rand", "randn"), _created(0, 1)), "full": _created(0, 2)}
+_CREATED |= dict.fromkeys(("zeros_like", "ones_like", "rand_like", "randn_like"), _created_like(1))
 _CREATED |= {"full_like": _created_like(2), "new_full": _created_like(3, size=1)}
-_CREATED |= {name: _created_like(2, size=1) for name in ("new_zeros", "new_ones")}
+_CREATED |= dict.fromkeys(("new_zeros", "new_ones"), _created_like(2, size=1))
+_PADDED = [f"{kind}_pad{rank}d" for kind in ("reflection", "replication") for rank in (1, 2, 3)]
 _RANDOM: Rules = dict.fromkeys(
     ("normal", "uniform", "random", "exponential", "geometric", "cauchy", "log_normal"), _moves(_in_place_random)
 )
@@ -157,15 +158,13 @@ RULES: Rules = {
     "eye": _moves(_square_bytes),
     **dict.fromkeys(("repeat", "tile"), _moves(_repeated)),
     "repeat_interleave": _moves(_interleaved),
-    **dict.fromkeys(("pad", "constant_pad_nd"), _moves(_padded)),
-    **{f"{kind}_pad{rank}d": _moves(_padded) for kind in ("reflection", "replication") for rank in (1, 2, 3)},
+    **dict.fromkeys(("pad", "constant_pad_nd", *_PADDED), _moves(_padded)),
     **dict.fromkeys(("cat", "stack", "concat", "hstack", "vstack", "dstack"), _moves(_joined)),
     # what is selected depends on the data
     **dict.fromkeys(("masked_select", "masked_scatter", "nonzero"), _moves(unknown)),
     "_foreach_zero": _moves(lambda call: call.list_bytes(0)),
     "_foreach_copy": _moves(_foreach_copied),
     **_RANDOM,
-    **dict.fromkeys(("rand", "randn"), _created(0, 1)),
     "randint": _moves(_integers_bytes),
     "randint_like": _moves(_integers_like_bytes),
     "randperm": _moves(lambda call: call.integer(0) * call.dtype_width(1, INT64)),
