@@ -551,13 +551,78 @@ def test_compute_and_memory_bound() -> None:
     assert cost.of_roof == pytest.approx(0.8)
 
 
-def test_far_below_the_roof_is_latency() -> None:
-    assert judged([op_row("Softmax", 1.0, flop=1e6, bytes=1e7)]).name == "latency-bound"
+@pytest.mark.parametrize(
+    ("flop", "moved", "verdict"),
+    [
+        (5e11, 1e9, "compute-bound"),  # half of 1000 GFLOP/s
+        (4.99e11, 1e9, "latency-bound"),
+        (1e9, 5e10, "memory-bound"),  # half of 100 GB/s
+        (1e9, 4.99e10, "latency-bound"),
+        (6e11, 9e10, "memory-bound"),  # both: the larger share
+        (1e11, 1e9, "latency-bound"),  # a tenth of the roof
+        (5e11, None, "compute-bound"),  # one is enough to be bound by it, and not enough to be bound by neither
+        (1e11, None, "not known"),
+        (None, 5e10, "memory-bound"),
+        (None, 1e9, "not known"),
+        (None, None, "not known"),
+        (0.0, 0.0, "not known"),  # how older records have ops without a formula
+    ],
+)
+def test_bound_is_half_of_a_measured_peak(flop: float | None, moved: float | None, verdict: str) -> None:
+    assert judged([op_row("MatMul", 1.0, flop=flop, bytes=moved)]).name == verdict
+
+
+def test_rows_are_judged_before_they_are_added_up() -> None:
+    """Two shapes of one op type: together they reach 54 % of the peak, alone one does and one does not."""
+    large = op_row("MatMul", 0.6, flop=5.4e11, bytes=1e9, shapes="[2048, 2048] [2048, 2048]")
+    small = op_row("MatMul", 0.4, flop=1e7, bytes=1e9, shapes="[2, 2048] [2048, 2048]")
+    verdict = judged([large, small])
+    assert verdict.shares == pytest.approx(
+        {"compute-bound": 0.6, "memory-bound": 0, "latency-bound": 0.4, "launch-bound": 0, "not known": 0}
+    )
+    profile = profile_of([large, small], ceiling_flop_per_s=1e12, ceiling_bytes_per_s=1e11)
+    finding = roofline.analyse([record_of("vgg", profile=profile)])
+    first, second = (dict(zip(finding.tables[1].columns, row, strict=True)) for row in finding.tables[1].rows)
+    assert (first["shapes"], first["verdict"]) == (large.shapes, "compute-bound")
+    assert first["of peak FLOP/s (%)"] == pytest.approx(90)
+    assert (second["shapes"], second["verdict"]) == (small.shapes, "latency-bound")
+    assert second["GB/s"] == pytest.approx(2.5)
+    assert second["of peak bytes/s (%)"] == pytest.approx(2.5)
+    (by_type,) = (dict(zip(finding.tables[2].columns, row, strict=True)) for row in finding.tables[2].rows)
+    assert by_type["compute-bound (% of its time)"] == pytest.approx(60)
+    assert by_type["latency-bound (% of its time)"] == pytest.approx(40)
+
+
+def test_an_op_of_no_known_kind_is_not_judged_by_a_guess() -> None:
+    assert judged([op_row("Other", 1.0, flop=0.0, bytes=9e10)]).name == "not known"
+
+
+def test_a_recurrent_product_far_from_both_peaks_is_bound_by_neither() -> None:
+    """Speech training on two Neoverse N1 cores: 149 products of 2 rows take 878 ms backward and 450 ms forward.
+
+    A tenth of a peak would have called the forward ones memory-bound, and the two together compute-bound.
+    """
+    peaks: dict[str, Any] = {"ceiling_flop_per_s": 74.42e9, "ceiling_bytes_per_s": 61.12e9}
+    work: dict[str, Any] = {"flop": 149 * 2 * 2 * 2 * 2048**2, "bytes": 149 * 4 * (2 * 2048**2 + 3 * 2 * 2 * 2048)}
+    rows = [op_row("MatMul", seconds, calls=149.0, **work) for seconds in (0.8783, 0.4503)]
+    rows.append(op_row("MatMul", 0.6, flop=0.8 * 0.6 * 74.42e9, bytes=0.3e9))
+    verdict = judged(rows, **peaks)
+    assert verdict.name == "latency-bound"
+    assert verdict.shares["latency-bound"] == pytest.approx(1.3286 / 1.9286)
+    backward, _, forward = roofline.costs(profile_of(rows, **peaks))
+    assert (backward.of_compute, backward.of_memory) == pytest.approx((0.0765, 0.0934), abs=1e-4)
+    assert (forward.of_compute, forward.of_memory) == pytest.approx((0.1492, 0.1822), abs=1e-4)
 
 
 def test_on_a_cpu_short_calls_are_launching() -> None:
-    assert judged([op_row("Add", 1e-3, calls=200.0, flop=1e8, bytes=1e8)]).name == "launch-bound"
-    assert judged([op_row("Add", 1e-3, calls=20.0, flop=1e8, bytes=1e8)]).name == "memory-bound"
+    assert judged([op_row("Add", 1e-3, calls=200.0, flop=1e6, bytes=1e7)]).name == "launch-bound"
+    assert judged([op_row("Add", 1e-3, calls=20.0, flop=1e6, bytes=1e7)]).name == "latency-bound"
+    reached = op_row("Add", 1e-3, calls=200.0, flop=1e8, bytes=1e8)
+    assert judged([reached]).name == "memory-bound", "at the peak there is no room for the framework's own work"
+
+
+def test_a_view_is_launching() -> None:
+    assert judged([op_row("Reshape", 1.0, op="aten::view")]).name == "launch-bound"
 
 
 def test_an_idle_device_is_launch_bound() -> None:

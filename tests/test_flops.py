@@ -354,7 +354,12 @@ def test_malformed_arguments_of_a_foreign_trace_are_not_known_and_never_an_error
 @pytest.mark.parametrize("entry", MALFORMED, ids=repr)
 @pytest.mark.parametrize("field", ["Input Dims", "Input type", "Concrete Inputs", "Input Strides"])
 def test_malformed_arguments_leave_rows_and_the_split_of_a_convolution(field: str, entry: object) -> None:
-    given = {"grad_output": f32(1, 2, 3, 3), "input": f32(1, 2, 3, 3), "weight": f32(2, 2, 1, 1), "bias_sizes": [2]}
+    given: dict[str, Any] = {
+        "grad_output": f32(1, 2, 3, 3),
+        "input": f32(1, 2, 3, 3),
+        "weight": f32(2, 2, 1, 1),
+        "bias_sizes": [2],
+    }
     given |= {"stride": [1, 1], "padding": [0, 0], "dilation": [1, 1], "transposed": False, "output_padding": [0, 0]}
     args = trace_args("convolution_backward", {**given, "groups": 1, "output_mask": [True, True, True]})
     event = Event(ph="X", cat="cpu_op", name="aten::convolution_backward", dur=5.0, args={**args, field: entry})
@@ -365,7 +370,12 @@ def test_malformed_arguments_leave_rows_and_the_split_of_a_convolution(field: st
 
 def test_a_call_that_repeats_another_in_a_different_dtype_is_split_on_its_own() -> None:
     """The key of equal calls has the dtype: two dtypes are two measurements."""
-    given = {"grad_output": f32(1, 2, 3, 3), "input": f32(1, 2, 3, 3), "weight": f32(2, 2, 1, 1), "bias_sizes": None}
+    given: dict[str, Any] = {
+        "grad_output": f32(1, 2, 3, 3),
+        "input": f32(1, 2, 3, 3),
+        "weight": f32(2, 2, 1, 1),
+        "bias_sizes": None,
+    }
     given |= {"stride": [1, 1], "padding": [0, 0], "dilation": [1, 1], "transposed": False, "output_padding": [0, 0]}
     args = trace_args("convolution_backward", {**given, "groups": 1, "output_mask": [True, True, False]})
     other = {**args, "Input type": [kind.replace("float", "c10::BFloat16") for kind in args["Input type"]]}

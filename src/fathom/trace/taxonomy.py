@@ -130,7 +130,8 @@ TABLE: dict[str, dict[str, str]] = {
         "Reshape": "view reshape _reshape_alias _unsafe_view flatten unflatten squeeze unsqueeze as_strided view_as "
         "detach alias select slice narrow split chunk unbind split_with_sizes unsafe_split unsafe_chunk lift_fresh "
         "unfold diagonal view_as_real view_as_complex _reshape_copy",
-        "Shape": "size stride numel sym_size result_type item _local_scalar_dense is_nonzero _fused_sdp_choice",
+        "Shape": "size stride numel sym_size result_type item _local_scalar_dense is_nonzero _fused_sdp_choice "
+        "cudnn_is_acceptable _use_cudnn_ctc_loss",
         "Concat": "cat stack concat hstack vstack dstack",
         "Gather": "index gather index_select embedding take take_along_dim",
         "Scatter": "index_put _index_put_impl scatter scatter_add scatter_reduce index_add index_reduce index_copy "
@@ -139,7 +140,7 @@ TABLE: dict[str, dict[str, str]] = {
         "Copy": "copy clone contiguous _to_copy _copy_from flip roll _pin_memory record_stream set_data _foreach_copy",
         "Fill": "zero fill zeros ones full zeros_like ones_like full_like new_zeros new_ones new_full arange eye tril "
         "triu _foreach_zero",
-        "Allocate": "empty empty_like empty_strided new_empty new_empty_strided resize resize_as",
+        "Allocate": "empty empty_like empty_strided new_empty new_empty_strided resize resize_as set",
     },
 }
 

@@ -17,6 +17,7 @@ from fathom.analysis.selection import RunGroup, Selection, on_gpu, op_seconds, p
 from fathom.core.record import OpRow, Profile, Record
 from fathom.trace.flops import rule_of
 from fathom.trace.formulas.rule import NOTHING
+from fathom.trace.taxonomy import GROUPS, group_of
 
 TITLE = "What limits each workload?"
 ORDER = 40
@@ -147,10 +148,8 @@ def _cost(row: OpRow, profile: Profile) -> RowCost:
 
 def _known(row: OpRow) -> tuple[float | None, float | None]:
     """FLOP and bytes of a row. Older records have 0, or a guess of the bytes, for ops that had no formula."""
-    rule = rule_of(row.op.partition(" ")[0])
-    if rule is None:
-        return None, None
-    if rule is not NOTHING and not row.flop and not row.bytes:
+    moves_nothing = rule_of(row.op) is NOTHING
+    if group_of(row.type) not in GROUPS or not (row.flop or row.bytes or moves_nothing):
         return None, None
     return row.flop, row.bytes
 
