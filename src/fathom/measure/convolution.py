@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from fathom.machine.clock import fastest
-from fathom.trace.call import NotInTrace, TracedCall
+from fathom.trace.call import ARGUMENTS, NotInTrace, TracedCall
 from fathom.trace.formulas.convolutions import MASK
 from fathom.trace.reader import gc_disabled
 from fathom.trace.rows import Breakdown, OpCall
@@ -53,8 +53,7 @@ def split_convolution_backward(found: Breakdown, device: torch.device | None) ->
 
 def _key(call: OpCall) -> str:
     """What the ratio of the gradients' times may depend on."""
-    names = ("Input Dims", "Input Strides", "Input type", "Concrete Inputs")
-    return repr([call.args.get(name) for name in names])
+    return repr([call.args.get(name) for name in ARGUMENTS])
 
 
 def _half_of_kernel(kernel: str, halves: list[OpCall]) -> OpCall:

@@ -13,7 +13,9 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any, TypeGuard
 
+ARGUMENTS = ("Input Dims", "Input type", "Concrete Inputs", "Input Strides")  # where a trace event has them
 WIDTH = {"double": 8, "float": 4, "c10::BFloat16": 2, "c10::Half": 2}
+FLOATING = frozenset(WIDTH)
 WIDTH |= {"long int": 8, "long": 8, "int": 4, "short int": 2, "signed char": 1, "unsigned char": 1, "bool": 1}
 WIDTH |= {"unsigned short": 2, "short unsigned int": 2, "unsigned int": 4, "unsigned long": 8, "long unsigned int": 8}
 WIDTH |= {"c10::complex<c10::Half>": 4, "c10::complex<float>": 8, "c10::complex<double>": 16}

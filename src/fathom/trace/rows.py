@@ -7,8 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
+
 from fathom.core.record import Kernel, OpRow
-from fathom.trace.call import DEFAULT_WIDTH, WIDTH, TracedCall
+from fathom.trace.call import ARGUMENTS, DEFAULT_WIDTH, FLOATING, WIDTH, TracedCall
 from fathom.trace.flops import Cost, cost
 from fathom.trace.taxonomy import group_of
 
@@ -85,13 +87,14 @@ class Breakdown:
     def rows(self) -> list[OpRow]:
         """Op calls by op, layer, phase, shapes and dtypes: the mean of the typical steps, so that rows add up."""
         typical_steps = self.typical_steps
+        costs = _Costs(self.op_calls)
         grouped: dict[tuple[str, ...], list[OpCall]] = defaultdict(list)
         for call in self.op_calls:
             if call.step in typical_steps:
-                inputs = TracedCall.from_args(call.op, call.args)
-                place = (call.op, call.type, call.layer, call.role, call.phase)
-                grouped[*place, inputs.shown_shapes, inputs.shown_dtypes].append(call)
-        costs = _Costs(self.op_calls)
+                inputs = costs.inputs(call)
+                grouped[call.op, call.type, call.layer, call.role, call.phase, inputs.shapes, inputs.dtypes].append(
+                    call
+                )
         return [self._row(key, calls, len(typical_steps), costs) for key, calls in grouped.items()]
 
     def _row(self, key: tuple[str, ...], calls: list[OpCall], steps: int, costs: _Costs) -> OpRow:
@@ -157,47 +160,53 @@ class Breakdown:
         return sum(each_us[step] for step in typical_steps) / len(typical_steps) * 1e-6
 
 
+@dataclass(frozen=True, slots=True)
+class _Inputs:
+    """The inputs of op calls with equal arguments, as rows show them."""
+
+    shapes: str
+    dtypes: str
+    widths: frozenset[int]  # bytes per element of the floating-point tensors
+
+
 class _Costs:
-    """What op calls cost, each counted by its own arguments; equal ones are counted once."""
+    """What op calls cost, each by its own arguments. Equal arguments are looked at once: a trace repeats its steps."""
 
     def __init__(self, op_calls: list[OpCall]) -> None:
-        self.list_width = _list_width(op_calls)
-        self.known: dict[str, Cost] = {}
+        self._inputs: dict[bytes, _Inputs] = {}
+        self._known: dict[tuple[str, bytes], Cost] = {}
+        widths = {width for call in op_calls for width in self.inputs(call).widths}
+        # tensors in lists have no dtype in a trace: that of the others, unless these have several, as under autocast
+        self.list_width = (widths or {DEFAULT_WIDTH}).pop() if len(widths) < 2 else None
+
+    def inputs(self, call: OpCall) -> _Inputs:
+        key = _key(call.args)
+        if key not in self._inputs:
+            traced = TracedCall.from_args(call.op, call.args)
+            # a number in a tensor without dimensions has the dtype of Python's numbers
+            dtypes = {traced.dtype(at) for at, dims in enumerate(traced.dims) if dims} & FLOATING
+            widths = frozenset(WIDTH[dtype] for dtype in dtypes)
+            self._inputs[key] = _Inputs(traced.shown_shapes, traced.shown_dtypes, widths)
+        return self._inputs[key]
 
     def total(self, calls: list[OpCall]) -> Cost:
         """The sum over calls; not known where that of one call is not."""
         found = [self._of(call) for call in calls if call.calls]
-        flop, moved = [each.flop for each in found], [each.bytes for each in found]
-        return Cost(_sum(flop), _sum(moved))
+        return Cost(_sum([each.flop for each in found]), _sum([each.bytes for each in found]))
 
     def _of(self, call: OpCall) -> Cost:
         op, args = call.inner or (call.op.partition(" ")[0], call.args)
-        key = repr((op, *(args.get(name) for name in _COUNTED)))
-        if key not in self.known:
-            self.known[key] = cost(TracedCall.from_args(op, args, self.list_width))
-        return self.known[key]
+        key = (op, _key(args))
+        if key not in self._known:
+            self._known[key] = cost(TracedCall.from_args(op, args, self.list_width))
+        return self._known[key]
 
 
-FLOATING = {"double", "float", "c10::BFloat16", "c10::Half"}
-_COUNTED = ("Input Dims", "Input type", "Concrete Inputs", "Input Strides")  # what a cost depends on
+def _key(args: Mapping[str, Any]) -> bytes:
+    """What a cost depends on."""
+    return msgspec.json.encode([args.get(name) for name in ARGUMENTS])
 
 
 def _sum(values: list[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return sum(known) if known and len(known) == len(values) else None
-
-
-def _list_width(op_calls: list[OpCall]) -> int | None:
-    """Bytes per element of tensors in lists, which have no dtype in a trace: as its other floating-point tensors.
-
-    None where these have several dtypes, as under autocast; torch's default where there is none.
-    """
-    widths: set[int] = set()
-    for call in op_calls:
-        inputs = TracedCall.from_args(call.op, call.args)
-        # a number in a tensor without dimensions has the dtype of Python's numbers
-        dtypes = {inputs.dtype(at) for at, dims in enumerate(inputs.dims) if dims}
-        widths |= {WIDTH[dtype] for dtype in dtypes & FLOATING}
-        if len(widths) > 1:
-            return None
-    return widths.pop() if widths else DEFAULT_WIDTH
