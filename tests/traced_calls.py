@@ -11,6 +11,8 @@ import torch
 
 from fathom.trace.call import TracedCall
 
+# ops that not every supported torch has
+RECENT = {"_scaled_mm_v2", "_scaled_grouped_mm_v2", "_cudnn_attention_forward", "_cudnn_attention_backward"}
 SCALAR_TYPES = {torch.bfloat16: 15, torch.float32: 6, torch.int32: 3, torch.float16: 5, torch.int64: 4}
 
 

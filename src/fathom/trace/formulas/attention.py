@@ -34,9 +34,9 @@ def _flop(call: TracedCall, at: Positions) -> tuple[int, int]:
     if at.packed is not None and call.is_tensor(at.packed) and call.shape(at.packed) != [0]:
         raise NotInTrace(f"{call.op}: no lengths of packed sequences")
     query, key, value = (call.shape(at.query + i) for i in range(3))
-    length = key[3 - at.heads]
-    if len(query) != 4 or key[-1] != query[-1]:
+    if key[-1] != query[-1] or len(key) != len(query) or (at.heads == 2 and len(query) != 4):
         raise NotInTrace(f"{call.op}: {query} does not fit {key}")
+    length = key[1] if at.heads == 2 else key[-2]
     return 2 * prod(query) * length, 2 * prod(query[:-1]) * length * value[-1]
 
 

@@ -45,8 +45,8 @@ def _rule(
 
 
 def _first(call: TracedCall) -> int | None:
-    """(input, dimensions, ...); overloads without dimensions have at most one argument more, which is no list."""
-    return 1 if call.arguments > 2 else None
+    """(input, dimensions, ...), or without them (input), (input, option) or (input, option, result)."""
+    return 1 if call.arguments > 2 and not call.is_tensor(2) else None
 
 
 def _always(call: TracedCall) -> int:
@@ -59,8 +59,8 @@ def _if_any(call: TracedCall) -> int | None:
 
 
 def _of_norm(call: TracedCall) -> int | None:
-    """(input, p, dimensions, ...), or without them (input, p) or (input, p, dtype)."""
-    return 2 if call.arguments > 3 else None
+    """(input, p, dimensions, ...), or without them (input, p), (input, p, dtype) or (input, p, dtype, result)."""
+    return 2 if call.arguments > 3 and not call.is_tensor(3) else None
 
 
 def _own(call: TracedCall) -> int:
@@ -77,6 +77,8 @@ def _to_index(_: TracedCall) -> int:
 
 def _sum_width(call: TracedCall) -> int:
     """(input, dtype) or (input, dimensions, keepdim, dtype): a sum of whole numbers is int64."""
+    if call.is_tensor(2):
+        return call.width(2)
     usual = INT64 if call.dtype(0) in _WHOLE else call.width(0)
     return call.dtype_width(1 if call.arguments == 2 else 3, usual)
 
