@@ -151,6 +151,7 @@ ATTENTIONS = [
     hand("_scaled_dot_product_cudnn_attention", ATTENTION, FORWARD + 4 * sums_, **QKV, attn_bias=None,
          compute_log_sumexp=True),
     hand("_scaled_dot_product_flash_attention_for_cpu", ATTENTION, FORWARD + 4 * (120 + sums_), **QKV, attn_mask=MASK),
+    hand("scaled_dot_product_attention", ATTENTION, FORWARD, **QKV),
     hand("_scaled_dot_product_fused_attention_overrideable", ATTENTION, FORWARD + 4 * sums_, **QKV),
     # without a batch: 3 heads
     hand("_scaled_dot_product_attention_math", ATTENTION / 2, 4 * (240 + 2 * 288 + 240 + 360), query=f32(3, 10, 8),

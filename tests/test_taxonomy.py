@@ -128,8 +128,15 @@ def test_kernels_have_the_names_of_their_ops(kernel: str, kind: str) -> None:
     assert kernel_type(kernel) == kind
 
 
+def test_an_op_on_lists_has_the_type_of_the_op_on_one_tensor() -> None:
+    assert type_of("aten::_foreach_sigmoid_") == "Sigmoid"
+    assert type_of("aten::_foreach_mul_") == "Mul"
+    assert type_of("aten::_foreach_norm") == "Sum"
+
+
 def test_a_product_that_a_device_computes_whole_is_a_product() -> None:
     assert {leaf_type(f"aten::{op}") for op in ("linear", "matmul", "einsum")} == {"MatMul"}
+    assert leaf_type("aten::scaled_dot_product_attention") == "ScaledDotProductAttention"
     assert leaf_type("aten::to") == "Shape"
 
 

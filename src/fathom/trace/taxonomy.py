@@ -60,7 +60,8 @@ TABLE: dict[str, dict[str, str]] = {
         "ScaledMatMul": "_scaled_mm _scaled_mm_v2 _int_mm _weight_int4pack_mm _weight_int4pack_mm_for_cpu "
         "_weight_int8pack_mm",
         "GroupedMatMul": "_grouped_mm _scaled_grouped_mm _scaled_grouped_mm_v2",
-        "SparseMatMul": "_sparse_mm _sparse_addmm _sparse_sparse_matmul _sparse_mm_reduce_impl sparse_sampled_addmm",
+        "SparseMatMul": "_sparse_mm _sparse_addmm _sparse_sparse_matmul _sparse_mm_reduce_impl sparse_sampled_addmm "
+        "_sparse_semi_structured_mm _sparse_semi_structured_addmm _sparse_semi_structured_linear _cslt_sparse_mm",
         "RNN": "mkldnn_rnn_layer mkldnn_rnn_layer_backward _cudnn_rnn _cudnn_rnn_backward miopen_rnn",
         "ScaledDotProductAttention": "_scaled_dot_product_flash_attention _scaled_dot_product_efficient_attention "
         "_scaled_dot_product_cudnn_attention _scaled_dot_product_flash_attention_for_cpu "
@@ -204,7 +205,9 @@ _KERNELS: dict[str, str] = {
 }
 
 _WRAPPERS = {"is_pinned", "broadcast_tensors", "to", "type_as", "resolve_conj", "resolve_neg", "dropout"}
-_PRODUCTS = {"linear", "matmul", "einsum"}  # made of other ops, except on devices that implement them whole
+# made of other ops, except on devices that implement them whole
+_WHOLE = dict.fromkeys(("linear", "matmul", "einsum"), "MatMul")
+_WHOLE |= {"scaled_dot_product_attention": "ScaledDotProductAttention"}
 
 _SPELLING = {"RMSprop": "RMSProp"}  # as the paper's Fig. 3 has it
 
@@ -215,7 +218,9 @@ def type_of(op: str) -> str | None:
     if not op.startswith("aten::"):
         return None
     name = op.removeprefix("aten::")
-    return _TYPE_OF.get(name) or _TYPE_OF.get(name.removesuffix("_"))
+    single = name.removeprefix("_foreach_")  # an op on lists has the type of the op on one tensor
+    names = (name, name.removesuffix("_"), single, single.removesuffix("_"))
+    return next((_TYPE_OF[each] for each in names if each in _TYPE_OF), None)
 
 
 @cache
@@ -231,9 +236,9 @@ def leaf_type(op: str) -> str | None:
     if op.startswith("triton_"):
         return kernel_type(op)
     name = op.removeprefix("aten::")
-    if name in _PRODUCTS:
-        return "MatMul"
-    return "Shape" if name in _WRAPPERS else "Other"  # a wrapper without inner ops only inspected a tensor
+    if name in _WRAPPERS:  # without inner ops it only inspected a tensor
+        return "Shape"
+    return _WHOLE.get(name, "Other")
 
 
 @cache

@@ -80,6 +80,7 @@ RULES: dict[str, Rule] = {
     f"{_SDPA}efficient_attention": _forward(Positions(0, read=(3,), log_sums=4)),
     f"{_SDPA}cudnn_attention": _forward(Positions(0, read=(3,), log_sums=4)),
     f"{_SDPA}flash_attention_for_cpu": _forward(Positions(0, read=(5,))),
+    "scaled_dot_product_attention": _forward(Positions(0, read=(3,), log_sums=False)),
     f"{_SDPA}fused_attention_overrideable": _forward(Positions(0, read=(3,))),
     **dict.fromkeys(
         (f"{_SDPA}attention_math", f"{_SDPA}attention_math_for_mps"),

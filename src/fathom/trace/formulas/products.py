@@ -189,4 +189,6 @@ RULES: dict[str, Rule] = {
         ("_sparse_mm", "_sparse_addmm", "_sparse_sparse_matmul", "_sparse_mm_reduce_impl", "sparse_sampled_addmm"),
         UNKNOWN,
     ),
+    **dict.fromkeys((f"_sparse_semi_structured_{kind}" for kind in ("mm", "addmm", "linear")), UNKNOWN),
+    "_cslt_sparse_mm": UNKNOWN,
 }
