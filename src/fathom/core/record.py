@@ -15,7 +15,7 @@ from fathom.core.errors import DataError, FathomError
 from fathom.core.fingerprint import Gpu, Machine
 from fathom.core.spec import RunSpec
 
-SCHEMA = 3
+SCHEMA = 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,8 +83,11 @@ class GpuTime:
     starved_s: float  # nothing running, as the next piece had not been launched when the one before ended
     gaps: float  # how often nothing was running
     longest_gap_s: float  # of a step, in the median: the first profiled one waits for the profiler, too
-    launches: float
+    activities: float  # kernels, copies and memsets; the calls that launched them are in api
     api: list[ApiCall]  # longest first
+    tail_s: float | None = (
+        None  # nothing running after a step's last piece: the host's wait ends; None in older records
+    )
 
     @property
     def api_s(self) -> float:
@@ -92,8 +95,23 @@ class GpuTime:
 
 
 @dataclass(frozen=True, kw_only=True)
+class LightPass:
+    """CPU steps under the profiler at its least cost, without shapes and layer marks: it bounds the time outside ops.
+
+    Every event costs the profiler time. What an event inside an op costs is recorded as that op's time; what others
+    cost, as time outside ops.
+    """
+
+    step_s: list[float]
+    op_s: float  # per step; the mean over the middle half of the steps, as all that follows
+    outside_s: float
+    events: float  # recorded in a step: ops, the ops inside them, marks
+    events_in_ops: float  # those of them inside another op
+
+
+@dataclass(frozen=True, kw_only=True)
 class Profile:
-    """One profiled pass. Rows plus outside_s add up to the step."""
+    """One profiled pass. Rows plus outside_s add up to the profiled step."""
 
     rows: list[OpRow]
     kernels: list[Kernel]
@@ -106,6 +124,8 @@ class Profile:
     ceiling_bytes_per_s: float | None = None  # a measured copy
     notes: list[str] = field(default_factory=list)
     data_s: float | None = None  # per step, wall time of preparing data, in ops or not; None where it was not marked
+    free_step_s: list[float] = field(default_factory=list)  # on a GPU, plain steps that were not waited for one by one
+    light: LightPass | None = None  # on a CPU, where the profiler slowed the steps; None where there was no such pass
 
     @property
     def slowdown(self) -> float | None:
@@ -113,6 +133,14 @@ class Profile:
         if not self.plain_step_s:
             return None
         return statistics.median(self.step_s) / statistics.median(self.plain_step_s)
+
+    @property
+    def unprofiled_s(self) -> float | None:
+        """The median step without the profiler, and on a GPU without a wait for it; None where only a trace was read.
+
+        Older records of a GPU have only steps that were waited for."""
+        plain = self.free_step_s or self.plain_step_s
+        return statistics.median(plain) if plain else None
 
     def seconds(self, row: OpRow) -> float:
         """The time that counts: the device's where there is one, else the CPU's."""
@@ -311,4 +339,16 @@ def _from_schema_2(data: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in data.items() if key != "life"} | changed
 
 
-_UPGRADES = {1: _from_schema_1, 2: _from_schema_2}
+def _from_schema_3(data: dict[str, Any]) -> dict[str, Any]:
+    """Schema 3 called a GPU's kernels, copies and memsets launches, which are calls."""
+
+    def renamed(gpu: dict[str, Any] | None) -> dict[str, Any] | None:
+        return gpu and {"activities" if name == "launches" else name: value for name, value in gpu.items()}
+
+    profile = data.get("profile")
+    if profile:
+        profile = {**profile, "gpu": renamed(profile.get("gpu"))}
+    return {**data, "schema": 4, "profile": profile, "program": renamed(data.get("program"))}
+
+
+_UPGRADES = {1: _from_schema_1, 2: _from_schema_2, 3: _from_schema_3}

@@ -131,7 +131,7 @@ def profile(
             device=str(session.device),
             gpu_uuid=gpu_uuid(session.device),
             outcome="ok",
-            step_s=found.plain_step_s,
+            step_s=found.free_step_s or found.plain_step_s,
             items_per_step=session.items_per_step,
             parameters=parameters,
             profile=found,
