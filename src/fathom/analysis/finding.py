@@ -6,11 +6,12 @@ in a report. Nothing here imports torch: an analysis runs on any laptop, from st
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 from fathom.analysis.labels import labelled
+from fathom.analysis.selection import described_disturbances, trusted
 from fathom.core import plugins
 from fathom.core.record import Record
 
@@ -110,9 +111,19 @@ class Finding:
 
 
 def analyse(question: str, records: Sequence[Record]) -> Finding:
-    """The answer of questions/QUESTION.py, or of a question that another package brings."""
-    finding: Finding = plugins.load("questions", question).analyse(labelled(records))
-    return finding
+    """The answer of questions/QUESTION.py, or of a question that another package brings.
+
+    Of a disturbed and an undisturbed run of the same work, the undisturbed one answers. An answer that would be another
+    without the disturbed runs that are left has a note on them.
+    """
+    answer: Callable[[Sequence[Record]], Finding] = plugins.load("questions", question).analyse
+    left = trusted(labelled(records))
+    finding = answer(left)
+    disturbed = [record for record in left if record.disturbed and record.outcome == "ok"]
+    if not disturbed or answer([record for record in left if not record.disturbed]) == finding:
+        return finding
+    note = f"Disturbed runs are in this answer; their times are not to be trusted: {described_disturbances(disturbed)}."
+    return replace(finding, notes=[note, *finding.notes])
 
 
 def not_measured(question: str, title: str, command: str, notes: Sequence[str] = (), reason: str = "") -> Finding:

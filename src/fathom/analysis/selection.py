@@ -112,6 +112,21 @@ def usable(records: Sequence[Record], profiled: bool, phases: Sequence[str]) -> 
     return full, notes
 
 
+def trusted(records: Sequence[Record]) -> list[Record]:
+    """Without disturbed runs of which an undisturbed one of the same spec on the same machine was made."""
+    sound = {_identity(record) for record in records if record.outcome == "ok" and not record.disturbed}
+    return [record for record in records if not (record.disturbed and _identity(record) in sound)]
+
+
+def described_disturbances(records: Iterable[Record]) -> str:
+    """Disturbed runs with what disturbed them."""
+    return counted(f"{_described(run)}: {', '.join(run.disturbances)}" for run in records)
+
+
+def _identity(record: Record) -> tuple[str, str]:
+    return record.spec.id, record.machine_label
+
+
 def counted(names: Iterable[str]) -> str:
     """Names with how often each occurs, in the order of first appearance."""
     counts = Counter(names)
