@@ -24,11 +24,11 @@ from conftest import fathom as run_fathom
 from killing import FAULTS, alive, ended, environment, outlived
 
 import fathom.workloads
-from fathom.cli.commands.study import _latest
+from fathom.cli.commands.study import _chosen
 from fathom.core.errors import BadOption, Refused
 from fathom.core.events import OnProgress, no_progress
 from fathom.core.fingerprint import Cpu, Machine
-from fathom.core.record import Record
+from fathom.core.record import Record, moment
 from fathom.core.spec import RunSpec
 from fathom.core.store import Store
 from fathom.experiments import isolate
@@ -379,8 +379,9 @@ def test_what_failed_is_tried_again_and_the_newest_run_is_shown(tmp_path: Path) 
         return failed(spec, "bad luck") if spec.seed in fails else made(spec, _)
 
     def outcomes() -> list[str]:
+        begun = moment()
         list(run_all(store.remaining(MANY), store, lambda index, spec: no_progress, run))
-        return [record.outcome for record in _latest(MANY, store)]
+        return [record.outcome for record in _chosen(MANY, store, begun)]
 
     assert outcomes() == ["failed" if number in fails else "ok" for number in range(12)]
     fails.remove(3)

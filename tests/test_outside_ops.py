@@ -31,13 +31,19 @@ def slowed(**changes: object) -> Profile:
 
 
 # 0.3 s of 1.3 s are the profiler's; 40 of the 100 events are in no op, which makes 0.12 s of them at least
-LIGHT = LightPass(step_s=[1.3] * 6, op_s=0.7, outside_s=0.6, events=100, events_in_ops=60)
+LIGHT = LightPass(step_s=[1.3] * 6, plain_step_s=[1.0] * 12, op_s=0.7, outside_s=0.6, events=100, events_in_ops=60)
 
 
 def test_a_light_pass_bounds_the_time_outside_ops() -> None:
     profile = slowed(light=LIGHT)
     assert outside_bounds(profile) == pytest.approx((0.30, 0.48))
     assert outside_percent(profile) == "30 to 48"
+
+
+def test_a_light_pass_is_compared_with_the_plain_steps_beside_it() -> None:
+    """The machine has become slower by half since the steps were timed: that is not the profiler's time."""
+    later = slowed(light=replace(LIGHT, plain_step_s=[1.3] * 12), plain_step_s=[0.8] * 6)
+    assert outside_bounds(later) == pytest.approx((0.6 / 1.3, 0.6 / 1.3))
 
 
 def test_an_older_record_is_bounded_by_its_slowdown_alone() -> None:
@@ -154,7 +160,7 @@ def test_the_light_pass_leaves_out_layer_marks_and_nothing_else(
     events, in_ops = walk.breakdown(read(tmp_path / "trace.json")).events_per_step()
     assert profile.light.events == events - 3, "the network, its layer and its activation"
     assert profile.light.events_in_ops == in_ops > 0
-    assert len(profile.light.step_s) == len(profile.step_s)
+    assert len(profile.light.plain_step_s) == 2 * len(profile.light.step_s) == 2 * len(profile.step_s)
 
 
 def test_steps_that_are_hardly_slowed_need_no_light_pass(monkeypatch: pytest.MonkeyPatch) -> None:

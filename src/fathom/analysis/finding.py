@@ -10,8 +10,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
+from fathom.analysis.formatting import count
 from fathom.analysis.labels import labelled
-from fathom.analysis.selection import described_disturbances, trusted
+from fathom.analysis.selection import summarised, trusted
 from fathom.core import plugins
 from fathom.core.record import Record
 
@@ -117,13 +118,20 @@ def analyse(question: str, records: Sequence[Record]) -> Finding:
     without the disturbed runs that are left has a note on them.
     """
     answer: Callable[[Sequence[Record]], Finding] = plugins.load("questions", question).analyse
-    left = trusted(labelled(records))
-    finding = answer(left)
-    disturbed = [record for record in left if record.disturbed and record.outcome == "ok"]
-    if not disturbed or answer([record for record in left if not record.disturbed]) == finding:
-        return finding
-    note = f"Disturbed runs are in this answer; their times are not to be trusted: {described_disturbances(disturbed)}."
-    return replace(finding, notes=[note, *finding.notes])
+    used = trusted(labelled(records))
+    finding = answer(used)
+    notes = []
+    disturbed = [record for record in used if record.disturbed and record.outcome == "ok"]
+    if disturbed and _differs(finding, answer([record for record in used if not record.disturbed])):
+        notes.append(f"Disturbed by other programs, and not to be trusted: {summarised(disturbed)}.")
+    if finding.answered and (superseded := len(records) - len(used)):
+        notes.append(f"Not shown: {count(superseded, 'disturbed run')}, of which an undisturbed one was made.")
+    return replace(finding, notes=[*notes, *finding.notes]) if notes else finding
+
+
+def _differs(one: Finding, other: Finding) -> bool:
+    """In what it says; notes may name runs that are not in the answer."""
+    return replace(one, notes=[]) != replace(other, notes=[])
 
 
 def not_measured(question: str, title: str, command: str, notes: Sequence[str] = (), reason: str = "") -> Finding:

@@ -118,11 +118,6 @@ def trusted(records: Sequence[Record]) -> list[Record]:
     return [record for record in records if not (record.disturbed and _identity(record) in sound)]
 
 
-def described_disturbances(records: Iterable[Record]) -> str:
-    """Disturbed runs with what disturbed them."""
-    return counted(f"{_described(run)}: {', '.join(run.disturbances)}" for run in records)
-
-
 def _identity(record: Record) -> tuple[str, str]:
     return record.spec.id, record.machine_label
 
@@ -216,7 +211,8 @@ def outside_bounds(profile: Profile) -> tuple[float, float]:
     step_s = op_s + outside_s
     if not step_s:
         return 0.0, 0.0
-    profilers_s = max(0.0, step_s - (profile.unprofiled_s or step_s))
+    plain_s = statistics.median(light.plain_step_s) if light else profile.unprofiled_s
+    profilers_s = max(0.0, step_s - (plain_s or step_s))
     least = 1 - light.events_in_ops / light.events if light and light.events else outside_s / step_s
     low, high = (max(0.0, outside_s - part * profilers_s) for part in (1.0, least))
     return low / (step_s - profilers_s), high / (step_s - profilers_s)

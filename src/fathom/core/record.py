@@ -105,6 +105,7 @@ class LightPass:
     """
 
     step_s: list[float]
+    plain_step_s: list[float]  # without the profiler, half of them before and half after: a host's speed wanders
     op_s: float  # per step; the mean over the middle half of the steps, as all that follows
     outside_s: float
     events: float  # recorded in a step: ops, the ops inside them, marks

@@ -76,9 +76,10 @@ def to_run_again(planned: Sequence[RunSpec], records: Iterable[Record]) -> list[
     for record in records:
         if record.outcome == "ok":
             succeeded[record.spec.id].append(record.disturbed)
+    wanted_of = Counter(spec.id for spec in planned)
     again = []
-    for spec, wanted in Counter(planned).items():
-        found = succeeded[spec.id]
+    for spec in {spec.id: spec for spec in planned}.values():
+        found, wanted = succeeded[spec.id], wanted_of[spec.id]
         sound = found.count(False)
         again += [spec] * min(found.count(True), max(0, wanted - sound), max(0, 2 * wanted - len(found)))
     return again

@@ -68,11 +68,14 @@ def profiled(session: Session, timed_step_s: Sequence[float] | None = None, trac
 
 
 def _light_pass(session: Session, steps: int) -> LightPass:
+    before = _timed(session, steps)
     slowed, events = _recorded(session, steps, shapes=False)
+    after = _timed(session, steps)
     found = walk.breakdown(events)
     recorded, in_ops = found.events_per_step()
     return LightPass(
         step_s=slowed,
+        plain_step_s=before + after,
         op_s=sum(row.cpu_s for row in found.rows()),
         outside_s=found.outside_s(),
         events=recorded,
