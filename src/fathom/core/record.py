@@ -215,7 +215,7 @@ OTHERS_SHARE = 0.02  # of the cores: on many of them, the clock ticks that CPU t
 STEAL = 0.02
 THROTTLED = 0.01
 LOAD = 1.5  # per core
-SLOWDOWN = 0.9  # no profiler makes steps faster
+SLOWDOWN = 0.9  # profiled over unprofiled step time: no profiler makes steps faster
 SLOWED_DOWN = 0x8 | 0x20 | 0x40 | 0x80  # THROTTLES that come from outside; a power cap is how a card works when full
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from fathom.analysis import formatting
 from fathom.analysis.selection import bounded_percent, op_seconds, outside_bounds
-from fathom.core.record import Profile, Record
+from fathom.core.record import SLOWDOWN, Profile, Record
 
 
 def outside_percent(profile: Profile | None) -> str | None:
@@ -72,7 +72,7 @@ def _passes(records: Sequence[Record]) -> str:
         return text + "No run of this report has both a profiled and an unprofiled pass."
     return text + (
         "The profiler's cost is measured in the same process. Profiled over unprofiled step time: "
-        f"{formatting.span(factors)}. Below 0.9 means the timing was disturbed. The table of all runs has each value."
+        f"{formatting.span(factors)}. Below {SLOWDOWN} means the timing was disturbed. The table of all runs has each value."
     )
 
 

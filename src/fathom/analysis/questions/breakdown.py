@@ -10,7 +10,7 @@ from fathom import published as paper
 from fathom.analysis.finding import Band, Cell, Chart, Finding, Series, Table, not_measured
 from fathom.analysis.formatting import listed
 from fathom.analysis.selection import RunGroup, Selection, on_gpu, op_seconds, op_type, plain_step_s, select
-from fathom.core.record import Kernel, Record
+from fathom.core.record import SLOWDOWN, Kernel, Record
 from fathom.trace.taxonomy import GROUPS, group_of, kernel_type, short_name
 
 TITLE = "Which op types take the time?"
@@ -20,7 +20,6 @@ DIFFERENT_POINTS = 10.0
 SHOWN_KERNELS = 5
 OVERFULL = 1.005  # kernel time over the unprofiled step, from which it is more than noise
 UNEVEN = 0.2  # interquartile range of the profiled steps over their median
-DISTURBED = 0.9  # profiled over unprofiled step time, below which something else slowed the unprofiled pass
 OTHER, OUTSIDE = "other ops", "outside ops"
 
 
@@ -287,7 +286,7 @@ def _slowdowns(groups: Sequence[RunGroup]) -> list[str]:
     notes = []
     for machine, found in by_machine.items():
         factors_text = listed([f"{workload} {factor:.2f}" for workload, factor in found.items()])
-        disturbed = min(found.values()) < DISTURBED
-        warning = f" Below {DISTURBED} means the timing was disturbed." if disturbed else ""
+        disturbed = min(found.values()) < SLOWDOWN
+        warning = f" Below {SLOWDOWN} means the timing was disturbed." if disturbed else ""
         notes.append(f"Profiled over unprofiled step time on {machine}: {factors_text}.{warning}")
     return notes
