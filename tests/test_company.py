@@ -324,7 +324,7 @@ def test_an_answer_from_a_disturbed_run_has_a_note() -> None:
     quiet = run_of("vgg", spec={"phase": "infer"})
     note = analyse("phases", [crowded, quiet]).notes[0]
     runs = "memnet infer on Laptop CPU, 4 cores (small)"
-    assert note == f"Disturbed by other programs, and not to be trusted: {runs}."
+    assert note == f"Disturbed by other programs, so that their times are not to be trusted: {runs}."
     again = run_of(step_s=3.7, spec={"phase": "infer"})
     notes = analyse("phases", [crowded, quiet, again]).notes
     assert notes[0] == "Not shown: 1 disturbed run, of which an undisturbed one was made."

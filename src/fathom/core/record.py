@@ -313,7 +313,7 @@ class Record:
         slowdown = self.profile.slowdown if self.profile else None
         if slowdown is None or slowdown >= SLOWDOWN:
             return self.disturbance.reasons
-        return [*self.disturbance.reasons, f"{slowdown:.2f} profiled over unprofiled step time"]
+        return [*self.disturbance.reasons, f"{slowdown:.3g} profiled over unprofiled step time"]
 
     @property
     def disturbed(self) -> bool:

@@ -72,7 +72,8 @@ def _passes(records: Sequence[Record]) -> str:
         return text + "No run of this report has both a profiled and an unprofiled pass."
     return text + (
         "The profiler's cost is measured in the same process. Profiled over unprofiled step time: "
-        f"{formatting.span(factors)}. Below {SLOWDOWN} means the timing was disturbed. The table of all runs has each value."
+        f"{formatting.span(factors)}. Below {SLOWDOWN} means the timing was disturbed. The table of all runs has each "
+        "value."
     )
 
 
