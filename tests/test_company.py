@@ -22,6 +22,7 @@ from fathom.core.store import Store
 from fathom.experiments.study import run_all, to_run_again
 from fathom.machine import company
 from fathom.machine.company import Reading, Watch, between
+from fathom.machine.host import quota_cores
 from fathom.measure import loop
 from fathom.report import html, markdown
 from fathom.report.runs import every_run, headline, trust
@@ -117,6 +118,22 @@ def test_steal_and_throttling_are_shares(system: System) -> None:
 def test_throttling_of_a_version_1_group_is_found(system: System) -> None:
     system.quota(100, 10, "3:cpu,cpuacct:/job", "cpu,cpuacct/job")
     assert (system.reading(0.0).periods, system.reading(0.0).throttled) == (100, 10)
+
+
+@pytest.mark.parametrize(
+    ("line", "files"),
+    [
+        ("0::/a/b", {"a/cpu.max": "150000 100000", "a/b/cpu.max": "max 100000"}),
+        ("3:cpu,cpuacct:/b", {"cpu,cpuacct/b/cpu.cfs_quota_us": "150000", "cpu,cpuacct/b/cpu.cfs_period_us": "100000"}),
+    ],
+    ids=["version 2, of the group above", "version 1"],
+)
+def test_the_quota_is_that_of_the_tightest_group(tmp_path: Path, line: str, files: dict[str, str]) -> None:
+    (tmp_path / "own").write_text(line + "\n")
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text + "\n")
+    assert quota_cores(tmp_path, tmp_path / "own") == 1.5
 
 
 def test_a_group_without_a_quota_is_not_throttled(system: System) -> None:
