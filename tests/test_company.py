@@ -319,7 +319,7 @@ def test_the_list_of_runs_says_what_disturbed_each() -> None:
     [
         (6, 41, 0, "41 of 47 runs were undisturbed."),
         (1, 0, 0, "0 of 1 run was undisturbed."),
-        (1, 3, 2, "3 of 6 runs were undisturbed. 2 were not checked."),
+        (1, 3, 2, "3 of 4 runs were undisturbed. 2 more were not checked."),
         (0, 0, 3, "No run was checked for disturbance by other programs."),
         (0, 0, 0, "No run succeeded."),
     ],

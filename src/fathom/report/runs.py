@@ -98,10 +98,10 @@ def trust(records: Sequence[Record]) -> str:
     unknown = sum(not record.disturbed and not record.disturbance.known for record in succeeded)
     if unknown == len(succeeded):
         return "No run was checked for disturbance by other programs." if succeeded else "No run succeeded."
-    sound = len(succeeded) - disturbed - unknown
-    verb = "was" if len(succeeded) == 1 else "were"
-    text = f"{sound} of {formatting.count(len(succeeded), 'run')} {verb} undisturbed."
-    return text + (f" {unknown} {'was' if unknown == 1 else 'were'} not checked." if unknown else "")
+    checked = len(succeeded) - unknown
+    verb = "was" if checked == 1 else "were"
+    text = f"{checked - disturbed} of {formatting.count(checked, 'run')} {verb} undisturbed."
+    return text + (f" {unknown} more {'was' if unknown == 1 else 'were'} not checked." if unknown else "")
 
 
 def failed(records: Sequence[Record]) -> Table:
