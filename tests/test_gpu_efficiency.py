@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ from sample_records import GPU, op_row, profile_of, record_of
 
 from fathom import published
 from fathom.analysis.questions import gpu_efficiency
+from fathom.analysis.selection import outside
 from fathom.core.record import ApiCall, GpuTime, Record, Sections
 
 
@@ -22,7 +24,7 @@ def gpu_time(**changes: Any) -> GpuTime:
     ]
     fields: dict[str, Any] = {
         "span_s": 0.010, "kernel_s": 0.0029, "memcpy_s": 0.0001, "memset_s": 0.0, "busy_s": 0.003,
-        "starved_s": 0.006, "gaps": 90.0, "longest_gap_s": 0.001, "launches": 91.0, "api": api,
+        "starved_s": 0.006, "gaps": 90.0, "longest_gap_s": 0.001, "activities": 91.0, "api": api,
     }  # fmt: skip
     return GpuTime(**{**fields, **changes})
 
@@ -57,6 +59,32 @@ def test_a_steps_idle_time_is_that_of_the_plain_step() -> None:
     assert row["kernels/API"] == pytest.approx(0.0029 / 0.005)
     (chart,) = gpu_efficiency.analyse([on_gpu()]).charts
     assert sum(series.y[0] for series in chart.series) == pytest.approx(100)
+
+
+def free_running(**changes: Any) -> Record:
+    """A step of 6 ms that is waited for, and of 4 ms that is not."""
+    record = on_gpu(**changes)
+    assert record.profile is not None
+    return replace(record, profile=replace(record.profile, free_step_s=[0.004] * 6))
+
+
+def test_busy_is_of_the_step_that_is_not_waited_for() -> None:
+    row = step_row(free_running(tail_s=0.001))
+    assert (row["step (ms)"], row["busy (%)"]) == pytest.approx((4, 75))
+    assert row["profiled/unprofiled"] == pytest.approx(1.6), "both of these are waited for"
+    assert row["starved (%)"] == pytest.approx(25), "all that is idle, but for the wait at the end of a profiled step"
+    assert step_row(free_running())["starved (%)"] == pytest.approx(25 * 6 / 7), "how long that is was not recorded"
+
+
+def test_steps_that_were_waited_for_have_a_note() -> None:
+    assert any("waited for one by one" in note for note in gpu_efficiency.analyse([on_gpu()]).notes)
+    assert not any("waited for one by one" in note for note in gpu_efficiency.analyse([free_running()]).notes)
+
+
+def test_other_questions_take_the_idle_time_of_free_running_steps() -> None:
+    profile = free_running().profile
+    assert profile is not None
+    assert outside(profile) == pytest.approx(0.001)
 
 
 def test_the_profilers_slowdown_and_the_share_of_launch_calls_stand_beside_a_step() -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from fathom.measure.profiling import as_profile
 from fathom.trace.gputime import gpu_time
 from fathom.trace.reader import Event
+from fathom.trace.walk import breakdown
 
 
 def event(name: str, begin: float, duration: float, category: str, correlation: int) -> Event:
@@ -60,7 +62,7 @@ def test_api_calls_are_added_up() -> None:
         ("cudaMemcpyAsync", 1),
     ]
     assert found.api_s == pytest.approx(44e-6)
-    assert found.launches == 4
+    assert found.activities == 4
 
 
 def test_several_steps_are_averaged_and_time_between_them_is_left_out() -> None:
@@ -71,9 +73,51 @@ def test_several_steps_are_averaged_and_time_between_them_is_left_out() -> None:
     assert two is not None
     assert two.busy_s == pytest.approx(one.busy_s)
     assert two.starved_s == pytest.approx(one.starved_s)
-    assert two.launches == one.launches
+    assert two.activities == one.activities
     assert two.api_s == pytest.approx(one.api_s)
 
 
 def test_a_trace_without_gpu_events_gives_none() -> None:
     assert gpu_time([event("aten::mm", 0, 5, "cpu_op", 0)], [(0, 10)]) is None
+
+
+def later(events: list[Event], by: float) -> list[Event]:
+    return [
+        Event(
+            name=each.name, cat=each.cat, ts=each.ts + by, dur=each.dur, ph="X", pid=each.pid, tid=each.tid,
+            args={"correlation": each.args["correlation"] + int(by)} if "correlation" in each.args else {},
+        )
+        for each in events
+    ]  # fmt: skip
+
+
+def test_a_kernel_that_runs_into_the_next_step_is_busy_time_of_both() -> None:
+    steps = [(0.0, 100.0), (100.0, 200.0)]
+    found = gpu_time([launch(50, 1), event("long", 80, 60, "kernel", 1)], steps)
+    assert found is not None
+    assert found.busy_s == found.kernel_s == pytest.approx(30e-6), "20 and 40 us"
+    assert found.activities == 0.5
+
+
+def test_time_after_the_last_kernel_is_the_wait_at_the_end_of_a_step() -> None:
+    found = gpu_time(STEP, [(0, 100)])
+    assert found is not None
+    assert found.tail_s == pytest.approx(5e-6), "95-100"
+
+
+def test_rows_and_gpu_time_are_over_the_same_steps() -> None:
+    """Of five steps the slowest is interrupted, and has twice the kernels; a kernel runs from one step into another."""
+    events: list[Event] = []
+    for number in range(5):
+        begin, extra = 1000.0 * number, 100.0 * (number == 0)
+        mark = Event(name="fathom.step", cat="user_annotation", ts=begin, dur=100 + extra, ph="X")
+        events += [mark, *later(STEP, begin)]
+        if extra:
+            events.append(event("only here", begin + 150, 20, "kernel", 77))
+    found = breakdown([*events, event("across", 1090, 930, "kernel", 78)])
+    profile = as_profile(found, [*events, event("across", 1090, 930, "kernel", 78)], [1e-4] * 5, [])
+    assert profile.gpu is not None
+    assert profile.gpu.busy_s == pytest.approx(sum(row.device_s or 0.0 for row in profile.rows))
+    assert profile.gpu.span_s == pytest.approx(profile.gpu.busy_s + profile.outside_s)
+    assert 0 not in found.typical_steps
+    assert "only here" not in {row.op for row in profile.rows}

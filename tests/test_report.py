@@ -226,7 +226,7 @@ def test_the_method_is_told_from_the_records() -> None:
     told = dict(method(sample_records()))
     assert "events on the device's own clock" in told["Clocks"]
     assert "unprofiled step time: 1.20." in told["Separate passes"]
-    assert "1 % to 7 % of a step" in told["What adds up"]
+    assert "1.0 to 7.0 % of a step" in told["What adds up"]
     assert told["Data"].startswith("All data are synthetic")
     real = record("vgg", spec=RunSpec(workload="vgg", data="imagenet"), profile=None)
     told = dict(method([real]))

@@ -28,7 +28,7 @@ def sample(**changes: object) -> Record:
     kernel = Kernel(name="gemm", kind="kernel", op="aten::mm", type="MatMul", calls=1, device_s=0.1)
     gpu = GpuTime(
         span_s=0.4, kernel_s=0.1, memcpy_s=0, memset_s=0, busy_s=0.1, starved_s=0.2, gaps=2, longest_gap_s=0.2,
-        launches=1, api=[ApiCall(name="cudaLaunchKernel", calls=1, cpu_s=0.01)],
+        activities=1, api=[ApiCall(name="cudaLaunchKernel", calls=1, cpu_s=0.01)],
     )  # fmt: skip
     profile = Profile(
         rows=[row], kernels=[kernel], step_s=[0.3, 0.5],
@@ -202,6 +202,17 @@ def test_a_record_of_the_older_schema_is_read(tmp_path: Path) -> None:
     assert found.profile.rows == before.rows
     assert (found.program, found.profile.gpu, found.profile.kernels[0].op) == (None, None, "")
     assert found.spec.id == sample().spec.id, "a new field with its default leaves the id of an old spec as it was"
+
+
+def test_launches_of_schema_3_are_activities(tmp_path: Path) -> None:
+    document = sample().to_json()
+    for gpu in (document["profile"]["gpu"], document["program"]):
+        gpu["launches"] = gpu.pop("activities")
+        del gpu["tail_s"]
+    del document["profile"]["light"], document["profile"]["free_step_s"]
+    (tmp_path / "older.json").write_text(json.dumps({**document, "schema": 3}))
+    (found,) = Store(tmp_path).records()
+    assert found == replace(sample(), id=found.id, started=found.started), "and nothing else has changed"
 
 
 def test_a_missing_folder_is_told(tmp_path: Path) -> None:

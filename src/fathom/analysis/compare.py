@@ -298,6 +298,8 @@ def _remarks(a: Sequence[Record], b: Sequence[Record]) -> Iterator[str]:
         yield "one launch on a side: the variation between launches is assumed, in the interval too"
     elif min(len(a), len(b)) < FEW:
         yield f"fewer than {FEW} launches on a side: the variation between launches is assumed, not measured"
+    if disturbed := sum(run.disturbed for run in (*a, *b)):
+        yield f"{disturbed} of {len(a) + len(b)} launches were disturbed"
     if a[0].items_per_step != b[0].items_per_step:
         yield f"compared per item: {a[0].items_per_step} items per step in A, {b[0].items_per_step} in B"
     sizes = a[0].parameters, b[0].parameters

@@ -6,11 +6,13 @@ in a report. Nothing here imports torch: an analysis runs on any laptop, from st
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
+from fathom.analysis.formatting import count
 from fathom.analysis.labels import labelled
+from fathom.analysis.selection import summarised, trusted
 from fathom.core import plugins
 from fathom.core.record import Record
 
@@ -110,9 +112,28 @@ class Finding:
 
 
 def analyse(question: str, records: Sequence[Record]) -> Finding:
-    """The answer of questions/QUESTION.py, or of a question that another package brings."""
-    finding: Finding = plugins.load("questions", question).analyse(labelled(records))
-    return finding
+    """The answer of questions/QUESTION.py, or of a question that another package brings.
+
+    Of a disturbed and an undisturbed run of the same work, the undisturbed one answers. An answer that would be another
+    without the disturbed runs that are left has a note on them.
+    """
+    answer: Callable[[Sequence[Record]], Finding] = plugins.load("questions", question).analyse
+    used = trusted(labelled(records))
+    finding = answer(used)
+    notes = []
+    disturbed = [record for record in used if record.disturbed and record.outcome == "ok"]
+    if disturbed and _differs(finding, answer([record for record in used if not record.disturbed])):
+        notes.append(
+            f"Disturbed by other programs, so that their times are not to be trusted: {summarised(disturbed)}."
+        )
+    if finding.answered and (superseded := len(records) - len(used)):
+        notes.append(f"Not shown: {count(superseded, 'disturbed run')}, of which an undisturbed one was made.")
+    return replace(finding, notes=[*notes, *finding.notes]) if notes else finding
+
+
+def _differs(one: Finding, other: Finding) -> bool:
+    """In what it says; notes may name runs that are not in the answer."""
+    return replace(one, notes=[]) != replace(other, notes=[])
 
 
 def not_measured(question: str, title: str, command: str, notes: Sequence[str] = (), reason: str = "") -> Finding:

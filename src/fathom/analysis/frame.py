@@ -60,6 +60,8 @@ RUN_COLUMNS = {  # of frame(), with their types
     "training_s": NUMBER,
     "energy_j": NUMBER,
     "gpu_shared": SWITCH,
+    "disturbed": SWITCH,  # missing: nobody looked, and nothing shows it
+    "others_cpu": NUMBER,  # CPU-seconds per second of other processes
     "started": TIME,
     "spec": TEXT,  # its id: equal for equal work
     "commit": TEXT,
@@ -132,6 +134,8 @@ def _run(record: Record) -> dict[str, Any]:
         "training_s": learning.seconds if learning else None,
         "energy_j": learning.energy_j if learning else None,
         "gpu_shared": record.disturbance.gpu_shared,
+        "disturbed": record.disturbed or (False if record.disturbance.known else None),
+        "others_cpu": record.disturbance.others_cpu,
         "spec": spec.id,
         "commit": machine.commit,
         "torch": machine.libraries.get("torch"),

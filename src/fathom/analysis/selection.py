@@ -37,11 +37,17 @@ class RunGroup:
 
     @property
     def op_s(self) -> float:
-        return statistics.fmean(op_seconds(profile) for profile in self.profiles)
+        return statistics.fmean(op_seconds(profile) * plain_scale(profile) for profile in self.profiles)
+
+    @property
+    def outside_percent(self) -> str:
+        """In words, such as "31 to 47": from the least to the largest that any of the runs leaves possible."""
+        bounds = [outside_bounds(profile) for profile in self.profiles]
+        return bounded_percent(min(low for low, _ in bounds), max(high for _, high in bounds))
 
     @property
     def step_s(self) -> float:
-        """What percentages are of: the ops and what is outside them."""
+        """What percentages are of: the unprofiled step, as ops and what is outside them."""
         return self.op_s + self.outside_s
 
     def seconds_by(self, key: Callable[[OpRow], Key]) -> dict[Key, float]:
@@ -106,6 +112,16 @@ def usable(records: Sequence[Record], profiled: bool, phases: Sequence[str]) -> 
     return full, notes
 
 
+def trusted(records: Sequence[Record]) -> list[Record]:
+    """Without disturbed runs of which an undisturbed one of the same spec on the same machine was made."""
+    sound = {_identity(record) for record in records if record.outcome == "ok" and not record.disturbed}
+    return [record for record in records if not (record.disturbed and _identity(record) in sound)]
+
+
+def _identity(record: Record) -> tuple[str, str]:
+    return record.spec.id, record.machine_label
+
+
 def counted(names: Iterable[str]) -> str:
     """Names with how often each occurs, in the order of first appearance."""
     counts = Counter(names)
@@ -154,30 +170,73 @@ def completeness(record: Record) -> tuple[float | str, ...]:
 
 
 def seconds_by(profiles: Sequence[Profile], key: Callable[[OpRow], Key]) -> dict[Key, float]:
+    """Seconds of the unprofiled step, the mean over the profiles."""
     total: dict[Key, float] = defaultdict(float)
     for profile in profiles:
+        scale = plain_scale(profile) / len(profiles)
         for row in profile.rows:
-            total[key(row)] += profile.seconds(row) / len(profiles)
+            total[key(row)] += profile.seconds(row) * scale
     return dict(total)
 
 
 def op_seconds(profile: Profile) -> float:
+    """As profiled."""
     return sum(profile.seconds(row) for row in profile.rows)
 
 
 def outside(profile: Profile) -> float:
-    """Seconds of a step in no op. The profiler slows the host and not the kernels, so a GPU's idle time is that of the
-    plain step; on a CPU ops and gaps are slowed alike, and the profiled step is the one they add up to.
+    """Seconds of an unprofiled step in no op; on a CPU, in the middle of what is possible.
 
-    Kernels of more than the plain step leave nothing outside: percentages are then of the kernels' sum."""
-    return max(0.0, plain_step_s(profile) - op_seconds(profile)) if on_gpu(profile) else profile.outside_s
+    The profiler slows the host and not the kernels, so a GPU's idle time is that of the unprofiled step. Kernels of
+    more than that leave nothing outside: percentages are then of the kernels' sum.
+    """
+    if on_gpu(profile):
+        return max(0.0, plain_step_s(profile) - op_seconds(profile))
+    low, high = outside_bounds(profile)
+    return (low + high) / 2 * (profile.unprofiled_s or plain_step_s(profile))
+
+
+def outside_bounds(profile: Profile) -> tuple[float, float]:
+    """The least and the largest share of an unprofiled step that can be outside ops; both the same on a GPU.
+
+    A profiled CPU step is longer by what the profiler takes: between all of that time, which gives the least share, and
+    some of it was recorded as outside ops. How much at least: with a light pass, in proportion to the events outside
+    ops, as these cost the profiler no less than those inside; without, in proportion to the time.
+    """
+    if on_gpu(profile):
+        step_s = op_seconds(profile) + outside(profile)
+        return (outside(profile) / step_s,) * 2 if step_s else (0.0, 0.0)
+    light = profile.light
+    op_s, outside_s = (light.op_s, light.outside_s) if light else (op_seconds(profile), profile.outside_s)
+    step_s = op_s + outside_s
+    if not step_s:
+        return 0.0, 0.0
+    plain_s = statistics.median(light.plain_step_s) if light else profile.unprofiled_s
+    profilers_s = max(0.0, step_s - (plain_s or step_s))
+    least = 1 - light.events_in_ops / light.events if light and light.events else outside_s / step_s
+    low, high = (max(0.0, outside_s - part * profilers_s) for part in (1.0, least))
+    return low / (step_s - profilers_s), high / (step_s - profilers_s)
+
+
+def plain_scale(profile: Profile) -> float:
+    """What turns the rows' seconds into those of the unprofiled step: on a CPU the profiler's time is in them, too."""
+    op_s = op_seconds(profile)
+    if on_gpu(profile) or not op_s or profile.unprofiled_s is None:
+        return 1.0
+    return (profile.unprofiled_s - outside(profile)) / op_s
 
 
 def plain_step_s(profile: Profile) -> float:
     """On a GPU the step without the profiler, which slows the host alone; else all of the profiled step."""
-    if on_gpu(profile) and profile.plain_step_s:
-        return statistics.median(profile.plain_step_s)
+    if on_gpu(profile) and profile.unprofiled_s:
+        return profile.unprofiled_s
     return op_seconds(profile) + profile.outside_s
+
+
+def bounded_percent(low: float, high: float) -> str:
+    """Two shares as percentages, "31 to 47"; one number where they differ by less than it shows."""
+    shown = [f"{100 * share:.0f}" if high >= 0.1 else f"{100 * share:.1f}" for share in (low, high)]
+    return shown[0] if shown[0] == shown[1] else " to ".join(shown)
 
 
 def on_gpu(profile: Profile) -> bool:

@@ -4,6 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+THROTTLES = {  # the bits of Gpu.throttle_reasons, which NVML calls clock event reasons
+    0x1: "idle",
+    0x2: "application clocks setting",
+    0x4: "software power cap",
+    0x8: "hardware slowdown",
+    0x10: "sync boost",
+    0x20: "software thermal slowdown",
+    0x40: "hardware thermal slowdown",
+    0x80: "hardware power brake",
+    0x100: "display clocks setting",
+}
+
 
 @dataclass(frozen=True, kw_only=True)
 class Cpu:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+import operator
 import statistics
 import uuid
 from dataclasses import dataclass, field
@@ -12,10 +14,10 @@ from typing import Any, Literal
 import msgspec
 
 from fathom.core.errors import DataError, FathomError
-from fathom.core.fingerprint import Gpu, Machine
+from fathom.core.fingerprint import THROTTLES, Gpu, Machine
 from fathom.core.spec import RunSpec
 
-SCHEMA = 3
+SCHEMA = 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,8 +86,11 @@ class GpuTime:
     starved_s: float  # nothing running, as the next piece had not been launched when the one before ended
     gaps: float  # how often nothing was running
     longest_gap_s: float  # of a step, in the median: the first profiled one waits for the profiler, too
-    launches: float
+    activities: float  # kernels, copies and memsets; the calls that launched them are in api
     api: list[ApiCall]  # longest first
+    tail_s: float | None = (
+        None  # nothing running after a step's last piece: the host's wait ends; None in older records
+    )
 
     @property
     def api_s(self) -> float:
@@ -93,8 +98,24 @@ class GpuTime:
 
 
 @dataclass(frozen=True, kw_only=True)
+class LightPass:
+    """CPU steps under the profiler at its least cost, without shapes and layer marks: it bounds the time outside ops.
+
+    Every event costs the profiler time. What an event inside an op costs is recorded as that op's time; what others
+    cost, as time outside ops.
+    """
+
+    step_s: list[float]
+    plain_step_s: list[float]  # without the profiler, half of them before and half after: a host's speed wanders
+    op_s: float  # per step; the mean over the middle half of the steps, as all that follows
+    outside_s: float
+    events: float  # recorded in a step: ops, the ops inside them, marks
+    events_in_ops: float  # those of them inside another op
+
+
+@dataclass(frozen=True, kw_only=True)
 class Profile:
-    """One profiled pass. Rows plus outside_s add up to the step."""
+    """One profiled pass. Rows plus outside_s add up to the profiled step."""
 
     rows: list[OpRow]
     kernels: list[Kernel]
@@ -107,6 +128,8 @@ class Profile:
     ceiling_bytes_per_s: float | None = None  # a measured copy
     notes: list[str] = field(default_factory=list)
     data_s: float | None = None  # per step, wall time of preparing data, in ops or not; None where it was not marked
+    free_step_s: list[float] = field(default_factory=list)  # on a GPU, plain steps that were not waited for one by one
+    light: LightPass | None = None  # on a CPU, where the profiler slowed the steps; None where there was no such pass
 
     @property
     def slowdown(self) -> float | None:
@@ -114,6 +137,14 @@ class Profile:
         if not self.plain_step_s:
             return None
         return statistics.median(self.step_s) / statistics.median(self.plain_step_s)
+
+    @property
+    def unprofiled_s(self) -> float | None:
+        """The median step without the profiler, and on a GPU without a wait for it; None where only a trace was read.
+
+        Older records of a GPU have only steps that were waited for."""
+        plain = self.free_step_s or self.plain_step_s
+        return statistics.median(plain) if plain else None
 
     def seconds(self, row: OpRow) -> float:
         """The time that counts: the device's where there is one, else the CPU's."""
@@ -180,11 +211,63 @@ class Learning:
         return next((point for point in self.curve if sign * point.quality >= sign * target), None)
 
 
+OTHERS_CPU = 0.1  # CPU-seconds per second: daemons of a quiet machine take 0.01 to 0.03
+OTHERS_SHARE = 0.02  # of the cores: on many of them, the clock ticks that CPU time is counted in add up to more
+STEAL = 0.02
+THROTTLED = 0.01
+LOAD = 1.5  # per core
+SLOWDOWN = 0.9  # profiled over unprofiled step time: no profiler makes steps faster
+SLOWED_DOWN = 0x8 | 0x20 | 0x40 | 0x80  # THROTTLES that come from outside; a power cap is how a card works when full
+
+
 @dataclass(frozen=True, kw_only=True)
 class Disturbance:
-    """What else ran on the machine meanwhile; None is not looked at."""
+    """What else ran on the machine meanwhile, in the worst part of the run that was looked at; None is not known."""
 
+    others_cpu: float | None = None  # CPU-seconds per second of other processes, on the cores that the run could use
+    cores: int | None = None  # how many these are
+    steal: float | None = None  # share of these cores' time that the hypervisor gave to others
+    throttled: float | None = None  # share of the CPU quota's periods in which the run was stopped
+    preemptions: float | None = None  # involuntary context switches per second of the run's main process
+    load_before: float | None = None  # average of a minute; earlier runs are in it
     gpu_shared: bool | None = None  # other programs were seen on the GPU: time and energy are not this run's alone
+    gpu_throttles: int | None = None  # bits of THROTTLES, all that were seen
+
+    @property
+    def known(self) -> bool:
+        """Whether anybody looked for other users of the CPU."""
+        return self.others_cpu is not None or self.load_before is not None
+
+    @property
+    def reasons(self) -> list[str]:
+        """Why the run's times are not to be trusted, the number first; none for an undisturbed run."""
+        found = []
+        cores = self.cores or 1
+        if self.others_cpu is not None and self.others_cpu > max(OTHERS_CPU, OTHERS_SHARE * cores):
+            found.append(f"{self.others_cpu:.2g} of {cores} cores used by other processes")
+        if self.others_cpu is None and self.load_before is not None and self.load_before > LOAD * cores:
+            found.append(f"load average of {self.load_before:.1f} before the run on {cores} cores")
+        if self.steal is not None and self.steal > STEAL:
+            found.append(f"{100 * self.steal:.2g} % of the CPU time taken by the hypervisor (steal)")
+        if self.throttled is not None and self.throttled > THROTTLED:
+            found.append(f"{100 * self.throttled:.2g} % of the CPU quota's periods throttled")
+        if self.gpu_shared:
+            found.append("other programs on the GPU")
+        if slowed := (self.gpu_throttles or 0) & SLOWED_DOWN:
+            names = [name for bit, name in THROTTLES.items() if slowed & bit]
+            found.append(f"GPU clocks lowered: {', '.join(names)}")
+        return found
+
+    def worst(self, other: Disturbance) -> Disturbance:
+        """The larger of each value: of two parts of a run, or of two ways of looking at it."""
+        bits = [each.gpu_throttles for each in (self, other) if each.gpu_throttles is not None]
+        larger = {
+            name: max(
+                (value for value in (getattr(self, name), getattr(other, name)) if value is not None), default=None
+            )
+            for name in self.__dataclass_fields__
+        }
+        return Disturbance(**larger | {"gpu_throttles": functools.reduce(operator.or_, bits) if bits else None})
 
 
 def moment() -> str:
@@ -224,6 +307,18 @@ class Record:
     def gpu(self) -> Gpu | None:
         """The card it ran on; None on a CPU."""
         return self.machine.gpu(self.gpu_uuid, self.device) if self.device.startswith("cuda") else None
+
+    @property
+    def disturbances(self) -> list[str]:
+        """Why its times are not to be trusted; none for an undisturbed run, or one that nobody looked at."""
+        slowdown = self.profile.slowdown if self.profile else None
+        if slowdown is None or slowdown >= SLOWDOWN:
+            return self.disturbance.reasons
+        return [*self.disturbance.reasons, f"{slowdown:.3g} profiled over unprofiled step time"]
+
+    @property
+    def disturbed(self) -> bool:
+        return bool(self.disturbances)
 
     @property
     def machine_label(self) -> str:
@@ -312,4 +407,16 @@ def _from_schema_2(data: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in data.items() if key != "life"} | changed
 
 
-_UPGRADES = {1: _from_schema_1, 2: _from_schema_2}
+def _from_schema_3(data: dict[str, Any]) -> dict[str, Any]:
+    """Schema 3 called a GPU's kernels, copies and memsets launches, which are calls."""
+
+    def renamed(gpu: dict[str, Any] | None) -> dict[str, Any] | None:
+        return gpu and {"activities" if name == "launches" else name: value for name, value in gpu.items()}
+
+    profile = data.get("profile")
+    if profile:
+        profile = {**profile, "gpu": renamed(profile.get("gpu"))}
+    return {**data, "schema": 4, "profile": profile, "program": renamed(data.get("program"))}
+
+
+_UPGRADES = {1: _from_schema_1, 2: _from_schema_2, 3: _from_schema_3}

@@ -26,7 +26,7 @@ Batch = dict[str, Tensor]
 DatasetT = TypeVar("DatasetT", bound="Dataset")
 
 SPLITS = ("train", "train_subset", "validation", "test")  # train is train_subset and what validation takes of it
-HELD_OUT = 0.1  # of training data that has no validation split of its own
+HELD_OUT = 0.05  # of training data that has no validation split of its own
 RESIDENT_BYTES = 2 << 30  # an in-memory dataset up to this size is kept on the device as a whole
 
 
@@ -66,7 +66,7 @@ class _Subset(Dataset):
 
 
 def part_of_training(read: Callable[[str], DatasetT], split: str) -> DatasetT:
-    """A split of data that has only train and test: a tenth of a fixed shuffle of train is validation."""
+    """A split of data that has only train and test: a twentieth of a fixed shuffle of train is validation."""
     if split not in ("train_subset", "validation"):
         return read(split)
     whole = read("train")

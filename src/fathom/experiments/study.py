@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -64,6 +65,24 @@ def _with_common(names: Sequence[str]) -> list[str]:
 def powers_of_two(most: int) -> list[int]:
     """1, 2, 4, ... and the most itself."""
     return sorted({1 << power for power in range(most.bit_length())} | {most})
+
+
+def to_run_again(planned: Sequence[RunSpec], records: Iterable[Record]) -> list[RunSpec]:
+    """The planned runs whose records are disturbed, each once more than it was planned and no oftener.
+
+    A failed run is left to the next start of the command.
+    """
+    succeeded: dict[str, list[bool]] = defaultdict(list)  # spec -> of each record, whether it is disturbed
+    for record in records:
+        if record.outcome == "ok":
+            succeeded[record.spec.id].append(record.disturbed)
+    wanted_of = Counter(spec.id for spec in planned)
+    again = []
+    for spec in {spec.id: spec for spec in planned}.values():
+        found, wanted = succeeded[spec.id], wanted_of[spec.id]
+        sound = found.count(False)
+        again += [spec] * min(found.count(True), max(0, wanted - sound), max(0, 2 * wanted - len(found)))
+    return again
 
 
 def run_all(

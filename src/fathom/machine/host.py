@@ -131,20 +131,23 @@ def cpu() -> Cpu:
 def quota_cores(root: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")) -> float | None:
     """The CPU time that control groups allow this process, in cores: the least of all that it is below."""
     quotas = []
+    for folder in cgroup_folders(root, own):
+        words = (_first_line(str(folder / "cpu.max")) or "").split() or [  # of version 2, or two files of version 1
+            _first_line(str(folder / f"cpu.cfs_{name}_us")) or "-1" for name in ("quota", "period")
+        ]
+        if len(words) == 2 and words[0].isdigit() and words[1].isdigit() and int(words[1]):
+            quotas.append(int(words[0]) / int(words[1]))
+    return min(quotas, default=None)
+
+
+def cgroup_folders(root: Path, own: Path) -> list[Path]:
+    """The control groups that rule this process's CPU time, of version 1 and 2, each with those above it."""
+    found = []
     for line in _lines(str(own)):
         _, controllers, path = line.split(":", 2)
-        version_2 = not controllers
-        if not version_2 and "cpu" not in controllers.split(","):
-            continue
-        base = root if version_2 else root / controllers
-        for folder in _upwards(base, path):
-            if version_2:
-                words = (_first_line(str(folder / "cpu.max")) or "max").split()
-            else:
-                words = [_first_line(str(folder / f"cpu.cfs_{name}_us")) or "-1" for name in ("quota", "period")]
-            if len(words) == 2 and words[0].isdigit() and words[1].isdigit() and int(words[1]):
-                quotas.append(int(words[0]) / int(words[1]))
-    return min(quotas, default=None)
+        if not controllers or "cpu" in controllers.split(","):
+            found += _upwards(root / controllers, path)
+    return found
 
 
 def _upwards(base: Path, path: str) -> list[Path]:
@@ -255,6 +258,17 @@ def gpu_shared(device: torch.device) -> bool | None:
     try:
         return None if handle is None else len(pynvml.nvmlDeviceGetComputeRunningProcesses(handle)) > 1
     except pynvml.NVMLError:  # not every driver knows
+        return None
+
+
+def gpu_throttles(device: torch.device) -> int | None:
+    """Why the GPU's clocks are lowered right now, as bits of THROTTLES; None where that is not known."""
+    import pynvml
+
+    handle = gpu_handle(device)
+    try:
+        return None if handle is None else int(pynvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle))
+    except pynvml.NVMLError:
         return None
 
 

@@ -15,6 +15,7 @@ from fathom.core.errors import FathomError
 from fathom.core.events import OnProgress, throttled
 from fathom.core.record import Record, Sections, moment
 from fathom.core.spec import RunSpec
+from fathom.machine.company import Watch
 from fathom.machine.host import fingerprint, gpu_uuid
 from fathom.measure.stopping import PRECISE, StoppingRule
 
@@ -35,7 +36,7 @@ def measure(spec: RunSpec, progress: OnProgress = lambda done, total: None) -> R
 
 def recorded(spec: RunSpec, work: Callable[[], Record]) -> Record:
     """What the user can put right is raised; all else that goes wrong is a failed record."""
-    started = moment()
+    started, watch = moment(), Watch()
     try:
         record = work()
     except FathomError:
@@ -43,7 +44,8 @@ def recorded(spec: RunSpec, work: Callable[[], Record]) -> Record:
     except Exception as error:
         why = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no message'}"
         record = Record(spec=spec, machine=fingerprint(), device=spec.device, outcome="failed", reason=why)
-    return replace(record, started=started)
+    watch.look()
+    return replace(record, started=started, disturbance=record.disturbance.worst(watch.disturbance()))
 
 
 @dataclass(frozen=True)
@@ -54,18 +56,19 @@ class _Moments:
     imported: float
     constructed: float
     awake: float
-    ready: float | None = None
+    set_up: float | None = None
+    ready: float | None = None  # a look at the machine later
     finished: float | None = None
 
     def sections(self, session: Session, first_step_s: float | None = None) -> Sections:
         context_s = None if session.device.type == "cpu" else self.awake - self.constructed
-        if self.ready is None or self.finished is None:
+        if self.set_up is None or self.ready is None or self.finished is None:
             return Sections(import_s=self.imported - self.begun, context_s=context_s)
         return Sections(
             import_s=self.imported - self.begun,
             init_s=self.constructed - self.begun,
             context_s=context_s,
-            setup_s=self.ready - self.constructed,
+            setup_s=self.set_up - self.constructed,
             first_step_s=first_step_s,
             run_s=self.finished - self.ready,
             main_s=self.finished - self.begun,
@@ -88,12 +91,17 @@ def _measured(spec: RunSpec, progress: OnProgress) -> Record:
         if spec.kind == "program":
             return _traced(session, moments)
         session.setup()
+        set_up = time.perf_counter()
+        watch = Watch(session.device)
         ready = time.perf_counter()
         clock = StepClock(session.device, marks=1 + spec.warmup + spec.steps)
         results, notes = _timed_pass(session, clock, progress)
         seconds = clock.seconds()  # waits for the device
-        moments = replace(moments, ready=ready, finished=time.perf_counter())
-        return _as_record(session, moments, seconds, results, notes)
+        moments = replace(moments, set_up=set_up, ready=ready, finished=time.perf_counter())
+        watch.look()
+        record = _as_record(session, moments, seconds, results, notes)
+        watch.look()
+        return replace(record, disturbance=watch.disturbance())
 
 
 def _as_record(

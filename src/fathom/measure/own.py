@@ -23,6 +23,7 @@ from fathom.core.fingerprint import Gpu
 from fathom.core.record import Record
 from fathom.core.spec import RunSpec
 from fathom.engine.session import Session
+from fathom.machine.company import Watch
 from fathom.machine.host import fingerprint, gpu_uuid
 from fathom.measure.convolution import split_convolution_backward
 from fathom.measure.profiling import as_profile, profiled
@@ -123,7 +124,9 @@ def profile(
     )
     with Session(spec, workload).setup() as session:
         session.run(WARMUP)
+        watch = Watch(session.device)
         found = profiled(session, trace_out=trace_out)
+        watch.look()
         parameters = sum(weight.numel() for weight in session.state.weights)
         return Record(
             spec=_told_apart(spec, workload, parameters),
@@ -131,10 +134,11 @@ def profile(
             device=str(session.device),
             gpu_uuid=gpu_uuid(session.device),
             outcome="ok",
-            step_s=found.plain_step_s,
+            step_s=found.free_step_s or found.plain_step_s,
             items_per_step=session.items_per_step,
             parameters=parameters,
             profile=found,
+            disturbance=watch.disturbance(),
         )
 
 

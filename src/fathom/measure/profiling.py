@@ -1,7 +1,8 @@
 """The profiled pass: a few steps of a session under torch's profiler, turned into op rows.
 
 A profiled step is never a timed step. The ratio of profiled to plain step time in the same process, the profiler's own
-slowdown, is part of the result.
+slowdown, is part of the result. On a CPU a light pass follows where the slowdown matters: with fewer things recorded,
+less of the step is the profiler's.
 """
 
 from __future__ import annotations
@@ -14,16 +15,17 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import torch
 from torch import nn
 from torch.profiler import ProfilerActivity, record_function
 
-from fathom.core.record import GpuTime, Profile
-from fathom.engine.marks import marks_on
+from fathom.core.record import GpuTime, LightPass, Profile
+from fathom.engine.marks import Mark, marks_on
 from fathom.engine.session import Session, Step
-from fathom.machine.clock import wait
+from fathom.machine.clock import StepClock, wait
 from fathom.machine.peaks import ceilings
 from fathom.measure.convolution import split_convolution_backward
 from fathom.trace import reader, walk
@@ -36,29 +38,63 @@ MAX_CPU_STEPS = 24
 MAX_DEVICE_STEPS = 12  # kernels vary less, and their traces are larger
 MAX_PLAIN_STEPS = 100
 PLAIN_S = 1.0  # of plain steps, as a host's speed wanders: six of them had a median of 68 ms where a hundred had 84
+SLOWED = 1.02  # profiled over plain step time, from which a light pass tells whose the difference is
 BUDGET_S = 6.0  # of profiled steps, where the run has none; a step of minutes is still profiled MIN_STEPS times
 
 
-def profiled(session: Session, plain_step_s: Sequence[float] | None = None, trace_out: Path | None = None) -> Profile:
-    """A profile of the session's next steps; plain_step_s are CPU steps already timed in this process."""
-    plain = list(plain_step_s) if plain_step_s and session.device.type == "cpu" else _plain(session)
+def profiled(session: Session, timed_step_s: Sequence[float] | None = None, trace_out: Path | None = None) -> Profile:
+    """A profile of the session's next steps; timed_step_s are steps already timed in this process."""
+    on_cpu = session.device.type == "cpu"
+    free = list(timed_step_s) if timed_step_s else _free_running(session)
+    plain = free if on_cpu else _plain(session)
     budget_s = session.spec.budget_s or BUDGET_S
-    most = MAX_CPU_STEPS if session.device.type == "cpu" else MAX_DEVICE_STEPS
+    most = MAX_CPU_STEPS if on_cpu else MAX_DEVICE_STEPS
     steps = max(MIN_STEPS, min(most, int(budget_s / statistics.median(plain))))
     networks = {"": session.state.model, **session.state.beside}
-    recorder = torch.profiler.profile(activities=_activities(session), record_shapes=True)
-    with layers_marked(networks), marks_on():
+    with layers_marked(networks):
+        slowed, events = _recorded(session, steps, shapes=True, trace_out=trace_out)
+    found = walk.breakdown(events, roles(networks))
+    notes = split_convolution_backward(found, session.device)
+    matrix, copy = ceilings(session.device, session.spec.precision)
+    profile = replace(
+        as_profile(found, events, slowed, notes),
+        plain_step_s=plain,
+        free_step_s=[] if on_cpu else free,
+        ceiling_flop_per_s=matrix,
+        ceiling_bytes_per_s=copy,
+    )
+    matters = on_cpu and statistics.median(slowed) > SLOWED * statistics.median(plain)
+    return replace(profile, light=_light_pass(session, steps)) if matters else profile
+
+
+def _light_pass(session: Session, steps: int) -> LightPass:
+    before = _timed(session, steps)
+    slowed, events = _recorded(session, steps, shapes=False)
+    after = _timed(session, steps)
+    found = walk.breakdown(events)
+    recorded, in_ops = found.events_per_step()
+    return LightPass(
+        step_s=slowed,
+        plain_step_s=before + after,
+        op_s=sum(row.cpu_s for row in found.rows()),
+        outside_s=found.outside_s(),
+        events=recorded,
+        events_in_ops=in_ops,
+    )
+
+
+def _recorded(
+    session: Session, steps: int, *, shapes: bool, trace_out: Path | None = None
+) -> tuple[list[float], list[reader.Event]]:
+    """The times of so many steps under the profiler, and what it saw of them."""
+    recorder = torch.profiler.profile(activities=_activities(session), record_shapes=shapes)
+    with marks_on():
         with _stderr_silenced():
             recorder.start()
         slowed = _timed(session, steps)
         with _stderr_silenced():
             recorder.stop()
-    events = _events(recorder, trace_out)
-    found = walk.breakdown(events, roles(networks))
-    notes = split_convolution_backward(found, session.device)
-    matrix, copy = ceilings(session.device, session.spec.precision)
-    profile = as_profile(found, events, slowed, notes)
-    return replace(profile, plain_step_s=plain, ceiling_flop_per_s=matrix, ceiling_bytes_per_s=copy)
+    return slowed, _events(recorder, trace_out)
 
 
 def as_profile(found: Breakdown, events: list[reader.Event], step_s: list[float], notes: Sequence[str]) -> Profile:
@@ -70,17 +106,33 @@ def as_profile(found: Breakdown, events: list[reader.Event], step_s: list[float]
         plain_step_s=[],
         outside_s=found.outside_s(),
         per_step_s=found.per_step_s(),
-        gpu=gpu_time(events, found.steps),
+        gpu=gpu_time(events, [found.steps[step] for step in sorted(found.typical_steps)]),  # the steps of the rows
         notes=[*found.notes, *notes],
         data_s=found.data_s(),
     )
 
 
+def _free_running(session: Session) -> list[float]:
+    """Steps without the profiler on the device's own clock, none waited for: the host may run ahead of a GPU."""
+
+    def timed(steps: int) -> list[float]:
+        clock = StepClock(session.device, marks=1 + steps)
+        clock.begin()
+        session.run(steps, on_step=lambda step: (step.run(), clock.mark()))
+        return clock.seconds()
+
+    return _a_second_of(timed)
+
+
 def _plain(session: Session) -> list[float]:
     """Steps without the profiler, waited for one by one as the profiled ones are."""
-    first = _timed(session, MIN_STEPS)
+    return _a_second_of(partial(_timed, session))
+
+
+def _a_second_of(timed: Callable[[int], list[float]]) -> list[float]:
+    first = timed(MIN_STEPS)
     more = min(MAX_PLAIN_STEPS, int(PLAIN_S / statistics.median(first))) - MIN_STEPS
-    return first + (_timed(session, more) if more > 0 else [])
+    return first + (timed(more) if more > 0 else [])
 
 
 def program_trace(session: Session) -> tuple[GpuTime | None, list[float] | list[Output]]:
@@ -124,13 +176,13 @@ _PLAIN: list[tuple[tuple[type[nn.Module], ...], str]] = [
 @contextmanager
 def layers_marked(networks: Mapping[str, nn.Module]) -> Iterator[None]:
     """While open, every module's forward is marked in the trace with the module's path; the network's own is ""."""
-    open_marks: list[record_function] = []
+    open_marks: list[Mark] = []
     handles = []
 
     def enter(path: str) -> Callable[..., None]:
         def hook(*_: object) -> None:
-            mark = record_function(walk.LAYER + path)
-            mark.__enter__()  # type: ignore[no-untyped-call]
+            mark = Mark(walk.LAYER + path)
+            mark.__enter__()
             open_marks.append(mark)
 
         return hook
@@ -179,7 +231,7 @@ def _timed(session: Session, steps: int) -> list[float]:
 
     def hook(step: Step) -> None:
         begun = time.perf_counter()
-        with record_function(walk.STEP):
+        with Mark(walk.STEP):
             step.run()
             wait(session.device)
         seconds.append(time.perf_counter() - begun)

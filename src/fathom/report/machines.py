@@ -8,20 +8,8 @@ from typing import Any
 
 from fathom.analysis import formatting
 from fathom.core import fingerprint
-from fathom.core.fingerprint import Cpu, Gpu
+from fathom.core.fingerprint import THROTTLES, Cpu, Gpu
 from fathom.core.record import Record
-
-THROTTLES = {  # the bits of NVML's clock event reasons
-    0x1: "idle",
-    0x2: "application clocks setting",
-    0x4: "software power cap",
-    0x8: "hardware slowdown",
-    0x10: "sync boost",
-    0x20: "software thermal slowdown",
-    0x40: "hardware thermal slowdown",
-    0x80: "hardware power brake",
-    0x100: "display clocks setting",
-}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,16 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fathom.analysis import formatting
-from fathom.analysis.selection import op_seconds, outside
-from fathom.core.record import Profile, Record
+from fathom.analysis.selection import bounded_percent, op_seconds, outside_bounds
+from fathom.core.record import SLOWDOWN, Profile, Record
 
 
-def outside_percent(profile: Profile | None) -> float | None:
-    """The share of a step that is in no op."""
-    if not profile:
-        return None
-    step = op_seconds(profile) + outside(profile)
-    return 100 * outside(profile) / step if step else None
+def outside_percent(profile: Profile | None) -> str | None:
+    """The share of a step that is in no op, such as "31 to 47"; None without ops."""
+    return bounded_percent(*outside_bounds(profile)) if profile and op_seconds(profile) else None
 
 
 def method(records: Sequence[Record]) -> list[tuple[str, str]]:
@@ -75,18 +72,23 @@ def _passes(records: Sequence[Record]) -> str:
         return text + "No run of this report has both a profiled and an unprofiled pass."
     return text + (
         "The profiler's cost is measured in the same process. Profiled over unprofiled step time: "
-        f"{formatting.span(factors)}. Below 0.9 means the timing was disturbed. The table of all runs has each value."
+        f"{formatting.span(factors)}. Below {SLOWDOWN} means the timing was disturbed. The table of all runs has each "
+        "value."
     )
 
 
 def _sums(records: Sequence[Record]) -> str:
-    shares = [share for record in records if (share := outside_percent(record.profile)) is not None]
+    bounds = [outside_bounds(record.profile) for record in records if record.profile and op_seconds(record.profile)]
     text = (
-        "The times of a step's ops and the time outside them add up to the step. A backward op is credited to the "
-        "layer whose forward made it. On a GPU, op time is kernel time, and outside is the time in which no kernel "
-        "ran. "
+        "The times of a step's ops and the time outside them add up to the unprofiled step. A backward op is credited "
+        "to the layer whose forward made it. On a GPU, op time is kernel time, and outside is the time in which no "
+        "kernel ran. On a CPU, what the profiler itself takes is in no share; as it is not known exactly where it "
+        "was spent, time outside ops is a range. "
     )
-    return text + f"Outside ops: {formatting.span(shares, ' %')} of a step." if shares else text
+    if not bounds:
+        return text
+    most = bounded_percent(min(low for low, _ in bounds), max(high for _, high in bounds))
+    return text + f"Outside ops: {most} % of a step, over all runs."
 
 
 def _data(records: Sequence[Record]) -> str:

@@ -50,6 +50,7 @@ def html(records: Sequence[Record], findings: Sequence[Finding], title: str) -> 
         not_measured=[finding for finding in findings if not finding.answered],
         colours=Colours(records),
         facts=_facts(records),
+        trust=runs.trust(records),
         settings=runs.common_settings(records),
         headline=runs.headline(records),
         no_headline=runs.NO_HEADLINE,

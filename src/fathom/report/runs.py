@@ -19,6 +19,7 @@ from fathom.report.method import outside_percent
 COMPARED = ("preset", "precision", "engine", "batch", "data", "options")  # runs that differ in these are not pooled
 SETTINGS = (*COMPARED, "threads", "seed")  # repetitions and sweeps may differ in the last two
 OK = "ok"  # the outcome of a run that succeeded
+DISTURBED = "disturbed"  # the column of what disturbed a run, and the outcome of one that has only disturbed runs
 NO_HEADLINE = "No run has timed steps."
 
 
@@ -87,7 +88,20 @@ def every_run(records: Sequence[Record]) -> Table:
     columns = ["workload", "machine", "phase", *differing, "items/step", "steps", "step (ms)", "profiled/unprofiled"]
     columns += ["outside ops (%)", "first step (ms)", "setup (s)", "host memory (GiB)", "device memory (GiB)"]
     rows = [_run_row(record, differing) for record in sorted(records, key=_order)]
-    return _without_empty("Every run", [*columns, "outcome", "record", "notes"], rows)
+    return _without_empty("Every run", [*columns, "outcome", DISTURBED, "record", "notes"], rows)
+
+
+def trust(records: Sequence[Record]) -> str:
+    """How many of the runs that succeeded are to be trusted, for the top of a report."""
+    succeeded = [record for record in records if record.outcome == OK]
+    disturbed = sum(record.disturbed for record in succeeded)
+    unknown = sum(not record.disturbed and not record.disturbance.known for record in succeeded)
+    if unknown == len(succeeded):
+        return "No run was checked for disturbance by other programs." if succeeded else "No run succeeded."
+    checked = len(succeeded) - unknown
+    verb = "was" if checked == 1 else "were"
+    text = f"{checked - disturbed} of {formatting.count(checked, 'run')} {verb} undisturbed."
+    return text + (f" {unknown} more {'was' if unknown == 1 else 'were'} not checked." if unknown else "")
 
 
 def failed(records: Sequence[Record]) -> Table:
@@ -185,6 +199,8 @@ def _order(record: Record) -> tuple[object, ...]:
 
 def _headline_row(repetitions: Sequence[Record], differing: Sequence[str]) -> list[Cell]:
     good = [record for record in repetitions if record.outcome == "ok" and record.step_s]
+    disturbed = bool(good) and all(record.disturbed for record in good)
+    good = [record for record in good if disturbed or not record.disturbed]
     step = median_interval([settled_steps(record) for record in good]) if good else None
     items = good[0].items_per_step if good else None
     first, wrong = repetitions[0], sum(record.outcome != "ok" for record in repetitions)
@@ -195,7 +211,7 @@ def _headline_row(repetitions: Sequence[Record], differing: Sequence[str]) -> li
         1000 * step.median if step else None,
         _interval(step, good) if step else None,
         items / step.median if items and step else None,
-        OK if not wrong else "failed" if wrong == len(repetitions) else f"{wrong} of {len(repetitions)} failed",
+        ", ".join([DISTURBED] * disturbed + [_failures(wrong, len(repetitions))] * (wrong > 0)) or OK,
     ]
 
 
@@ -215,6 +231,10 @@ def _levels(run: Record) -> str:
     return f"unsteady: {' then '.join(formatting.number(1000 * level) for level in levels)} ms" if levels else ""
 
 
+def _failures(failed: int, runs: int) -> str:
+    return "failed" if failed == runs else f"{failed} of {runs} failed"
+
+
 def _run_row(record: Record, differing: Sequence[str]) -> list[Cell]:
     sections, profile = record.sections, record.profile
     notes = [*record.notes, *(profile.notes if profile else []), *filter(None, [_levels(record)])]
@@ -231,6 +251,7 @@ def _run_row(record: Record, differing: Sequence[str]) -> list[Cell]:
         None if record.peak_host_bytes is None else record.peak_host_bytes / 2**30,
         None if record.peak_device_bytes is None else record.peak_device_bytes / 2**30,
         record.outcome,
+        "; ".join(record.disturbances) or None,
         record.id,
         "; ".join(notes) or None,
     ]
@@ -243,6 +264,11 @@ def _without_empty(title: str, columns: Sequence[str], rows: Sequence[Sequence[C
 
 
 def _alarms(columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> list[tuple[int, int]]:
-    """The cells of runs that failed."""
-    column = columns.index("outcome") if "outcome" in columns else None
-    return [] if column is None else [(row, column) for row, cells in enumerate(rows) if cells[column] != OK]
+    """The cells of runs that failed or were disturbed."""
+    expected = {"outcome": OK, DISTURBED: None}
+    return [
+        (row, column)
+        for row, cells in enumerate(rows)
+        for column, name in enumerate(columns)
+        if name in expected and cells[column] != expected[name]
+    ]

@@ -20,7 +20,7 @@ SAMPLED_POINTS = 5  # from the first point to the last
 
 
 def markdown(records: Sequence[Record], findings: Sequence[Finding], title: str) -> str:
-    blocks = [f"# {_plain(title)}", "## Summary"]
+    blocks = [f"# {_plain(title)}", runs.trust(records), "## Summary"]
     blocks += ["\n".join(f"- **{_plain(each.title)}**: {_plain(each.summary)}" for each in findings)]
     headline = runs.headline(records)
     blocks += ["## Results", *_settings(records), *(_table(headline) if headline.rows else [runs.NO_HEADLINE])]

@@ -21,6 +21,7 @@ class _Timeline:
 
     busy: float = 0.0
     starved: float = 0.0
+    tail: float = 0.0  # idle after the last activity
     gaps: int = 0
     longest: float = 0.0
 
@@ -34,20 +35,28 @@ class _Timeline:
 
 @gc_disabled()
 def gpu_time(events: Sequence[Event], windows: Sequence[Window]) -> GpuTime | None:
-    """The mean over the windows (steps, or one window for a whole program); None for a trace without GPU events."""
+    """The mean over the windows (steps, or one window for a whole program); None for a trace without GPU events.
+
+    Of a kernel that runs from one step into the next, each step has its part, as in op rows: over the same steps, the
+    rows' device times add up to busy_s.
+    """
     activities = sorted((event for event in events if event.cat in GPU_KINDS), key=lambda event: event.ts)
     if not activities:
         return None
     calls = [event for event in events if event.cat in LAUNCH_KINDS]
     launched = {event.args["correlation"]: event.ts for event in calls if "correlation" in event.args}
-    per_window = _by_window(activities, windows)
-    inside = [event for window_events in per_window for event in window_events]
+    per_window = _overlapping(activities, windows)
     api = _api([event for window_events in _by_window(calls, windows) for event in window_events], len(windows))
     timelines = [_timeline(part, window, launched) for part, window in zip(per_window, windows, strict=True)]
     per_window_s = 1e-6 / len(windows)  # from total microseconds to mean seconds
 
     def total(kind: str) -> float:
-        return per_window_s * sum(event.dur for event in inside if GPU_KINDS[event.cat] == kind)
+        return per_window_s * sum(
+            _inside(event, window)
+            for part, window in zip(per_window, windows, strict=True)
+            for event in part
+            if GPU_KINDS[event.cat] == kind
+        )
 
     return GpuTime(
         span_s=sum(end - begin for begin, end in windows) * per_window_s,
@@ -58,8 +67,9 @@ def gpu_time(events: Sequence[Event], windows: Sequence[Window]) -> GpuTime | No
         starved_s=sum(line.starved for line in timelines) * per_window_s,
         gaps=sum(line.gaps for line in timelines) / len(windows),
         longest_gap_s=median(line.longest for line in timelines) * 1e-6,
-        launches=len(inside) / len(windows),
+        activities=sum(map(len, _by_window(activities, windows))) / len(windows),
         api=api,
+        tail_s=sum(line.tail for line in timelines) * per_window_s,
     )
 
 
@@ -74,6 +84,24 @@ def _by_window(events: Iterable[Event], windows: Sequence[Window]) -> list[list[
     return per_window
 
 
+def _overlapping(activities: Iterable[Event], windows: Sequence[Window]) -> list[list[Event]]:
+    """The activities that run in each window, in the order of their beginnings; one may run in several."""
+    begins = [begin for begin, _ in windows]
+    per_window: list[list[Event]] = [[] for _ in windows]
+    for event in activities:
+        index = max(0, bisect_right(begins, event.ts) - 1)
+        while index < len(windows) and windows[index][0] < event.ts + event.dur:
+            if event.ts < windows[index][1]:
+                per_window[index].append(event)
+            index += 1
+    return per_window
+
+
+def _inside(event: Event, window: Window) -> float:
+    """The part of an overlapping event that lies in the window."""
+    return min(event.ts + event.dur, window[1]) - max(event.ts, window[0])
+
+
 def _timeline(activities: Iterable[Event], window: Window, launched: dict[int, float]) -> _Timeline:
     """An idle gap is starved if the next activity was launched only after the gap had begun."""
     timeline, (reached, end) = _Timeline(), window
@@ -86,6 +114,7 @@ def _timeline(activities: Iterable[Event], window: Window, launched: dict[int, f
         timeline.busy += stop - max(begin, reached)
         reached = stop
     timeline.idle(reached, end, starved=False)  # after the last activity the host synchronises and ends the step
+    timeline.tail = max(0.0, end - reached)
     return timeline
 
 

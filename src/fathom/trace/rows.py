@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -55,6 +55,8 @@ class Breakdown:
     steps: list[tuple[float, float]]  # begin and end
     gpu_activities: list[GpuActivity]
     data_us: list[float] | None = None  # per step, in the data marker; None in a trace without the marker
+    events: list[int] = field(default_factory=list)  # per step, what the profiler recorded on the CPU: ops and marks
+    events_in_ops: list[int] = field(default_factory=list)  # those of them nested in an op call of op_calls
 
     @property
     def on_gpu(self) -> bool:
@@ -155,9 +157,16 @@ class Breakdown:
         """Wall time of preparing data, per typical step, in ops or not; None in a trace without data markers."""
         return None if self.data_us is None else self._mean_of_typical_s(self.data_us)
 
-    def _mean_of_typical_s(self, each_us: list[float]) -> float:
+    def events_per_step(self) -> tuple[float, float]:
+        """How many events the profiler recorded in a typical step, and how many of them inside ops."""
+        return self._mean_of_typical(self.events), self._mean_of_typical(self.events_in_ops)
+
+    def _mean_of_typical_s(self, each_us: Sequence[float]) -> float:
+        return self._mean_of_typical(each_us) * 1e-6
+
+    def _mean_of_typical(self, each: Sequence[float]) -> float:
         typical_steps = self.typical_steps
-        return sum(each_us[step] for step in typical_steps) / len(typical_steps) * 1e-6
+        return sum(each[step] for step in typical_steps) / len(typical_steps)
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ from fathom.trace.taxonomy import kernel_type, leaf_type, short_name, type_of, u
 
 STEP = "fathom.step"
 WHOLE_PROGRAM = "fathom.life"  # around setup and all steps of a whole-program trace
+MARKS = "fathom."  # how the names of our own marks begin; the fast ones have the category of an op
 LAYER = "fathom.layer "  # followed by the module path
 MODULE = "nn.Module: "  # how torch.profiler marks modules with with_stack=True
 DATA = "fathom.data"
@@ -71,7 +72,8 @@ def breakdown(events: Iterable[Event], roles: Mapping[str, str] | None = None) -
     activities = walk.gpu_activities(gpu_events)
     steps = _extended_to_last_kernel(steps, activities)
     walk.attribute_gpu_time(activities, steps)
-    return Breakdown(walk.op_calls, steps, activities, walk.data_us if DATA in names else None)
+    data_us = walk.data_us if DATA in names else None
+    return Breakdown(walk.op_calls, steps, activities, data_us, walk.events, walk.events_in_ops)
 
 
 class _Walk:
@@ -86,6 +88,8 @@ class _Walk:
         self.has_backward = any(name.startswith("autograd::engine::evaluate_function") for name in names)
         self.op_calls: list[OpCall] = []
         self.data_us = [0.0] * len(steps)
+        self.events = [0] * len(steps)
+        self.events_in_ops = [0] * len(steps)
         self.layer_of: dict[int, tuple[str, str]] = {}  # autograd sequence number -> layer and role
         self.launched_by: dict[int, OpCall] = {}
         self.launched_in: dict[int, Frame] = {}  # launches outside any claimed op
@@ -111,7 +115,8 @@ class _Walk:
             event.ts + event.dur, event, parent.phase, parent.layer, parent.role, parent.optimizer, parent.claimed_by
         )
         stack.append(frame)
-        if event.cat != "cpu_op":
+        self._count(event, inside_op=parent.claimed_by is not None)
+        if event.cat != "cpu_op" or event.name.startswith(MARKS):
             self._marker(event.name, frame)
             if event.name == DATA and parent.phase != "data":
                 self._data(event, 1)
@@ -128,6 +133,12 @@ class _Walk:
         if frame.phase != "backward" and "Sequence number" in event.args:
             # a composite op creates several autograd nodes, one for each op inside it
             self.layer_of[event.args["Sequence number"]] = (frame.claimed_by.layer, frame.claimed_by.role)
+
+    def _count(self, event: Event, inside_op: bool) -> None:
+        step = self._step_at(event.ts)
+        if step is not None:
+            self.events[step] += 1
+            self.events_in_ops[step] += inside_op
 
     def _marker(self, name: str, frame: Frame) -> None:
         if name in PHASES:

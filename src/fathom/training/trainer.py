@@ -83,7 +83,7 @@ class Trainer:
         """One step of the session; gives the loss, still on the device."""
         loss = self.session.train_step()
         if self.mean is not None:
-            self.mean.add(self.state.model, self.steps_done)
+            self.mean.add(self.steps_done)
         return loss
 
     def validate(self) -> float:
@@ -155,21 +155,27 @@ class Trainer:
 
 
 class WeightMean:
-    """A running mean of a network's weights, which does better than the last of them: their noise is averaged out."""
+    """A running mean of a network's weights, which does better than the last of them: their noise is averaged out.
 
-    def __init__(self, model: nn.Module, decay: float) -> None:
-        self.model, self.decay = copy.deepcopy(model), decay
+    Statistics of activations are averaged too: those of the last weights do not fit the mean of many.
+    """
+
+    def __init__(self, network: nn.Module, decay: float) -> None:
+        self.model, self.decay = copy.deepcopy(network), decay
         for module in self.model.modules():
             if isinstance(module, nn.RNNBase):
                 module.flatten_parameters()  # a copy's weights lie apart, which cuDNN does not like
+        pairs = list(zip(self.model.state_dict().values(), network.state_dict().values(), strict=True))
+        self._averaged = [pair for pair in pairs if pair[0].is_floating_point()]
+        self._copied = [pair for pair in pairs if not pair[0].is_floating_point()]  # counters
 
     @torch.no_grad()
-    def add(self, model: nn.Module, steps_done: int) -> None:
-        """A mean over few steps at first, so that the weights it began with are soon forgotten."""
+    def add(self, steps_done: int) -> None:
+        """The network as it is now; a mean over few steps at first, so that the first weights are soon forgotten."""
         new = max(1 - self.decay, 9 / (10 + steps_done))
-        torch._foreach_lerp_(list(self.model.parameters()), list(model.parameters()), new)
-        for own, other in zip(self.model.buffers(), model.buffers(), strict=True):
-            own.copy_(other)  # statistics of activations are running means already
+        torch._foreach_lerp_([mean for mean, _ in self._averaged], [value for _, value in self._averaged], new)
+        for mean, value in self._copied:
+            mean.copy_(value)
 
 
 class FiniteGradients:

@@ -80,7 +80,7 @@ class ImageRecipe(Recipe["ImageClassifier"]):
     better: Literal["higher", "lower"] = "higher"
     protocol: str = (
         "all images of the test set, each whole, scaled to the network's input, the mean of its probabilities and "
-        "those of its mirror image; a running mean of the weights is evaluated after every epoch on a tenth of the "
+        "those of its mirror image; a running mean of the weights is evaluated after every epoch on a twentieth of the "
         "training images, which training does not see, and the best of these is tested once"
     )
 

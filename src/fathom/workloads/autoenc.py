@@ -108,8 +108,8 @@ class Autoenc(Workload):
         target=-100.0,
         better="higher",
         protocol="the mean bound of the test images, one sample of the latents each; trained on 1e8 images, evaluated "
-        "after every 600,000 on a tenth of the training images, which training does not see, and the best weights are "
-        "tested once",
+        "after every 600,000 on a twentieth of the training images, which training does not see, and the best weights "
+        "are tested once",
         evaluations=167,  # the 1e8 images of the paper's Fig. 2
         options={"adam": True, "batch": 1000, "learning_rate": 0.003, "warm_up": 0.01},
         engine="cudagraph",  # its kernels are so small that a GPU would wait for every launch

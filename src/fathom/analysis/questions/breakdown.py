@@ -10,7 +10,7 @@ from fathom import published as paper
 from fathom.analysis.finding import Band, Cell, Chart, Finding, Series, Table, not_measured
 from fathom.analysis.formatting import listed
 from fathom.analysis.selection import RunGroup, Selection, on_gpu, op_seconds, op_type, plain_step_s, select
-from fathom.core.record import Kernel, Record
+from fathom.core.record import SLOWDOWN, Kernel, Record
 from fathom.trace.taxonomy import GROUPS, group_of, kernel_type, short_name
 
 TITLE = "Which op types take the time?"
@@ -20,7 +20,6 @@ DIFFERENT_POINTS = 10.0
 SHOWN_KERNELS = 5
 OVERFULL = 1.005  # kernel time over the unprofiled step, from which it is more than noise
 UNEVEN = 0.2  # interquartile range of the profiled steps over their median
-DISTURBED = 0.9  # profiled over unprofiled step time, below which something else slowed the unprofiled pass
 OTHER, OUTSIDE = "other ops", "outside ops"
 
 
@@ -41,6 +40,7 @@ def analyse(records: Sequence[Record]) -> Finding:
         charts=[_published_map(columns), *(_map(machine, selection, columns) for machine in selection.machines)],
         notes=[
             *_notes(),
+            *_profiled_time(selection.groups),
             *_overfull(selection.groups),
             *_uneven(selection.groups),
             *_slowdowns(selection.groups),
@@ -80,7 +80,8 @@ def _sentence(machine: str, groups: list[RunGroup]) -> str:
         percent = group.percent_by(lambda row: GROUPS.get(group_of(row.type), OTHER).lower())
         percent["time outside ops"] = 100 * group.outside_s / group.step_s
         op_class = max(percent, key=lambda name: percent[name])
-        heaviest.setdefault(op_class, []).append(f"{group.workload} ({percent[op_class]:.0f} %)")
+        shown = group.outside_percent if op_class == "time outside ops" else f"{percent[op_class]:.0f}"
+        heaviest.setdefault(op_class, []).append(f"{group.workload} ({shown} %)")
     parts = "; ".join(f"{op_class} in {listed(names)}" for op_class, names in heaviest.items())
     compared = [group for group in groups if group.workload in paper.op_percent()]
     apart = sum(len(differing_cells(group.workload, group.percent_by(op_type))) for group in compared)
@@ -115,8 +116,11 @@ def _table(machine: str, selection: Selection, columns: Mapping[str, list[str]])
     types = [kind for op_class in columns.values() for kind in op_class]
     return Table(
         title=f"Share of a training step on {machine}",
-        columns=["workload", *(f"{kind} (%)" for kind in [*types, OTHER, OUTSIDE])],
-        rows=[[group.workload, *(value for value in _row(group, types))] for group in selection.on(machine)],
+        columns=["workload", *(f"{kind} (%)" for kind in [*types, OTHER, OUTSIDE]), f"{OUTSIDE}, range (%)"],
+        rows=[
+            [group.workload, *(value for value in _row(group, types)), group.outside_percent]
+            for group in selection.on(machine)
+        ],
     )
 
 
@@ -222,9 +226,23 @@ def _notes() -> list[str]:
     return [
         f"Published: {paper.SOURCES['fathom_fig3_op_percent']}, training on {paper.MACHINE}. It prints whole "
         f"percentages of the types above 1 % and says that {low:.0f} to {high:.0f} % of the time is outside ops.",
-        "Measured values are percentages of the step: op types, other ops and outside ops of a row add up to 100. On a "
-        "GPU, outside ops is the time in which no kernel ran, relative to the unprofiled step.",
+        "Measured values are percentages of the unprofiled step: op types, other ops and outside ops of a row add up "
+        "to 100. On a GPU, outside ops is the time in which no kernel ran. On a CPU, part of a profiled step is the "
+        "profiler's own time: the range of outside ops is from all of that time outside ops to some of it, the table "
+        "has the middle, and the ops share the rest in proportion to their profiled times.",
     ]
+
+
+def _profiled_time(groups: Sequence[RunGroup]) -> list[str]:
+    """Where only a trace was read, nothing tells how long a step is without the profiler."""
+    found = [
+        f"{group.workload} on {group.machine}"
+        for group in groups
+        if any(not on_gpu(profile) and profile.unprofiled_s is None for profile in group.profiles)
+    ]
+    if not found:
+        return []
+    return [f"No unprofiled steps: {listed(found)}. The profiler's own time is included, most of it outside ops."]
 
 
 def _overfull(groups: Sequence[RunGroup]) -> list[str]:
@@ -268,7 +286,7 @@ def _slowdowns(groups: Sequence[RunGroup]) -> list[str]:
     notes = []
     for machine, found in by_machine.items():
         factors_text = listed([f"{workload} {factor:.2f}" for workload, factor in found.items()])
-        disturbed = min(found.values()) < DISTURBED
-        warning = f" Below {DISTURBED} means the timing was disturbed." if disturbed else ""
+        disturbed = min(found.values()) < SLOWDOWN
+        warning = f" Below {SLOWDOWN} means the timing was disturbed." if disturbed else ""
         notes.append(f"Profiled over unprofiled step time on {machine}: {factors_text}.{warning}")
     return notes

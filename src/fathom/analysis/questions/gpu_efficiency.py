@@ -6,7 +6,6 @@ saw, and where small workloads lose what a GPU would gain them.
 
 from __future__ import annotations
 
-import statistics
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -32,13 +31,14 @@ CONTEXT, LAUNCHES, OTHER = "context", "launches", "other"
 
 @dataclass(frozen=True)
 class GpuStep:
-    """A steady step of one workload on one GPU, from its last run, corrected for the profiler's slowdown."""
+    """A steady step of one workload on one GPU, from its last run, as it is without the profiler."""
 
     workload: str
     phase: str
     machine: str
     gpu: GpuTime
     step_s: float  # unprofiled
+    free_running: bool  # that step was not waited for; older records have only steps that were
     slowdown: float | None  # by the profiler; None where only a trace was read
 
     @property
@@ -51,8 +51,12 @@ class GpuStep:
 
     @property
     def starved(self) -> float:
-        """The profiler slows the host and not the GPU: of the plain step's idle time, the part that starved then."""
-        idle = self.gpu.span_s - self.gpu.busy_s
+        """The profiler slows the host and not the GPU: of the plain step's idle time, the part that starved then.
+
+        What a profiled step idles at its end is its own wait for the GPU, which a free-running step does not have.
+        """
+        wait_s = (self.gpu.tail_s or 0.0) if self.free_running else 0.0
+        idle = self.gpu.span_s - self.gpu.busy_s - wait_s
         return (1 - self.busy) * (self.gpu.starved_s / idle if idle > 0 else 0.0)
 
     @property
@@ -125,8 +129,8 @@ def _step(workload: str, phase: str, machine: str, runs: Sequence[Record]) -> Gp
     assert run.profile is not None
     assert run.profile.gpu is not None
     gpu = run.profile.gpu
-    plain_s = statistics.median(run.profile.plain_step_s or [gpu.span_s])
-    return GpuStep(workload, phase, machine, gpu, plain_s, run.profile.slowdown)
+    step_s = run.profile.unprofiled_s or gpu.span_s
+    return GpuStep(workload, phase, machine, gpu, step_s, bool(run.profile.free_step_s), run.profile.slowdown)
 
 
 def _programs(records: Sequence[Record]) -> list[Program]:
@@ -179,7 +183,7 @@ def _step_cells(step: GpuStep) -> dict[str, Cell]:
         "busy (%)": in_percent(step.busy),
         "starved (%)": in_percent(step.starved),
         "launching (%)": in_percent(step.launching),
-        "kernels and copies": gpu.launches,
+        "kernels and copies": gpu.activities,
         "gaps": gpu.gaps,
         "longest gap (ms)": None if step.longest_gap_s is None else step.longest_gap_s * 1e3,
         "copies (% of busy)": in_percent(gpu.memcpy_s / gpu.busy_s) if gpu.busy_s else None,
@@ -270,9 +274,16 @@ def _notes(steps: Sequence[GpuStep], programs: Sequence[Program]) -> list[str]:
     if steps:
         notes.append(
             "Busy: a kernel or copy is running. Starved: the GPU is idle because the next kernel is not yet launched. "
-            "The profiler slows the host, so idle time is that of the unprofiled step, divided as in the profiled one. "
-            "A profiled step ends with a wait for the GPU, which counts as API time."
+            "Busy is the time in which kernels ran in the profiled steps, over the unprofiled step time. The profiler "
+            "slows the host, so idle time is that of the unprofiled step, divided as in the profiled one. A profiled "
+            "step ends with a wait for the GPU, which counts as API time."
         )
+        waited = [step.name for step in steps if not step.free_running and step.slowdown is not None]
+        if waited:
+            notes.append(
+                f"In {listed(waited)} the unprofiled steps were waited for one by one (older records): a step that "
+                "runs freely has less idle time."
+            )
         notes.append(
             "Profiled/unprofiled is the ratio of median step times. Launching is the host's time inside launch calls "
             "over the profiled step: the profiler slows each call and the rest of the host's work alike, so the share "

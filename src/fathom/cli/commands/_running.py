@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 
-from fathom.cli.terminal import count, progress_bar, seconds
+from fathom.cli.terminal import count, human, progress_bar, seconds
 from fathom.core.events import OnProgress
 from fathom.core.record import Record
 from fathom.core.spec import RunSpec
@@ -31,13 +31,26 @@ def run_all(specs: Sequence[RunSpec], store: Store, job: str) -> None:
             bar.console.print(f"{number:3} of {len(specs)}  {_line(record)}", highlight=False)
 
 
+def run_again(planned: Sequence[RunSpec], store: Store, since: str = "") -> None:
+    """Disturbed runs once more, after all others; both records are kept. Those older than `since` are not counted."""
+    again = study.to_run_again(planned, [record for record in store.records() if record.started >= since])
+    if again:
+        human.print(f"{count(len(again), 'disturbed run')} to run again")
+        run_all(again, store, "disturbed runs again")
+
+
 def step_time(record: Record) -> str:
     """The result of a run in a few words."""
     if record.outcome != "ok":
         return f"failed: {record.reason}"
     if record.program:
         return "whole program traced"
-    return f"{seconds(statistics.median(record.step_s))} per step"
+    return f"{seconds(statistics.median(record.step_s))} per step{disturbed(record)}"
+
+
+def disturbed(record: Record) -> str:
+    """What disturbed a run, to be put after its result; nothing for an undisturbed one."""
+    return f" (disturbed: {', '.join(record.disturbances)})" if record.disturbed else ""
 
 
 def _line(record: Record) -> str:

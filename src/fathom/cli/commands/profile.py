@@ -77,6 +77,7 @@ def _profiled(
 
 def _report(record: Record, path: Path, references: list[Record], as_json: bool) -> None:
     from fathom.analysis.questions.similarity import CREDITED, IN_2016, nearest, nearest_measured
+    from fathom.analysis.selection import bounded_percent, outside_bounds
 
     assert record.profile is not None
     rows = by_type(record.profile)
@@ -102,7 +103,11 @@ def _report(record: Record, path: Path, references: list[Record], as_json: bool)
     credited = f" ({CREDITED})" if any(row.type in IN_2016 for row in record.profile.rows) else ""
     human.print(f"{printed}, among the eight workloads of the 2016 paper{credited}", highlight=False)
     if (slowdown := record.profile.slowdown) is not None:
-        human.print(f"profiled over unprofiled step time: {slowdown:.2f}; shares are of profiled time")
+        human.print(f"profiled over unprofiled step time: {slowdown:.2f}; shares are of the unprofiled step")
+        low, high = outside_bounds(record.profile)
+        human.print(f"outside ops: {bounded_percent(low, high)} % of it; the table has the middle", highlight=False)
+    else:
+        human.print("no unprofiled steps: the profiler's own time is included, on a CPU most of it outside ops")
     for note in record.profile.notes:
         human.print(f"· {note}", highlight=False)
     human.print(f"record: {path}", soft_wrap=True)
@@ -110,15 +115,16 @@ def _report(record: Record, path: Path, references: list[Record], as_json: bool)
 
 def by_type(profile: Profile) -> list[list[Cell]]:
     """One row per op type, slowest first, small ones in one row, then time outside ops: percentages add up to 100."""
-    from fathom.analysis.selection import op_seconds, outside
+    from fathom.analysis.selection import op_seconds, outside, plain_scale
 
+    scale = plain_scale(profile)
     seconds: dict[tuple[str, str], float] = {}
     flop: dict[tuple[str, str], list[float | None]] = {}
     for row in profile.rows:
         key = (row.type, row.group)
-        seconds[key] = seconds.get(key, 0.0) + profile.seconds(row)
+        seconds[key] = seconds.get(key, 0.0) + profile.seconds(row) * scale
         flop.setdefault(key, []).append(row.flop)
-    step_s = op_seconds(profile) + outside(profile)  # the rows are means over the middle half of the steps
+    step_s = op_seconds(profile) * scale + outside(profile)
     heavy = [key for key in seconds if 100 * seconds[key] >= LEAST_PERCENT * step_s]
     small = [key for key in seconds if key not in heavy]
     rows = [_line(*key, seconds[key], flop[key], step_s) for key in sorted(heavy, key=lambda key: -seconds[key])]

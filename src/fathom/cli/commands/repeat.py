@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from fathom.analysis.selection import trusted
 from fathom.cli.commands._options import Engine, Json, Names, Out, Phase, Preset
-from fathom.cli.commands._running import run_all
+from fathom.cli.commands._running import run_again, run_all
 from fathom.cli.terminal import count, human, print_json, print_table
 from fathom.core import plugins
 from fathom.core.record import Record
@@ -46,7 +47,7 @@ def command(
     """Run workloads many times in random order, each run in its own process, and report run-to-run variation.
 
     Each workload on a GPU is then run once more for a whole-program trace, which gives the time in CUDA API calls.
-    Started again, it resumes an interrupted series.
+    Runs that other programs disturbed are run once more at the end. Started again, it resumes an interrupted series.
     """
     base = RunSpec(workload="", phase=phase, preset=preset, engine=engine, steps=steps)
     specs = _configurations(base, names or plugins.names("workloads"), device or [])
@@ -60,7 +61,8 @@ def command(
         run_all(warmups, Store(out / repeat.WARM_UP), "warm-up")
     run_all(left, store, "runs")
     run_all(store.remaining(repeat.program_traces(specs)), store, "whole-program traces")
-    _report(specs, list(store.records()), out, as_json)
+    run_again([*ordered, *repeat.program_traces(specs)], store)
+    _report(specs, trusted(list(store.records())), out, as_json)
     if store.remaining(ordered):
         raise typer.Exit(1)
 

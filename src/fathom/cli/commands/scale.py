@@ -9,7 +9,7 @@ import typer
 
 from fathom.analysis.finding import Finding, analyse
 from fathom.cli.commands._options import Engine, Json, Names, Out, Phase, Preset
-from fathom.cli.commands._running import run_all
+from fathom.cli.commands._running import run_again, run_all
 from fathom.cli.terminal import human, print_json, print_table
 from fathom.core import plugins
 from fathom.core.errors import BadOption
@@ -38,7 +38,7 @@ def command(
 ) -> None:
     """Run workloads bound to 1, 2, 4, ... CPU cores and print speed-up and parallel efficiency.
 
-    Started again, it resumes an interrupted series.
+    Runs that other programs disturbed are run once more at the end. Started again, it resumes an interrupted series.
     """
     base = RunSpec(workload="", phase=phase, preset=preset, engine=engine, steps=steps, budget_s=budget)
     specs = scale.plan(base, names or plugins.names("workloads"), _counts(cores))
@@ -50,6 +50,7 @@ def command(
     if done := len(planned) - len(left):
         human.print(f"{done} of {len(planned)} runs are in {out} already; another --out repeats them")
     run_all(left, store, "scale")
+    run_again(planned, store)
     wanted = {spec.id for spec in planned}
     finding = analyse("cores", [record for record in store.records() if record.spec.id in wanted])
     if as_json:

@@ -10,11 +10,11 @@ from typing import Annotated, Any
 import typer
 
 from fathom.cli.commands._options import Engine, Json, Names, Out, Preset
-from fathom.cli.commands._running import run_all
+from fathom.cli.commands._running import run_again, run_all
 from fathom.cli.terminal import human, print_json, print_table, skipped
 from fathom.core import plugins
 from fathom.core.errors import DataError
-from fathom.core.record import Record
+from fathom.core.record import Record, moment
 from fathom.core.spec import RunSpec
 from fathom.core.store import Store, check_writable, read
 from fathom.experiments import study
@@ -38,24 +38,28 @@ def command(
 ) -> None:
     """Run every workload, training and inference, on every device, and write the report.
 
-    Started again, it resumes an interrupted study.
+    Runs that other programs disturbed are run once more at the end. Started again, it resumes an interrupted study.
     """
     planned = _plan(names or [], preset, device or [], engine)
     from fathom.report import write
+    from fathom.report.runs import trust
 
     store = Store(out)
     left = store.remaining(planned) if resume else planned
     if done := len(planned) - len(left):
         human.print(f"{done} of {len(planned)} runs are in {out} already; --fresh repeats them")
     check_writable(report)
+    begun = moment()
     run_all(left, store, "study")
-    records = _latest(planned, store)
+    run_again(planned, store, since="" if resume else begun)
+    records = _chosen(planned, store, begun)
     path = write(read([out], skipped), report)
     if as_json:
         print_json({"records": str(out), "report": str(path), "runs": [_row(record) for record in records]})
     else:
         rows = [list(_row(record).values()) for record in records]
         print_table("Study", list(_row(records[0])), rows)
+        human.print(trust(records), highlight=False)
         human.print(f"report: {path}")
     if any(record.outcome != "ok" for record in records):
         raise typer.Exit(1)
@@ -75,12 +79,18 @@ def _plan(names: Sequence[str], preset: str, devices: Sequence[str], engine: str
     return planned
 
 
-def _latest(specs: Sequence[RunSpec], store: Store) -> list[Record]:
-    """The newest record of each planned run, in the order of the plan."""
-    newest = {record.spec.id: record for record in store.records()}
-    if gone := sum(spec.id not in newest for spec in specs):
+def _chosen(specs: Sequence[RunSpec], store: Store, begun: str) -> list[Record]:
+    """One record of each planned run, in the order of the plan: the newest, of those made now the best one."""
+
+    def rank(record: Record) -> tuple[object, ...]:
+        made_now = record.started >= begun
+        sound = (record.outcome == "ok", not record.disturbed) if made_now else ()
+        return made_now, *sound, record.started
+
+    best = {record.spec.id: record for record in sorted(store.records(), key=rank)}
+    if gone := sum(spec.id not in best for spec in specs):
         raise DataError.at(store.folder, f"{gone} of {len(specs)} records were written and have vanished; run it again")
-    return [newest[spec.id] for spec in specs]
+    return [best[spec.id] for spec in specs]
 
 
 def _row(record: Record) -> dict[str, Any]:
@@ -95,4 +105,5 @@ def _row(record: Record) -> dict[str, Any]:
         "step (ms)": median * 1e3 if median else None,
         "items/s": items,
         "outcome": record.outcome if record.outcome == "ok" else f"failed: {record.reason}",
+        "disturbed": "; ".join(record.disturbances) or None,
     }
