@@ -177,3 +177,54 @@ def test_invalid_uses_are_refused() -> None:
     truncated = np.array([True])
     with pytest.raises(ValueError, match="after its first step"):
         replay.add(encoded_frames(1, 1), np.array([0]), np.zeros(1, np.float32), ~truncated, truncated)
+
+
+def test_a_transition_of_several_steps_sums_their_rewards_up_to_the_end_of_the_episode() -> None:
+    """Every transition in the ring against the same counted by hand from a log of what was added."""
+    random, envs, steps, discount = np.random.default_rng(0), 3, 3, 0.9
+    buffer = ReplayBuffer(60 * envs, envs, 2, torch.device("cpu"), steps=steps, discount=discount)
+    frames = [random.integers(1, 255, (envs, 2, 2)).astype(np.uint8)]
+    buffer.start(frames[0])
+    never = np.zeros(envs, np.bool_)
+    log = [(np.zeros(envs, np.int64), np.zeros(envs, np.float32), never, never)]
+    age = np.zeros(envs, np.int64)
+    for _ in range(199):
+        terminal = random.random(envs) < 0.1
+        truncated = (random.random(envs) < 0.05) & ~terminal & (age >= 2)
+        reward = random.integers(-1, 2, envs).astype(np.float32)
+        log.append((random.integers(0, 4, envs), reward, terminal, truncated))
+        frames.append(random.integers(1, 255, (envs, 2, 2)).astype(np.uint8))
+        buffer.add(frames[-1], *log[-1])
+        age = np.where(terminal | truncated, 0, age + 1)
+    checked = 0
+    for row in range(buffer.written - len(buffer) // envs, buffer.written):
+        for env in range(envs):
+            past = [tuple(fact[env] for fact in log[row - steps + 1 + step]) for step in range(steps)]
+            if any(truncated for _, _, _, truncated in past):
+                continue
+            found = buffer.transitions(torch.tensor([row]), torch.tensor([env]))
+            end = next((step for step, fact in enumerate(past) if fact[2]), steps - 1)
+            expected = sum(discount**step * fact[1] for step, fact in enumerate(past[: end + 1]))
+            assert float(found["reward"]) == pytest.approx(float(expected))
+            assert bool(found["terminal"]) == any(fact[2] for fact in past)
+            assert int(found["action"]) == past[0][0]
+            assert (found["observation"][0, -1].numpy() == frames[row - steps][env]).all()
+            assert (found["next_observation"][0, -1].numpy() == frames[row][env]).all()
+            checked += 1
+    assert checked > 100
+
+
+def test_no_drawn_transition_of_several_steps_crosses_a_truncation() -> None:
+    """Frames count the steps of an episode, so that a stack of two episodes would show."""
+    buffer = ReplayBuffer(40, 1, 1, torch.device("cpu"), steps=3, discount=1.0)
+    buffer.start(np.full((1, 1, 1), 1, np.uint8))
+    never, always, episode = np.array([False]), np.array([True]), 1
+    for step in range(1, 60):
+        cut = step % 7 == 0
+        episode += cut
+        frame = np.full((1, 1, 1), episode, np.uint8)
+        buffer.add(frame, np.array([0]), np.array([1], np.float32), never, always if cut else never)
+    drawn = buffer.sample(500)
+    newest = [drawn[name][:, -1].flatten() for name in ("observation", "next_observation")]
+    assert torch.equal(*newest)
+    assert (drawn["reward"] == 3).all()

@@ -36,6 +36,8 @@ THUMBNAILS = {  # what the three recipes share: ten classes of small images, aug
     "color_jitter": 0.2,
     "cutout": 0.25,
     "label_smoothing": 0.1,
+    "averaging": 0.998,
+    "mirrored": True,
 }
 
 
@@ -78,6 +80,7 @@ class ImageRecipe(Recipe["ImageClassifier"]):
     metric: str = "top-1 accuracy"
     unit: str = "%"
     better: Literal["higher", "lower"] = "higher"
+    engine: str = "cudagraph"
     protocol: str = (
         "all images of the test set, each whole, scaled to the network's input, the mean of its probabilities and "
         "those of its mirror image; a running mean of the weights is evaluated after every epoch on a twentieth of the "

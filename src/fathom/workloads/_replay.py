@@ -21,15 +21,26 @@ class ReplayBuffer:
     A row has the new frame of every environment and its facts: action, reward, terminal, truncated, history. A frame's
     history is the number of the three previous frames that belong to the same episode; older frames are replaced by
     zeros in a stack. A transition is the stack that ends one row earlier, the facts, and the stack that ends in this
-    row. A truncated transition has no second stack, because the next frame starts another episode: when it is drawn,
-    the transition before it is returned instead.
+    row; of several steps, that many rows earlier, and its reward is the discounted sum of theirs up to the first that
+    ends the episode. A truncated transition has no second stack, because the next frame starts another episode: when
+    it is drawn, the last one before it is returned instead.
     """
 
-    def __init__(self, capacity: int, envs: int, side: int, device: torch.device, seed: int = 0) -> None:
+    def __init__(
+        self,
+        capacity: int,
+        envs: int,
+        side: int,
+        device: torch.device,
+        seed: int = 0,
+        *,
+        steps: int = 1,
+        discount: float = 1.0,
+    ) -> None:
         self.rows = capacity // envs
-        self.envs = envs
-        if self.rows < STACK:
-            raise ValueError(f"{capacity} frames are fewer than {STACK} for each of {envs} environments")
+        self.envs, self.steps = envs, steps
+        if self.rows < STACK + steps - 1:
+            raise ValueError(f"{capacity} frames are fewer than {STACK + steps - 1} for each of {envs} environments")
         # uninitialised: history masks rows that were never written
         self.frames = torch.empty(self.rows, envs, side, side, dtype=torch.uint8, device=device)
         self.facts = torch.zeros(self.rows, envs, 5, device=device)
@@ -39,6 +50,8 @@ class ReplayBuffer:
         self._history: NDArray[np.int64] = np.zeros(envs, np.int64)
         self._random = torch.Generator(device).manual_seed(seed)
         self._back = torch.arange(STACK - 1, -1, -1, device=device)  # 3, 2, 1, 0 frames back
+        self._window = torch.arange(STACK + steps - 1, -1, -1, device=device)  # rows back that a transition reads
+        self._weight = discount ** torch.arange(steps, device=device)  # of each step's reward
 
     def start(self, frames: NDArray[np.uint8]) -> None:
         """Empties the buffer and stores the first frames, which have no action."""
@@ -82,21 +95,26 @@ class ReplayBuffer:
         index = torch.randint(len(self), (count,), generator=self._random, device=self.frames.device)
         row = self._oldest() + index // self.envs
         env = index % self.envs
-        row -= self.facts[row % self.rows, env, _TRUNCATED].long()
+        back = torch.arange(self.steps, device=row.device)
+        truncated = self.facts[(row[:, None] - back) % self.rows, env[:, None], _TRUNCATED].long()
+        row -= (truncated * (back + 1)).amax(1)
         return self.transitions(row, env)
 
     def transitions(self, row: Tensor, env: Tensor) -> Batch:
         """The transitions that end in the given rows, counted from the first row ever written."""
-        window = (row[:, None] - torch.arange(STACK, -1, -1, device=row.device)) % self.rows * self.envs + env[:, None]
+        window = (row[:, None] - self._window) % self.rows * self.envs + env[:, None]
         frames = self.frames.view(-1, *self.frames.shape[2:]).index_select(0, window.view(-1))
-        frames = frames.view(len(row), STACK + 1, *self.frames.shape[2:])
-        before, after = self.facts.view(-1, 5)[window[:, -2:]].unbind(1)
+        frames = frames.view(len(row), len(self._window), *self.frames.shape[2:])
+        facts = self.facts.view(-1, 5)[window[:, -self.steps - 1 :]]
+        before, after = facts[:, 0], facts[:, 1:]
+        going_on = (1 - after[:, :, _TERMINAL]).cumprod(1)  # after each step
+        counted = torch.cat([torch.ones_like(going_on[:, :1]), going_on[:, :-1]], 1) * self._weight
         return {
-            "observation": self._within_episode(frames[:, :-1], before[:, _HISTORY]),
-            "action": after[:, _ACTION].long(),
-            "reward": after[:, _REWARD],
-            "terminal": after[:, _TERMINAL].bool(),
-            "next_observation": self._within_episode(frames[:, 1:], after[:, _HISTORY]),
+            "observation": self._within_episode(frames[:, :STACK], before[:, _HISTORY]),
+            "action": after[:, 0, _ACTION].long(),
+            "reward": (after[:, :, _REWARD] * counted).sum(1),
+            "terminal": going_on[:, -1] == 0,
+            "next_observation": self._within_episode(frames[:, -STACK:], after[:, -1, _HISTORY]),
         }
 
     def state_dict(self) -> dict[str, Any]:
@@ -118,8 +136,8 @@ class ReplayBuffer:
         self._random.set_state(state["random"])
 
     def _oldest(self) -> int:
-        """The first row whose transition, and the previous one, have all their frames in the ring."""
-        return max(1, self.written - self.rows + STACK + 1)
+        """The first row whose transition, and those up to `steps` rows before, have all their frames in the ring."""
+        return max(self.steps, self.written - self.rows + STACK - 1 + 2 * self.steps)
 
     def _within_episode(self, stack: Tensor, history: Tensor) -> Tensor:
         return stack * (self._back <= history[:, None])[:, :, None, None]
