@@ -21,7 +21,7 @@ from fathom.engine.base import Engine, engine_class
 from fathom.engine.engines.cudagraph import WARM_UP, CudaGraph
 from fathom.engine.engines.eager import Eager
 from fathom.engine.session import Session
-from fathom.training.trainer import Trainer, recipe_for, trainer_for
+from fathom.training.trainer import HeldOut, Trainer, recipe_for, trainer_for
 from fathom.workloads.autoenc import Autoenc
 from fathom.workloads.base import State
 
@@ -201,7 +201,7 @@ def test_replayed_steps_are_the_eager_ones_bit_for_bit(
             options={"hidden": 16, "embedding": 16, "dropout": 0.1, "clip_norm": clip_norm},
         )
         with Session(spec).setup() as session:
-            trainer = trainer_for(session, recipe_for(spec), None)
+            trainer = trainer_for(session, recipe_for(spec), HeldOut(None, None))
             given = [trainer.step() for _ in range(12)]  # read at the end alone: none may be written over
             losses.append([float(loss) for loss in given])
             weights.append([parameter.detach().clone() for parameter in session.state.weights])
@@ -244,7 +244,7 @@ def test_graphs_train_as_eager_launches_do(name: str, apart: float) -> None:
             workload=name, preset="tiny", device="cuda", kind="training", engine=engine, options=OPTIONS[name]
         )
         with Session(spec).setup() as session:
-            trainer = trainer_for(session, recipe_for(session.spec), None)
+            trainer = trainer_for(session, recipe_for(session.spec), HeldOut(None, None))
             losses.append([float(stepped(trainer)) for _ in range(60)])
     assert losses[1] == pytest.approx(losses[0], rel=apart)
     assert losses[1][-1] < 0.98 * losses[1][0]

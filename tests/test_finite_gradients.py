@@ -11,7 +11,7 @@ import torch
 from fathom.core import plugins
 from fathom.core.spec import RunSpec
 from fathom.engine.session import Session
-from fathom.training.trainer import FiniteGradients, Trainer, recipe_for, trainer_for
+from fathom.training.trainer import FiniteGradients, HeldOut, Trainer, recipe_for, trainer_for
 from fathom.workloads.base import workload_class
 
 SPEC = RunSpec(workload="alexnet", preset="tiny", device="cpu", kind="training")
@@ -19,7 +19,7 @@ ITEMS = 40  # of an interval: three steps
 
 
 def trainer_of(session: Session) -> Trainer:
-    return trainer_for(session, replace(recipe_for(session.spec), items_per_evaluation=ITEMS), None)
+    return trainer_for(session, replace(recipe_for(session.spec), items_per_evaluation=ITEMS), HeldOut(None, None))
 
 
 def test_networks_without_normalisation_skip_such_updates() -> None:

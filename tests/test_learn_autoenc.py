@@ -16,7 +16,7 @@ from fathom.core.spec import RunSpec
 from fathom.data import mnist
 from fathom.engine.session import Session
 from fathom.training.run import train
-from fathom.training.trainer import recipe_for, trainer_for
+from fathom.training.trainer import HeldOut, recipe_for, trainer_for
 from fathom.workloads import autoenc
 from fathom.workloads.autoenc import Autoenc
 
@@ -51,7 +51,7 @@ def test_the_recipe_is_as_long_as_the_papers_figure(tmp_path: Path) -> None:
     recipe = RECIPE.for_run(tmp_path, {})
     assert recipe.items_per_evaluation is not None
     assert recipe.evaluations * recipe.items_per_evaluation == pytest.approx(1e8, rel=0.01)
-    assert not recipe.stops_at_target
+    assert recipe.stop_at is None
     assert RECIPE.for_run(None, {}).items_per_evaluation is None, "of synthetic digits, one epoch"
 
 
@@ -67,7 +67,7 @@ def test_an_interval_is_as_many_images_whatever_the_batch(
         workload="autoenc", preset=preset, device="cpu", kind="training", data=str(tmp_path), options=options
     )
     with Session(spec).setup() as session:
-        assert trainer_for(session, recipe_for(session.spec), None).steps_per_evaluation == steps
+        assert trainer_for(session, recipe_for(session.spec), HeldOut(None, None)).steps_per_evaluation == steps
 
 
 def test_the_learning_rate_has_linear_warm_up_and_cosine_decay() -> None:

@@ -350,8 +350,71 @@ def test_a_log_says_how_long_it_may_still_take(monkeypatch: pytest.MonkeyPatch) 
     view.hear(NEWS)
     assert out.getvalue().splitlines() == [
         "step 121 of at most 200, 30 s, at most 79 s left",
-        "evaluation 1 of at most 4: loss 0.5000, quality 12 points, 2000 images/s, 30 s, at most 79 s left",
+        "evaluation 1 of at most 4: loss 0.5000, validation quality 12 points, 2000 images/s, 30 s, at most 79 s left",
     ]
+
+
+def test_a_line_says_which_data_its_quality_is_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    view, _, out, _ = view_of(monkeypatch, shown=False, recipe=replace(BLEU, validated_on="train"))
+    view.hear(NEWS)
+    assert "loss 0.5000, quality on training data 12 points" in out.getvalue()
+
+
+def test_what_was_taken_from_the_data_is_told_before_the_first_run(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    text = tmp_path / "text"
+    text.mkdir()
+    for code in ("en", "fr"):
+        (text / f"corpus.{code}").write_text("".join(f"{code} {n}\n" for n in range(100)))
+    asked: list[RunSpec] = []
+
+    def note(spec: RunSpec) -> Record:
+        asked.append(spec)
+        return failed(spec, "killed")
+
+    runs_come_to(monkeypatch, note)
+    arguments = ["--data", str(text), "--device", "cpu", "--set", "source_language=fr", "--set", "dropout=0.1"]
+    assert fathom(monkeypatch, "learn", "seq2seq", *arguments, "--out", str(tmp_path / "records")) == 1
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0] == "seq2seq: 1 run, seed 0; no target: evaluated by its BLEU alone"
+    assert lines[1] == (
+        "from the data: fr to en, 90 training pairs: source_vocabulary 2000, target_vocabulary 2000, source_length 4, "
+        "target_length 8, dropout 0.1; 93 evaluations; validation: 5 pairs of the training text, test: 5 pairs of the "
+        "training text; no target: that of 33 BLEU is for Multi30k from English to German"
+    )
+    options = asked[0].options
+    assert (options["source_language"], options["target_language"], options["dropout"]) == ("fr", "en", 0.1)
+    assert (options["source_vocabulary"], options["target_length"]) == (2000, 8)
+
+
+def test_too_little_text_is_one_line_before_anything_runs(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    for code in ("en", "fr"):
+        (tmp_path / f"train.{code}").write_text("".join(f"{code} {n}\n" for n in range(39)))
+    assert fathom(monkeypatch, "learn", "seq2seq", "--data", str(tmp_path), "--device", "cpu") == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "no validation text in en and fr, and too few training pairs to take it from: 40 are needed" in line
+
+
+def test_a_run_that_did_not_reach_its_target_tells_no_time_to_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """Validation passed the target on the way, the test did not."""
+
+    def missed(spec: RunSpec) -> Record:
+        record = made(spec, [-120, -90])
+        assert record.learning is not None
+        told = replace(record.learning, quality=-101.0, reached=False, curve_split="validation", selected=2)
+        return replace(record, learning=told)
+
+    runs_come_to(monkeypatch, missed)
+    assert fathom(monkeypatch, *TINY, "--out", str(tmp_path), "--json") == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["quality"], told["reached"], told["seconds_to_target"]) == (-101, False, None)
+    assert fathom(monkeypatch, *TINY, "--out", str(tmp_path)) == 0
+    assert "autoenc: variational bound (nats), test data" in capsys.readouterr().out
 
 
 def test_of_several_runs_every_line_names_the_seed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -381,7 +444,7 @@ def test_below_the_bar_stands_what_it_does_and_what_the_last_evaluation_gave(mon
     assert task.fields["state"] == "evaluating"
     clock.now += 1000  # a long evaluation says nothing of the next interval's speed
     view.hear(NEWS)
-    last = "last evaluation: loss 0.5000, quality 12 points, 2000 images/s"
+    last = "last evaluation: loss 0.5000, validation quality 12 points, 2000 images/s"
     assert task.fields["state"] == last
     view.told(102, 400)
     clock.now += 1

@@ -22,7 +22,7 @@ from fathom.engine.engines.eager import Eager
 from fathom.engine.session import Session
 from fathom.training import checkpoint
 from fathom.training.checkpoint import FOLDER
-from fathom.training.trainer import evaluation_data_for, recipe_for, trainer_for
+from fathom.training.trainer import held_out_for, recipe_for, trainer_for
 from fathom.training.trainers.memnet import Ensemble, Facts, MemnetTrainer
 from fathom.workloads.base import State
 from fathom.workloads.memnet import Memnet
@@ -54,7 +54,7 @@ def tiny(folder: Path, **options: Any) -> RunSpec:
 def trainer(spec: RunSpec) -> MemnetTrainer:
     session = Session(spec).setup()
     recipe = recipe_for(spec)
-    found = trainer_for(session, recipe, evaluation_data_for(session, recipe))
+    found = trainer_for(session, recipe, held_out_for(session, recipe))
     assert isinstance(found, MemnetTrainer)
     return found
 
@@ -153,8 +153,9 @@ def test_the_start_is_chosen_by_training_loss_and_evaluated_on_the_test(tmp_path
         alone.model.table[6] = torch.nan  # a start that diverged is never chosen
     alone.steps_done = alone.linear_steps
     odd, even = 100 * 3 / 4, 100 * 2 / 3  # of the test, cellar is right in so many
-    assert alone.evaluate() == pytest.approx((odd + even) / 2)
-    table, *looks = alone.artifacts()
+    assert alone.validate() == pytest.approx(25), "the curve is of the training questions"
+    error, (table, *looks) = alone.test()
+    assert error == pytest.approx((odd + even) / 2)
     assert table.columns[:3] == ["task", "error (%)", "published (%)"]
     assert table.rows[0][:3] == ["1 single-supporting-fact", 75.0, 0.0]
     assert table.rows[3][:3] == ["4 two-arg-relations", 66.7, 2.8]
@@ -168,7 +169,7 @@ def test_options_may_be_chosen_by_questions_that_are_neither_trained_on_nor_the_
     for part, text in {"train": attic * 18 + cellar * 2, "test": attic}.items():
         (tmp_path / f"qa1_{babi.TASKS[0]}_{part}.txt").write_text(text)
     choosing, final = (Memnet.configured("tiny", evaluated_on=questions) for questions in ("valid", "test"))
-    stories = RECIPE.evaluation_data(choosing, tmp_path)
+    stories = RECIPE.evaluation_data(choosing, tmp_path, "validation")
     assert [stories.vocabulary[answer] for answer in stories.columns["answer"]] == ["cellar", "cellar"]
     assert [len(workload.real(tmp_path)) for workload in (choosing, final)] == [18, 20]
 
@@ -184,8 +185,8 @@ def test_joint_training_is_one_network_evaluated_task_by_task(tmp_path: Path) ->
         joint.model.table[:, : joint.model.words, 0] = 1
         for network, answer in enumerate(("attic", "ahouse")):
             joint.model.table[network, joint.state.source.vocabulary.index(answer) - 1, -4] = 1
-    assert joint.evaluate() == pytest.approx(100 * (3 / 4 + 2 / 3) / 2)
-    (table, *_) = joint.artifacts()
+    error, (table, *_) = joint.test()
+    assert error == pytest.approx(100 * (3 / 4 + 2 / 3) / 2)
     assert [row[2] for row in table.rows[:2]] == [0.0, 11.4], "beside the published joint errors"
     assert table.rows[20][:3] == ["mean", 70.8, 12.4]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import random
 from collections import Counter
+from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
 
@@ -22,19 +23,22 @@ from fathom.data._vocabulary import EOS, PAD
 from fathom.engine.session import Session
 from fathom.training import checkpoint
 from fathom.training.checkpoint import FOLDER
-from fathom.training.trainer import recipe_for, trainer_for
+from fathom.training.trainer import HeldOut, recipe_for, trainer_for
 from fathom.training.trainers.seq2seq import TranslationTrainer, batches
+from fathom.workloads import seq2seq
 from fathom.workloads._translator import Translator
 from fathom.workloads.base import Output
-from fathom.workloads.seq2seq import Seq2Seq, bleu
+from fathom.workloads.seq2seq import Seq2Seq, TranslationRecipe, bleu
 
 RECIPE = Seq2Seq.recipe
 LEARNING = {"solver": "adam", "learning_rate": 0.004, "warmup": 20, "target_language": "de", "clip_norm": 1.0}
 
 
 @pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def quick(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cache of its own, and an interval of one epoch however small the text is."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(seq2seq, "SHORTEST_INTERVAL", 1)
 
 
 def write(folder: Path, **splits: list[tuple[str, str]]) -> Path:
@@ -45,18 +49,19 @@ def write(folder: Path, **splits: list[tuple[str, str]]) -> Path:
     return folder
 
 
-def backwards(folder: Path, train: int, test: int) -> Path:
-    """Sentences of three to six letters, and the same from their end; no sentence of the test is in the training."""
+def backwards(folder: Path, train: int, test: int, validation: int = 20) -> Path:
+    """Sentences of three to six letters, and the same from their end; no sentence is in two splits."""
     rng = random.Random(0)
-    sentences = {tuple(rng.choices("abcdef", k=rng.randint(3, 6))) for _ in range(2 * (train + test))}
+    sentences = {tuple(rng.choices("abcdef", k=rng.randint(3, 6))) for _ in range(2 * (train + test + validation))}
     lines = [(" ".join(letters), " ".join(reversed(letters))) for letters in sorted(sentences)]
     rng.shuffle(lines)
-    return write(folder, train=lines[:train], test=lines[train : train + test])
+    held_out = lines[train + test :][:validation]
+    return write(folder, train=lines[:train], test=lines[train : train + test], val=held_out)
 
 
 def test_it_learns_to_reverse_sequences_it_has_not_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = backwards(tmp_path / "text", train=3000, test=200)
-    monkeypatch.setattr(Seq2Seq, "recipe", dataclasses.replace(RECIPE, target=100.0))
+    monkeypatch.setattr(Seq2Seq, "recipe", dataclasses.replace(RECIPE, stop_at=100.0))
     options = {**LEARNING, "learning_rate": 0.006, "depth": 1, "hidden": 48, "embedding": 32, "batch": 64}
     options |= {"averaging": 0.9, "reverse_source": False}
     record = trained(
@@ -102,6 +107,173 @@ def test_a_killed_run_resumes_to_the_very_same_numbers(tmp_path: Path, monkeypat
     assert numbers(resumed) == numbers(whole)
     assert learning_of(resumed).resumed == 1
     assert learning_of(resumed).artifacts == learning_of(whole).artifacts
+    assert (learning_of(resumed).quality, learning_of(resumed).selected) == (
+        learning_of(whole).quality,
+        learning_of(whole).selected,
+    )
+
+
+def text_of(folder: Path, languages: Sequence[str], count: int = 50, words: int = 5, **splits: int) -> Path:
+    """So many training pairs of distinct sentences in each of these languages, and splits of their own."""
+    folder.mkdir(exist_ok=True)
+    for name, lines in {"train": count, **splits}.items():
+        for code in languages:
+            sentences = (f"{name} {code} {n} " + "word " * (words - 3) for n in range(lines))
+            (folder / f"{name}.{code}").write_text("\n".join(sentences) + "\n")
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("there", "asked", "direction"),
+    [
+        ("de en", {}, ("en", "de")),
+        ("de en", {"source_language": "de"}, ("de", "en")),
+        ("de en", {"target_language": "en"}, ("de", "en")),
+        ("de en", {"source_language": "de", "target_language": "en"}, ("de", "en")),
+        ("en fr", {}, ("en", "fr")),
+        ("en fr", {"target_language": "fr"}, ("en", "fr")),
+        ("en fr", {"source_language": "fr"}, ("fr", "en")),
+        ("en fr", {"target_language": "en"}, ("fr", "en")),
+        ("cs de en fr", {}, ("en", "de")),
+        ("cs de en fr", {"target_language": "fr"}, ("en", "fr")),
+        ("cs de en fr", {"source_language": "fr"}, ("fr", "de")),
+        ("cs de en fr", {"source_language": "fr", "target_language": "cs"}, ("fr", "cs")),
+        ("de fr", {}, ("de", "fr")),
+        ("it pt", {}, ("it", "pt")),
+        ("it pt", {"target_language": "it"}, ("pt", "it")),
+    ],
+)
+def test_the_direction_follows_from_what_is_asked_and_what_is_there(
+    there: str, asked: dict[str, str], direction: tuple[str, str], tmp_path: Path
+) -> None:
+    recipe = RECIPE.for_run(text_of(tmp_path, there.split()), asked)
+    assert (recipe.options["source_language"], recipe.options["target_language"]) == direction
+    assert recipe.taken.startswith(f"{direction[0]} to {direction[1]}, 46 training pairs: source_vocabulary")
+    again = RECIPE.for_run(tmp_path, {**recipe.options, **asked})  # as the worker is told
+    assert (again.id, again.taken) == (recipe.id, recipe.taken)
+
+
+def test_a_language_that_is_not_there_is_one_clear_line(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="no train text in en and sv; the folder must contain one sentence per line"):
+        RECIPE.for_run(text_of(tmp_path, ["de", "en"]) / "absent", {"target_language": "sv"})
+    with pytest.raises(DataError, match=r"train\.sv or train\.sv\.gz is missing"):
+        RECIPE.for_run(tmp_path, {"target_language": "sv"})
+
+
+def sized(
+    count: int, words: int = 12, long_sentence: tuple[int, int] = (30, 24), letters: int = 90
+) -> TranslationRecipe:
+    """The recipe for a text of so many pairs, with so many words in each sentence."""
+    total = count * words, 2 * count * words
+    text = wmt.TextSizes(count, total, (90, letters), long_sentence, validation="val", test="test", is_multi30k=False)
+    return RECIPE._for_text(text, "fr", "en", {})
+
+
+@pytest.mark.parametrize(
+    ("count", "vocabularies", "dropout", "evaluations", "interval"),
+    [
+        (1_000, (2000, 2000), 0.5, 93, 20_000),
+        (20_000, (4000, 8000), 0.5, 93, None),
+        (29_000, (6000, 12_000), 0.5, 64, None),
+        (99_999, (20_000, 32_000), 0.5, 19, None),
+        (200_000, (32_000, 32_000), 0.3, 19, 100_000),
+        (1_000_000, (32_000, 32_000), 0.2, 40, 100_000),
+    ],
+)
+def test_sizes_follow_from_how_much_text_there_is(
+    count: int,
+    vocabularies: tuple[int, int],
+    dropout: float,
+    evaluations: int,
+    interval: int | None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """About as many pairs are learnt from as of Multi30k, and every pair at least four times."""
+    monkeypatch.setattr(seq2seq, "SHORTEST_INTERVAL", 20_000)
+    recipe = sized(count)
+    options = recipe.options
+    assert (options["source_vocabulary"], options["target_vocabulary"]) == vocabularies
+    assert (options["dropout"], recipe.evaluations, recipe.items_per_evaluation) == (dropout, evaluations, interval)
+    assert evaluations * (interval or count) >= max(4 * count, 1_800_000)
+    Seq2Seq.configured(recipe.preset, **options)
+
+
+@pytest.mark.parametrize("words", [1, 2, 7, 13, 24, 40, 45, 46, 200])
+def test_lengths_are_multiples_of_four_up_to_eighty(words: int) -> None:
+    options = sized(29_000, long_sentence=(words, words)).options
+    source, target = options["source_length"], options["target_length"]
+    assert source % 4 == target % 4 == 0
+    assert target == source + 4
+    assert min(1.75 * words - 0.5, 80) <= source <= min(1.75 * words + 4.5, 80)
+
+
+def test_a_script_of_thousands_of_letters_has_room_for_all(tmp_path: Path) -> None:
+    assert sized(20_000, letters=5000).options["target_vocabulary"] == 11_000
+    assert sized(20_000, letters=5000).options["source_vocabulary"] == 4000, "the other language has few"
+    assert sized(20_000, letters=90_000).options["target_vocabulary"] == 32_000, "and not more"
+    lines = [(f"dog {n}", chr(0x4E00 + n % 3000) + chr(0x4E00 + n % 2999)) for n in range(6000)]
+    folder = write(tmp_path, train=lines, val=lines[:9], test=lines[:9])
+    recipe = RECIPE.for_run(folder, {})
+    assert recipe.options["target_vocabulary"] == 7000
+    text = Seq2Seq.configured("paper", **recipe.options).real(folder)
+    assert (len(text), text.too_long) == (6000, 0)
+
+
+def test_only_multi30k_from_english_to_german_has_a_target(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(seq2seq, "MULTI30K", 50)
+    known = text_of(tmp_path / "known", ["en", "de", "fr"], val=5, test_2016_flickr=5)
+    other = text_of(tmp_path / "other", ["en", "de"], val=5, test=5)
+    part = text_of(tmp_path / "part", ["en", "de"], count=49, val=5, test_2016_flickr=5)
+    assert RECIPE.for_run(known, {}).target == 33
+    assert "no target" not in RECIPE.for_run(known, {}).taken
+    for folder, asked in (
+        (known, {"source_language": "de"}),
+        (known, {"target_language": "fr"}),
+        (other, {}),
+        (part, {}),
+    ):
+        recipe = RECIPE.for_run(folder, asked)
+        assert recipe.target is None
+        assert recipe.taken.endswith("no target: that of 33 BLEU is for Multi30k from English to German")
+    assert RECIPE.for_run(None, {}) is RECIPE
+
+
+def test_what_was_taken_tells_what_is_used_and_where_the_splits_come_from(tmp_path: Path) -> None:
+    recipe = RECIPE.for_run(text_of(tmp_path, ["en", "fr"], count=200, test=5), {"source_vocabulary": 500, "beam": 2})
+    assert recipe.taken == (
+        "en to fr, 190 training pairs: source_vocabulary 500, target_vocabulary 2000, source_length 12, target_length "
+        "16, dropout 0.5; 9768 evaluations; validation: 10 pairs of the training text, test: test; no target: that of "
+        "33 BLEU is for Multi30k from English to German"
+    )
+
+
+@pytest.mark.parametrize("direction", [("en", "fr"), ("fr", "en")])
+def test_any_text_is_trained_on_in_either_direction(direction: tuple[str, str], tmp_path: Path) -> None:
+    """With the sizes that were taken, but for a network that a CPU can learn with."""
+    folder = text_of(tmp_path / "text", ["en", "fr"], count=120)
+    asked = {"source_language": direction[0]}
+    recipe = RECIPE.for_run(folder, asked)
+    small = {"hidden": 8, "embedding": 8, "depth": 1, "batch": 16, "beam": 2}
+    options = {**recipe.options, **asked, **small}
+    spec = RunSpec(workload="seq2seq", preset="paper", device="cpu", threads=1, kind="training", evaluations=2)
+    record = trained(dataclasses.replace(spec, data=str(folder), options=options))
+    found = learning_of(record)
+    assert record.outcome == "ok"
+    assert (found.target, found.reached, found.curve_split, found.split) == (None, None, "validation", "test")
+    assert [point.items for point in found.curve] == [112, 224], "of 120 pairs 12 are held out; whole batches"
+    assert found.artifacts[1].rows[0][0].startswith(f"train {direction[0]} ")
+
+
+def test_scripts_without_spaces_are_counted_otherwise() -> None:
+    same, near = (
+        ["\u72d7\u5728\u6c99\u53d1\u4e0a\u7761\u89c9\u3002"],
+        ["\u72d7\u5728\u6c99\u53d1\u4e0a\u5403\u996d\u3002"],
+    )
+    for language, tokenizer in {"zh": "zh", "ja": "char", "zh_TW": "zh"}.items():
+        score, signature = bleu(near, same, language)
+        assert 20 < score < 90, "some of it is right"
+        assert f"tok:{tokenizer}" in signature
+    assert bleu(near, same)[0] < 5
 
 
 def test_batches_are_of_like_length_and_take_every_sentence_once_an_epoch() -> None:
@@ -146,19 +318,20 @@ def test_the_few_shortest_go_with_those_that_are_longer(tmp_path: Path) -> None:
     assert set(widths) == {12}
 
 
-@pytest.mark.parametrize("spread", [0.0, 0.5])
+@pytest.mark.parametrize("spread", [0.3, 0.5])
 def test_what_is_evaluated_is_the_mean_of_the_weights(spread: float) -> None:
     options = {**LEARNING, "averaging": spread, "warmup": 0}
     spec = RunSpec(workload="seq2seq", preset="tiny", device="cpu", kind="training", options=options)
     with Session(spec).setup() as session:
-        trainer = trainer_for(session, recipe_for(session.spec), session.workload.synthetic(1))
+        trainer = trainer_for(session, recipe_for(session.spec), HeldOut(None, None))
         assert isinstance(trainer, TranslationTrainer)
-        before = trainer.mean.projection.bias.detach().clone()
+        mean = trainer.candidate().model.get_parameter("projection.bias")
+        before = mean.detach().clone()
         trainer.steps_done = 90  # the beginning, when the mean moves faster, is over
         trainer.step()
         after = session.state.model.get_parameter("projection.bias")
         assert not torch.equal(before, after)
-        torch.testing.assert_close(trainer.mean.projection.bias, spread * before + (1 - spread) * after)
+        torch.testing.assert_close(mean, spread * before + (1 - spread) * after)
 
 
 class Parrot(Seq2Seq):
@@ -178,7 +351,7 @@ def test_quality_is_sacrebleus_of_the_raw_text(tmp_path: Path) -> None:
     with Session(spec).setup() as session:
         parrot = Parrot(**vars(session.workload))
         object.__setattr__(parrot, "said", said)
-        data = RECIPE.evaluation_data(parrot, folder)
+        data = RECIPE.evaluation_data(parrot, folder, "test")
         found = RECIPE.evaluate(parrot, session.state, data)
         scores, shown, _ = RECIPE.artifacts(parrot, session.state, data)
     assert found == sacrebleu.corpus_bleu(list(said), [references]).score
@@ -271,9 +444,13 @@ def test_an_unknown_solver_is_told() -> None:
 @pytest.mark.realdata
 def test_the_recipe_is_ready_for_multi30k() -> None:
     folder = real_data("multi30k")
-    workload = Seq2Seq.configured(RECIPE.preset, **RECIPE.options)
-    text = RECIPE.evaluation_data(workload, folder)
-    assert len(text) == 1000
+    recipe = RECIPE.for_run(folder, {})
+    assert (recipe.target, recipe.evaluations, recipe.items_per_evaluation) == (33, 64, None)
+    assert "en to de, 29,000 training pairs" in recipe.taken
+    assert recipe.taken.endswith("64 evaluations; validation: val, test: test_2016_flickr")
+    workload = Seq2Seq.configured(recipe.preset, **recipe.options)
+    validation, text = (recipe.evaluation_data(workload, folder, split) for split in ("validation", "test"))
+    assert (len(validation), len(text)) == (1014, 1000)
     assert text.truncated == 0, "no test sentence is cut"
     source, reference = text.texts()[0]
     assert source == "A man in an orange hat starring at something."

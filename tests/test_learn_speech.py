@@ -21,7 +21,7 @@ from fathom.data.base import Batch
 from fathom.engine.session import Session
 from fathom.training import checkpoint
 from fathom.training.checkpoint import FOLDER
-from fathom.training.trainer import recipe_for, trainer_for
+from fathom.training.trainer import HeldOut, recipe_for, trainer_for
 from fathom.workloads._deep_speech import DeepSpeech
 from fathom.workloads.speech import AN4, TIMIT, Speech, compared, confused
 
@@ -45,7 +45,7 @@ def ten_utterances(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def until(monkeypatch: pytest.MonkeyPatch, target: float) -> None:
-    monkeypatch.setattr(Speech, "recipe", replace(AN4, target=target))
+    monkeypatch.setattr(Speech, "recipe", replace(AN4, target=target, stop_at=target))
 
 
 # --- errors
@@ -120,7 +120,7 @@ def test_a_killed_run_resumes_to_the_very_same_numbers(tmp_path: Path, monkeypat
 
 def test_a_gradient_that_is_not_finite_changes_no_weight(ten_utterances: None) -> None:
     with Session(replace(TEN, options={**SMALL, "adam": False, "momentum": 0.5})).setup() as session:
-        trainer = trainer_for(session, recipe_for(session.spec), None)
+        trainer = trainer_for(session, recipe_for(session.spec), HeldOut(None, None))
         model, optimizer = session.state.model, session.state.optimizer
         assert optimizer is not None
         before = {name: weight.clone() for name, weight in model.state_dict().items()}
@@ -255,14 +255,16 @@ def test_augmentation_options_still_go_by_their_old_names() -> None:
 
 def test_protocols_are_true_of_any_folder_and_say_how_the_test_set_was_used() -> None:
     """Numbers are those of the whole corpora: a folder may hold a part of one."""
-    evaluated = "evaluated after every epoch, and the first evaluation that reaches the target ends the run"
+    evaluated = (
+        "after every epoch on every tenth training speaker, who is not trained on, and the best of these is tested"
+    )
     whole = {"AN4": (AN4, "(130 in the whole corpus)"), "TIMIT": (TIMIT, "192 utterances in the whole corpus)")}
     for name, (recipe, count) in whole.items():
         assert name in recipe.protocol
         assert "that the folder holds" in recipe.protocol
         assert count in recipe.protocol
         assert evaluated in recipe.protocol
-        assert recipe.stops_at_target
+        assert (recipe.validated_on, recipe.stop_at) == ("validation", None)
 
 
 def test_the_core_test_set_is_24_speakers_of_the_test_split(tmp_path: Path) -> None:
@@ -294,13 +296,13 @@ def test_timit_is_learnt_with_its_protocol_in_the_record(tmp_path: Path) -> None
 def test_no_test_utterance_is_passed_over(tmp_path: Path) -> None:
     workload = Speech.configured("tiny", frames=10)
     with pytest.raises(DataError, match="none of 2 utterances fits"):
-        AN4.evaluation_data(workload, corpus(tmp_path))
+        AN4.evaluation_data(workload, corpus(tmp_path), "test")
     folder = real_data("an4")
     with pytest.raises(
         DataError,
-        match="do not fit the network: 121 with more than 120 frames; try a larger --set frames=N or phones=N",
+        match="test utterances do not fit the network: 121 with more than 120 frames; try a larger --set frames=N",
     ):
-        AN4.evaluation_data(Speech.configured("tiny"), folder)
+        AN4.evaluation_data(Speech.configured("tiny"), folder, "test")
 
 
 @pytest.mark.realdata
@@ -321,6 +323,8 @@ def test_real_recordings_are_learnt_from(name: str, held_out: int) -> None:
 def test_every_utterance_of_an4_counts() -> None:
     workload = Speech.configured("paper", **AN4.options)
     folder = real_data("an4")
-    test, train = AN4.evaluation_data(workload, folder), workload.real(folder)
-    assert (len(test), len(train)) == (130, 948)
-    assert test.skipped == train.skipped == {}
+    validation, test = (AN4.evaluation_data(workload, folder, split) for split in ("validation", "test"))
+    train, rest = (workload.real(folder, split) for split in ("train", "train_subset"))
+    assert (len(test), len(train), len(validation) + len(rest)) == (130, 948, 948)
+    assert 0.05 * len(train) < len(validation) < 0.15 * len(train)
+    assert test.skipped == train.skipped == validation.skipped == {}

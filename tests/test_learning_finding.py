@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import pytest
 from sample_records import GPU, LAPTOP, record_of
 
 from fathom.analysis.finding import Cell, Finding
@@ -28,6 +29,7 @@ def learnt(
         **{"quality": curve[-1].quality, "reached": None if target is None else curve[-1].quality >= target},
         **{"seconds": curve[-1].seconds, "items": curve[-1].items, "energy_j": 1000.0 * len(curve)},
         **{"metered": "a counter", "curve": curve, "artifacts": [IMAGE], "data": "multi30k"},
+        "curve_split": "validation",
     }
     return Learning(**{**fields, **changes})
 
@@ -98,21 +100,21 @@ def test_runs_of_other_options_are_other_things_and_not_other_seeds() -> None:
         "seq2seq on multi30k (rate 0.5)",
     ]
     (chart,) = finding.charts
-    assert chart.title == "seq2seq on multi30k: BLEU"
+    assert chart.title == "seq2seq on multi30k: BLEU in validation"
     assert [series.name for series in chart.series] == ["rate 0.1, seed 0", "rate 0.5, seed 1", "target"]
 
 
 def test_a_failed_run_is_listed() -> None:
     finding = learning.analyse([run_of(learning=None, outcome="failed", reason="the loss is nan in evaluation 1")])
     assert rows(finding, 1)[0]["outcome"] == "failed: the loss is nan in evaluation 1"
-    assert finding.summary.endswith("Not in every run: seq2seq on multi30k, 0 of 1 runs, 1 failed.")
+    assert finding.summary == "With fewer than 3 runs: seq2seq on multi30k, reached in 0 of 1 run, 1 failed."
     assert (finding.charts, finding.notes) == ([], [])
 
 
 def test_a_run_that_diverged_is_no_result_though_it_has_a_curve() -> None:
     wild = run_of(2, learnt([10.0, 99.0]), outcome="failed", reason="the loss is nan in evaluation 3")
     finding = learning.analyse([run_of(0), run_of(1, learnt([10.0, 20.0, 30.0, 33.0])), wild])
-    assert "seq2seq on multi30k, 2 of 3 runs, 1 failed" in finding.summary
+    assert finding.summary.endswith("In too few: seq2seq on multi30k, reached in 2 of 3 runs, 1 failed.")
     (row,) = rows(finding, 0)
     assert row["quality: median (min to max)"] == "32 (31 to 33)"
     assert row["reached"] == "2 of 3, 1 failed"
@@ -162,7 +164,7 @@ def test_cost_is_counted_to_the_target_and_the_run_to_its_end() -> None:
 
 
 def test_a_target_that_was_lost_again_is_not_reached() -> None:
-    row = task(run_of(0, learnt([31.0, 29.0])))
+    row = task(run_of(0, learnt([31.0, 29.0], curve_split="test")))
     assert (row["reached"], row["time to target (s)"]) == ("0 of 1", None)
 
 
@@ -203,9 +205,9 @@ def test_the_summary_counts_tasks_with_distinct_names() -> None:
     usual = run_of(0, name="memnet")
     finding = learning.analyse([*both, longer, usual, run_of(0, learnt(target=None), name="deepq")])
     assert finding.summary == (
-        "3 of 4 training tasks reached the target in every run: seq2seq on multi30k (reverse, beam 5), memnet on "
-        "multi30k and memnet on multi30k (evaluations 9). Not in every run: seq2seq on multi30k (reverse False), 0 of "
-        "1 runs. Without a target: deepq on multi30k."
+        "With fewer than 3 runs: seq2seq on multi30k (reverse False), reached in 0 of 1 run; seq2seq on multi30k "
+        "(reverse, beam 5), reached in 1 of 1 run; memnet on multi30k, reached in 1 of 1 run; memnet on multi30k "
+        "(evaluations 9), reached in 1 of 1 run. Without a target: deepq on multi30k."
     )
 
 
@@ -256,6 +258,80 @@ def test_another_metric_has_another_chart() -> None:
     joint = learnt(metric="mean error of one network")
     finding = learning.analyse([run_of(0), run_of(0, joint, spec={"options": {"joint": True, "epochs": 9}})])
     assert [chart.title for chart in finding.charts] == [
-        "seq2seq on multi30k: BLEU",
-        "seq2seq on multi30k (joint): mean error of one network",
+        "seq2seq on multi30k: BLEU in validation",
+        "seq2seq on multi30k (joint): mean error of one network in validation",
     ]
+
+
+# --- splits, and how many seeds must reach a target
+
+
+@pytest.mark.parametrize(
+    ("reached", "runs", "verdict"),
+    [
+        (1, 1, "too few runs"),
+        (2, 2, "too few runs"),
+        (3, 3, "yes"),
+        (2, 3, "no"),
+        (4, 4, "yes"),
+        (3, 4, "no"),
+        (5, 5, "yes"),
+        (4, 5, "yes"),
+        (3, 5, "no"),
+        (8, 9, "yes"),
+        (7, 9, "no"),
+        (8, 10, "yes"),
+        (7, 10, "no"),
+        (12, 15, "yes"),
+        (11, 15, "no"),
+    ],
+)
+def test_a_target_counts_as_reached_in_four_of_five_runs_or_all_of_three(reached: int, runs: int, verdict: str) -> None:
+    records = [run_of(seed, learnt([31.0 if seed < reached else 29.0])) for seed in range(runs)]
+    finding = learning.analyse(records)
+    (row,) = rows(finding, 0)
+    assert (row["reached"], row["counts as reached"]) == (f"{reached} of {runs}", verdict)
+    assert len(rows(finding, 1)) == runs, "every seed is shown"
+    said = f"seq2seq on multi30k, reached in {reached} of {runs} run"
+    start = {
+        "yes": "1 of 1 training task counts as reached (in at least 4 of 5 runs, or in all of 3 or 4): ",
+        "no": "0 of 1 training task counts as reached (in at least 4 of 5 runs, or in all of 3 or 4). In too few: ",
+        "too few runs": "With fewer than 3 runs: ",
+    }[verdict]
+    assert finding.summary.startswith(start + said)
+
+
+def test_a_failed_run_counts_against_its_task() -> None:
+    broken = run_of(4, learning=None, outcome="failed", reason="killed")
+    assert task(*(run_of(seed) for seed in range(4)), broken)["counts as reached"] == "yes"
+    assert task(*(run_of(seed) for seed in range(3)), broken)["counts as reached"] == "no"
+
+
+def test_a_result_that_reached_the_target_counts_though_no_validation_did() -> None:
+    """The test may be a little easier than validation: the time is that of the weights that were tested."""
+    row = task(run_of(0, learnt([10.0, 29.0, 28.0], quality=30.5, reached=True, selected=2)))
+    assert (row["reached"], row["time to target (s)"], row["items to target"]) == ("1 of 1", 2.0, 200)
+    assert row["quality: median (min to max)"] == "30.5"
+    row = task(run_of(0, learnt([10.0, 31.0, 28.0], quality=29.5, reached=False, selected=2)))
+    assert (row["reached"], row["time to target (s)"]) == ("0 of 1", None), "the result decides, not the curve"
+
+
+@pytest.mark.parametrize(
+    ("split", "title", "note"),
+    [
+        ("validation", "BLEU in validation", "with the weights that were best in validation"),
+        ("train", "BLEU on the training data", "quality is that of the last weights"),
+        ("test", "BLEU on the test data", "they were evaluated after every interval"),
+    ],
+)
+def test_a_curve_says_which_data_it_is_of(split: str, title: str, note: str) -> None:
+    finding = learning.analyse([run_of(0, learnt(curve_split=split))])
+    assert [chart.title for chart in finding.charts] == [f"seq2seq on multi30k: {title}"]
+    assert sum(note in each for each in finding.notes) == 1
+    assert not any("the curve is of" in each and note not in each for each in finding.notes)
+
+
+def test_curves_of_different_data_are_in_different_charts() -> None:
+    old = run_of(1, learnt(curve_split="test"))
+    titles = [chart.title for chart in learning.analyse([run_of(0), old]).charts]
+    assert titles == ["seq2seq on multi30k: BLEU in validation", "seq2seq on multi30k: BLEU on the test data"]

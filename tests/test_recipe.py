@@ -25,7 +25,8 @@ CHANGES: dict[str, Any] = {
     "split": "validation",
     "evaluations": 3,
     "items_per_evaluation": 7,
-    "stops_at_target": True,
+    "validated_on": "train",
+    "stop_at": -105.0,
     "preset": "small",
     "options": {"adam": False},
     "precision": "bf16",
@@ -33,7 +34,7 @@ CHANGES: dict[str, Any] = {
     "trainer": "memnet",
     "skips_nonfinite_gradients": True,
 }
-NO_IDENTITY = {"protocol", "variants"}
+NO_IDENTITY = {"protocol", "taken", "variants"}
 
 
 def test_the_id_is_that_of_equal_fields() -> None:
@@ -52,6 +53,7 @@ def test_a_field_changes_the_id(field: str) -> None:
 def test_the_protocols_wording_does_not_change_the_id() -> None:
     assert replace(RECIPE, protocol="the same in other words").id == RECIPE.id
     assert replace(RECIPE, variants={"latent": RECIPE}).id == RECIPE.id
+    assert replace(RECIPE, taken="60,000 images").id == RECIPE.id
 
 
 def test_another_way_to_evaluate_is_another_recipe() -> None:

@@ -16,6 +16,7 @@ from fuzz import mutations, survive
 from fathom.core.errors import DataError, UnknownName
 from fathom.data import wmt
 from fathom.data._vocabulary import EOS, GLUE, PAD, SPECIALS, UNK, Vocabulary, detokenise, tokenise
+from fathom.data.base import SPLITS
 from fathom.data.wmt import ParallelText, Side, TokenVocabulary
 
 ENGLISH = "The cat, the dog.\nA cat\n\nThe dog sees the cat and the cat sees the dog .\nthe end\n"
@@ -107,16 +108,17 @@ def test_vocabulary_keeps_the_most_frequent(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("names", "train", "valid", "test"),
+    ("names", "train", "validation", "test"),
     [
         (["train", "val", "test_2016_flickr", "test_2017_flickr"], ["train"], "val", "test_2016_flickr"),
         (["train", "valid", "test", "test_2016"], ["train"], "valid", "test"),
         (
-            ["europarl-v7.fr-en", "giga-fren.release2.fixed", "newstest2013"],
-            ["europarl-v7.fr-en", "giga-fren.release2.fixed"],
-            "newstest2013",
-            "newstest2013",
+            ["train.clean", "train.web", "validation", "tst2012", "tst2013"],
+            ["train.clean", "train.web"],
+            "validation",
+            "tst2012",
         ),
+        (["corpus", "dev2010", "devtest", "test.2014"], ["corpus"], "dev2010", "test.2014"),
         (
             ["newstest2012", "news-commentary-v10.fr-en", "newstest2014", "newstest2013", "newsdiscussdev2015"],
             ["news-commentary-v10.fr-en"],
@@ -125,20 +127,154 @@ def test_vocabulary_keeps_the_most_frequent(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_splits(tmp_path: Path, names: list[str], train: list[str], valid: str, test: str) -> None:
+def test_splits(tmp_path: Path, names: list[str], train: list[str], validation: str, test: str) -> None:
     for name in names:
         write(tmp_path, name, f"{name}\n", f"{name}\n")
-    for split, expected in (("train", train), ("valid", [valid]), ("test", [test])):
+    expectations = (("train", train), ("train_subset", train), ("validation", [validation]), ("test", [test]))
+    for split, expected in expectations:
         assert list(wmt.pairs(tmp_path, split, "en", "fr")) == [(name, name) for name in expected]
     with pytest.raises(UnknownName, match="no split 'tset'; did you mean test?"):
         list(wmt.pairs(tmp_path, "tset", "en", "fr"))
 
 
-def test_gzipped_files_read_the_same_and_plain_ones_take_precedence(tmp_path: Path) -> None:
+def numbered(count: int, word: str = "w") -> tuple[str, str]:
+    """So many different pairs, each side with words of its own."""
+    return tuple("".join(f"{side}{word} {side}{n}\n" for n in range(count)) for side in ("e", "f"))  # type: ignore[return-value]
+
+
+def of_split(folder: Path, split: str) -> list[tuple[str, str]]:
+    return list(wmt.pairs(folder, split, "en", "fr"))
+
+
+@pytest.mark.parametrize(("count", "few"), [(40, 2), (1000, 50), (21_000, 1000)])
+def test_without_files_of_their_own_both_splits_are_taken_of_the_training_text(
+    tmp_path: Path, count: int, few: int
+) -> None:
+    write(tmp_path, "corpus", *numbered(count))
+    train, rest, validation, test = (of_split(tmp_path, split) for split in SPLITS)
+    assert (len(train), len(validation), len(test), len(rest)) == (count, few, few, count - 2 * few)
+    assert {*rest, *validation, *test} == set(train)
+    kept = set(rest)
+    assert rest == [pair for pair in train if pair in kept], "in the order of the text"
+    assert of_split(tmp_path, "validation") == validation, "the same whenever it is read"
+    assert max(map(train.index, validation[-2:])) > count / 2, "from all of the text"
+
+
+def test_one_newstest_is_the_test_and_validation_is_taken_of_the_training_text(tmp_path: Path) -> None:
+    write(tmp_path, "europarl-v7.fr-en", *numbered(100))
+    write(tmp_path, "newstest2013", *numbered(7, "news"))
+    assert [left for left, _ in of_split(tmp_path, "test")] == [f"enews e{n}" for n in range(7)]
+    validation, rest = of_split(tmp_path, "validation"), of_split(tmp_path, "train_subset")
+    assert (len(validation), len(rest), len({*validation, *rest})) == (5, 95, 100)
+
+
+def test_a_validation_file_leaves_the_test_to_be_taken_of_the_training_text(tmp_path: Path) -> None:
+    write(tmp_path, "train", *numbered(100))
+    write(tmp_path, "dev", *numbered(7, "dev"))
+    assert len(of_split(tmp_path, "validation")) == 7
+    test, rest = of_split(tmp_path, "test"), of_split(tmp_path, "train_subset")
+    assert (len(test), len(rest), len({*test, *rest})) == (5, 95, 100)
+
+
+def test_a_pair_that_stands_in_the_text_again_is_in_one_split_alone(tmp_path: Path) -> None:
+    """Subtitles and captions repeat themselves: each pair stands there ten times."""
+    english, french = numbered(40)
+    write(tmp_path, "train", english * 10, french * 10)
+    rest, validation, test = (set(of_split(tmp_path, split)) for split in SPLITS[1:])
+    assert validation
+    assert test
+    assert not rest & validation
+    assert not rest & test
+    assert not validation & test
+    assert len(rest | validation | test) == 40
+
+
+def test_the_vocabulary_of_every_split_of_a_training_run_is_of_what_is_trained_on(tmp_path: Path) -> None:
+    write(tmp_path, "train", *numbered(100))
+    held_out = {left.split()[1] for split in ("validation", "test") for left, _ in of_split(tmp_path, split)}
+    texts = [read(tmp_path, split, words=500) for split in SPLITS[1:]]
+    words = [known(text.source_vocabulary).words for text in texts]
+    assert words[0] == words[1] == words[2]
+    assert not held_out & set(words[0])
+    assert len(held_out) == 10
+    assert held_out <= set(known(read(tmp_path, "train", words=500).source_vocabulary).words)
+    assert (texts[1].columns["source"] == UNK).sum() == 5, "one word of each pair"
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        (["train.en", "train.fr"], ["en", "fr"]),
+        (["train.en.txt", "train.de.txt.gz"], ["de", "en"]),
+        (["europarl-v7.fr-en.en.gz", "europarl-v7.fr-en.fr.gz", "newstest2013.en", "newstest2013.fr"], ["en", "fr"]),
+        (["train.en", "train.de", "train.fr", "train.cs", "val.en", "val.de", "val.xx"], ["cs", "de", "en", "fr"]),
+        (["train.pt_BR", "train.zh-Hant"], ["pt_BR", "zh-Hant"]),
+        (["train.en", "train.fr", "train.csv", "train.tar.gz", "README.md", "SOURCE.txt", "notes.py"], ["en", "fr"]),
+        (["data.zip", "data.tsv"], []),
+        (["train.en"], []),
+        (["test.en", "test.fr"], []),
+    ],
+)
+def test_languages_are_those_of_training_text_in_two_or_more(
+    tmp_path: Path, names: list[str], expected: list[str]
+) -> None:
+    for name in names:
+        (tmp_path / name).touch()
+    assert wmt.languages(tmp_path) == expected
+    assert wmt.languages(tmp_path / "absent") == []
+
+
+def test_sizes_of_a_text(tmp_path: Path) -> None:
+    """Of 1,000 sentences, 996 have 2 words and 4 have 30; the other language has half as many."""
+    english = ["a b"] * 996 + ["a " * 30] * 4
+    french = ["x"] * 996 + ["x " * 15] * 4
+    write(tmp_path, "train", "\n".join(english) + "\n", "\n".join(french) + "\n")
+    for name in ("val", "test_2016_flickr"):
+        write(tmp_path, name)
+    found = wmt.sizes(tmp_path, "en", "fr")
+    assert (found.count, found.words, found.long_sentence) == (1000, (996 * 2 + 120, 996 + 60), (2, 1))
+    assert found.letters == (3, 2), "a, b and the space; x and the space"
+    assert (found.validation, found.test, found.is_multi30k) == ("val", "test_2016_flickr", True)
+    assert wmt.sizes(tmp_path, "fr", "en").words == (996 + 60, 996 * 2 + 120), "the other way round"
+    for name in ("val", "test_2016_flickr"):
+        for language in ("en", "fr"):
+            (tmp_path / f"{name}.{language}").unlink()
+    write(tmp_path, "train", *numbered(1000))
+    found = wmt.sizes(tmp_path, "en", "fr")
+    assert (found.count, found.is_multi30k) == (900, False)
+    assert found.validation == found.test == "50 pairs of the training text"
+
+
+def test_scripts_without_spaces_have_words_too(tmp_path: Path) -> None:
+    write(tmp_path, "train", "a dog sleeps\n" * 50, "\u4e00\u4e01\u4e02\u4e03\u4e04\u3002 GPU\n" * 50)
+    for name in ("val", "test"):
+        write(tmp_path, name)
+    assert wmt.sizes(tmp_path, "en", "fr").long_sentence == (3, 5), "two letters a word, the full stop, and GPU"
+
+
+@pytest.mark.parametrize(("english", "french"), [("", ""), ("\n" * 50, "x\n" * 50), ("a\n" * 50, "x\n" * 50)])
+def test_a_text_with_nothing_to_learn_from_is_one_clear_line(tmp_path: Path, english: str, french: str) -> None:
+    """No line, no word in one language, or one pair again and again, which is held out."""
+    write(tmp_path, "train", english, french)
+    write(tmp_path, "test")
+    with pytest.raises(DataError, match=r"no training text in en and fr that is not held out$"):
+        wmt.sizes(tmp_path, "en", "fr")
+
+
+def test_too_few_pairs_to_take_a_split_from_is_one_clear_line(tmp_path: Path) -> None:
+    write(tmp_path, "train", *numbered(39))
+    with pytest.raises(DataError, match="no validation text in en and fr, and too few training pairs") as told:
+        wmt.sizes(tmp_path, "en", "fr")
+    assert "\n" not in str(told.value)
+    assert len(of_split(tmp_path, "train_subset")) == 39, "for a timed run there is enough"
+
+
+@pytest.mark.parametrize("ending", [".gz", ".txt.gz"])
+def test_gzipped_files_read_the_same_and_plain_ones_take_precedence(tmp_path: Path, ending: str) -> None:
     expected = read(write(tmp_path, "train")).columns
     for language in ("en", "fr"):
         path = tmp_path / f"train.{language}"
-        (tmp_path / f"train.{language}.gz").write_bytes(gzip.compress(path.read_bytes()))
+        (tmp_path / f"train.{language}{ending}").write_bytes(gzip.compress(path.read_bytes()))
         path.unlink()
     columns = read(tmp_path).columns
     assert all((columns[name] == expected[name]).all() for name in expected)
@@ -174,8 +310,11 @@ def test_missing_files_are_an_error_that_names_the_expected_ones(tmp_path: Path)
     with pytest.raises(DataError, match="no train text in en and fr; the folder must contain one sentence per line"):
         read(tmp_path / "absent")
     write(tmp_path, "train")
-    with pytest.raises(DataError, match="no test text in en and fr; the folder must contain"):
-        read(tmp_path, "test")
+    for split in ("validation", "test"):
+        problem = f"no {split} text in en and fr, and too few training pairs to take it from: 40 are needed; the folder"
+        with pytest.raises(DataError, match=problem) as told:
+            read(tmp_path, split)
+        assert "\n" not in str(told.value)
     (tmp_path / "train.fr").unlink()
     with pytest.raises(DataError, match=r"train\.fr or train\.fr\.gz is missing; the folder must contain"):
         read(tmp_path)
@@ -269,7 +408,7 @@ def test_synthetic_text_has_a_dictionary_and_one_reordering_rule() -> None:
 def test_real_multi30k() -> None:
     folder = real_data("multi30k")
     sides = Side("en", 40_000, 40), Side("de", 40_000, 50)
-    train, valid, test = (wmt.read(folder, split, *sides) for split in wmt.SPLITS)
+    train, valid, test = (wmt.read(folder, split, *sides) for split in ("train", "validation", "test"))
     assert (len(train) + train.too_long, len(valid), len(test)) == (29_000, 1014, 1000)
     assert (train.too_long, train.dropped, test.truncated) == (1, 0, 0)
     first = test.source_vocabulary.decode(n for n in test.columns["source"][0].tolist() if n != PAD)
@@ -283,7 +422,9 @@ def test_real_multi30k() -> None:
 def test_real_wmt15() -> None:
     folder = real_data("wmt15-fr-en")
     sides = Side("en", 10_000, 40), Side("fr", 10_000, 50)
-    train, test = (wmt.read(folder, split, *sides) for split in ("train", "test"))
+    train, rest, validation, test = (wmt.read(folder, split, *sides) for split in SPLITS)
+    assert len(rest) + rest.dropped + rest.too_long <= 19_000, "a thousand, wherever they stand"
+    assert len(validation) + validation.dropped == 1000
     assert len(train) + train.dropped + train.too_long == 20_000
     assert train.dropped == 36, "one side is empty"
     assert (len(test), test.dropped) == (3000, 0)

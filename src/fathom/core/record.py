@@ -201,14 +201,16 @@ class Learning:
     def to_target(self) -> Point | None:
         """The first evaluation that reached the target: what that took. A recipe may go on from there.
 
-        Evaluations on training data do not tell: all of the run is what it took then.
+        Where the result reached it and no evaluation on the way did, it is the one whose weights were tested; likewise
+        where evaluations are on training data, which do not tell.
         """
         target, sign = self.target, 1 if self.better == "higher" else -1
-        if target is None:
+        if target is None or not self.curve:
             return None
+        tested = self.curve[(self.selected or 0) - 1] if self.reached and self.curve_split != "test" else None
         if self.curve_split == "train":
-            return self.curve[-1] if self.curve and self.reached else None
-        return next((point for point in self.curve if sign * point.quality >= sign * target), None)
+            return tested
+        return next((point for point in self.curve if sign * point.quality >= sign * target), tested)
 
 
 OTHERS_CPU = 0.1  # CPU-seconds per second: daemons of a quiet machine take 0.01 to 0.03

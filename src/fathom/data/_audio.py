@@ -236,11 +236,15 @@ class Sizes:
         return None
 
 
-def without_validation(speakers: Iterable[str]) -> tuple[set[str], set[str]]:
-    """Training speakers without, and of, validation: every tenth by name, so that no voice is in both."""
-    named = sorted(set(speakers))
-    held_out = set(named[4::10] or named[-1:])
-    return set(named) - held_out, held_out
+def is_validation(speakers: Sequence[str]) -> list[bool]:
+    """Which training utterances are validation, by their speakers: those of every tenth, so that no voice is in both.
+
+    Where there is one speaker only, it is every tenth utterance.
+    """
+    apart = speakers if len(set(speakers)) > 1 else [f"{number:06}" for number in range(len(speakers))]
+    named = sorted(set(apart))
+    held_out = set(named[4::10] or named[1:][-1:])
+    return [each in held_out for each in apart]
 
 
 class Utterances(InMemory):

@@ -2,7 +2,7 @@
 
 The layout is that of CMU's archive: etc/an4_train.fileids and .transcription, with one utterance per line in the same
 order (likewise for test); etc/an4.dic, one word and its phones per line; etc/an4.phone; feat/FILEID.mfc or
-wav/FILEID.sph. Every tenth training speaker is validation.
+wav/FILEID.sph. Every tenth training speaker is validation; where there is one speaker only, every tenth utterance.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ from pathlib import Path
 
 import numpy as np
 
-from fathom.core.errors import DataError
+from fathom.core.errors import DataError, UnknownName
 from fathom.data import _audio
 from fathom.data._audio import Features, Scale, Sizes, Utterance, Utterances
+from fathom.data.base import SPLITS
 
 EXPECTS = "AN4's etc folder (an4_train.fileids, .transcription, an4.dic, ...) and feat/**.mfc or wav/**.sph"
 COEFFICIENTS = 13  # per frame in a .mfc file
@@ -47,12 +48,13 @@ def read(folder: Path, split: str, sizes: Sizes, by_speaker: bool = False) -> Ut
 def _split(folder: Path, split: str, dictionary: dict[str, list[int]]) -> list[Utterance]:
     if split in ("train", "test"):
         return list(_utterances(folder, split, dictionary))
+    if split not in SPLITS:
+        raise UnknownName.among("split", split, SPLITS)
     everyone = list(_utterances(folder, "train", dictionary))
-    kept, held_out = _audio.without_validation(utterance.speaker for utterance in everyone)
-    chosen = held_out if split == "validation" else kept
-    found = [utterance for utterance in everyone if utterance.speaker in chosen]
+    held_out = _audio.is_validation([utterance.speaker for utterance in everyone])
+    found = [each for each, apart in zip(everyone, held_out, strict=True) if apart == (split == "validation")]
     if not found:
-        raise DataError.at(folder, "one training speaker: a second one is needed, as validation takes every tenth")
+        raise DataError.at(folder, f"no utterance of the {split} split: of {len(everyone)} none can be held out")
     return found
 
 

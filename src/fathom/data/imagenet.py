@@ -23,6 +23,7 @@ from fathom.data.base import Batch, Dataset, InMemory
 
 ARCHIVE = "ILSVRC2012_img_train.tar"
 EXPECTS = f"class folders of JPEG (train/CLASS/*.JPEG and val/CLASS/*.JPEG, or CLASS/*.JPEG), or {ARCHIVE}"
+SPLIT_FOLDERS = ("val", "test")  # the test images are in either; where both are there, val is validation
 _SUFFIXES = (".jpeg", ".jpg")
 
 
@@ -151,10 +152,18 @@ class _OtherSize(Exception):
     """An image differs in size from the first of its set."""
 
 
+def has_validation(folder: Path) -> bool:
+    """Whether there are validation images beside test images of the same classes: none are taken of training then."""
+    train, *others = (set(_class_folders(folder / name)) for name in ("train", *SPLIT_FOLDERS))
+    return all(others) and all(classes <= train for classes in others)
+
+
 def _find(folder: Path, split: str) -> Files:
     """The images of a split; the training set, where present, defines the class numbers."""
     train, archive = folder / "train", folder / ARCHIVE
-    held_out = next((path for path in (folder / "val", folder / "test") if _class_folders(path)), None)
+    if split in ("validation", "test") and has_validation(folder):
+        return ClassFolders(folder / ("test" if split == "test" else "val"), _class_folders(train))
+    held_out = next((folder / name for name in SPLIT_FOLDERS if _class_folders(folder / name)), None)
     numbered = _class_folders(train) or (sorted(_class_archives(archive)) if archive.exists() else [])
     if split == "train" and numbered:
         return ClassFolders(train, numbered) if _class_folders(train) else TarOfTars(archive)

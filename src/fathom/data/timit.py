@@ -148,10 +148,8 @@ def _in_split(recordings: list[_Recording], split: str) -> list[_Recording]:
     if split not in ("train_subset", "validation"):
         return _in_folders(recordings, split)
     training = _in_folders(recordings, "train")
-    kept, held_out = _audio.without_validation(one.speaker for one in training)
-    if not kept:
-        return [one for index, one in enumerate(training) if (index % 10 == 4) == (split == "validation")]
-    return [one for one in training if one.speaker in (held_out if split == "validation" else kept)]
+    held_out = _audio.is_validation([one.speaker for one in training])
+    return [one for one, apart in zip(training, held_out, strict=True) if apart == (split == "validation")]
 
 
 def _in_folders(recordings: list[_Recording], split: str) -> list[_Recording]:

@@ -3,7 +3,7 @@
 The split of a file follows from its name without the language (NAME.en and NAME.fr; .txt and .gz may follow):
   train       train; else all that begin so; else all that are not held out (europarl-v7.fr-en, giga-fren, ...)
   validation  val, valid, validation or dev; else the first that begins so; else the last newstest but one
-  test        test; else the first that begins so (Multi30k's test_2016_flickr); else the last newstest
+  test        test; else the first that begins so or with tst (Multi30k's test_2016_flickr); else the last newstest
 Where there is no file for one of the last two, a few pairs of the training text are taken for it.
 """
 
@@ -36,11 +36,16 @@ EXPECTS = (
 _MAX_LINE_BYTES = 1 << 20  # a longer line means that the file is not text
 SEGMENTATIONS = 8  # ways in which training text is cut into subwords, where they are dropped
 _TAKEN = 1000  # pairs that are taken of a training text for a split that has no file, and a twentieth of it at most
-_LEAST_PAIRS = 40  # below which none are
+_LEAST_PAIRS = 40  # of a training text that pairs are taken from
 _USED_WORDS = 60  # words in use in the synthetic languages
 _LANGUAGE_SEED = 2014  # of the synthetic dictionary
 _LANGUAGE = re.compile(r"[a-z]{2,3}([_-][A-Za-z]{2,4})?")
-_HELD_OUT = re.compile(r"val|dev|test|news-?(test|dev|discuss|syscomb)")
+_OTHER_FILES = re.compile("bin|bpe|csv|dat|doc|htm|idx|log|md|npy|pdf|py|sgm|sh|spm|tar|tgz|tmx|tsv|xml|xz|zip")
+_HELD_OUT = re.compile(r"val|dev|test|tst|news-?(test|dev|discuss|syscomb)")
+_UNSPACED = (  # scripts without spaces between words: Thai, Lao, Burmese, Khmer, Japanese, Chinese
+    "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
+)
+_WORD = re.compile(rf"[{_UNSPACED}]{{1,2}}|[^\s{_UNSPACED}]+")  # where words are not told apart, two letters are one
 
 
 @dataclass(frozen=True)
@@ -167,31 +172,41 @@ def _encoded(
 def pairs(folder: Path, split: str, source_language: str, target_language: str) -> Iterator[tuple[str, str]]:
     """The sentence pairs of a split as text; either side may be empty."""
     languages = source_language, target_language
-    taken = {} if split == "train" else _taken_of_training(folder, *languages)
-    if split not in taken and split != "train_subset":
+    if split == "train" or (split != "train_subset" and _corpora_of(_names(folder, *languages), split)):
         yield from _all_pairs(folder, split, *languages)
         return
-    training = _all_pairs(folder, "train", *languages)
-    if split != "train_subset" or not taken:
-        rows = taken.get(split)
-        yield from (pair for number, pair in enumerate(training) if rows is None or number in rows)
+    taken = _taken_of_training(folder, *languages)
+    if split == "train_subset":
+        evaluated = {pair for some in taken.values() for pair in some}
+        yield from (pair for pair in _all_pairs(folder, "train", *languages) if pair not in evaluated)
         return
-    evaluated = {pair for other in taken for pair in pairs(folder, other, *languages)}
-    yield from (pair for pair in training if pair not in evaluated)  # wherever else they stand, too
+    if split not in taken:
+        problem = f"no {split} text in {languages[0]} and {languages[1]}, and too few training pairs to take it from"
+        raise DataError.at(folder, f"{problem}: {_LEAST_PAIRS} are needed; the folder must contain {EXPECTS}")
+    yield from taken[split]
 
 
-def _taken_of_training(folder: Path, *languages: str) -> dict[str, set[int]]:
-    """For each held-out split without files of its own, the rows of the training text that are taken for it."""
-    missing = [split for split in ("validation", "test") if not _corpora_of(_names(folder, *languages), split)]
+def _taken_of_training(folder: Path, *languages: str) -> dict[str, list[tuple[str, str]]]:
+    """For each held-out split without files of its own, the training pairs that are taken for it.
+
+    They are taken out of the training text wherever they stand in it, and no pair is in both: a text may repeat itself.
+    """
+    names = _names(folder, *languages)
+    missing = [split for split in ("validation", "test") if not _corpora_of(names, split)]
     if not missing:
         return {}
     found = sum(1 for _ in _all_pairs(folder, "train", *languages))
     if found < _LEAST_PAIRS:
-        problem = f"no {missing[0]} text in {languages[0]} and {languages[1]}, and too few training pairs ({found})"
-        raise DataError.at(folder, f"{problem} to take it from; the folder must contain {EXPECTS}")
-    order = np.random.default_rng(0).permutation(found).tolist()
+        return {}
     few = min(_TAKEN, found // 20)
-    return {split: set(order[few * index : few * (index + 1)]) for index, split in enumerate(missing)}
+    order = np.random.default_rng(0).permutation(found)[: few * len(missing)].tolist()  # the same for every run
+    split_of = {row: missing[place // few] for place, row in enumerate(order)}
+    taken: dict[str, list[tuple[str, str]]] = {split: [] for split in missing}
+    seen: dict[tuple[str, str], str] = {}
+    for row, pair in enumerate(_all_pairs(folder, "train", *languages)):
+        if row in split_of and seen.setdefault(pair, split_of[row]) == split_of[row]:
+            taken[split_of[row]].append(pair)
+    return taken
 
 
 def _all_pairs(folder: Path, split: str, *languages: str) -> Iterator[tuple[str, str]]:
@@ -213,7 +228,8 @@ class TextSizes:
 
     count: int  # training pairs
     words: tuple[int, int]
-    long_sentence: tuple[int, int]  # words of a sentence that one in 200 is longer than
+    letters: tuple[int, int]  # different ones
+    long_sentence: tuple[int, int]  # words; one sentence in 200 is longer
     validation: str  # where the split comes from, in words
     test: str
     is_multi30k: bool
@@ -222,20 +238,32 @@ class TextSizes:
 def sizes(folder: Path, source_language: str, target_language: str) -> TextSizes:
     """What the sizes of a network for this text follow from."""
     languages = source_language, target_language
-    lengths = np.array([[len(text.split()) for text in pair] for pair in pairs(folder, "train_subset", *languages)])
-    names, taken = _names(folder, *languages), _taken_of_training(folder, *languages)
-    origin = {
-        split: f"{len(taken[split]):,} pairs of the training text" if split in taken else _corpora_of(names, split)[0]
-        for split in ("validation", "test")
-    }
-    words, long_sentence = lengths.sum(0), np.quantile(lengths, 0.995, axis=0, method="higher")
+    counts, letters = array("i"), (set[str](), set[str]())
+    for pair in pairs(folder, "train_subset", *languages):
+        for text, known in zip(pair, letters, strict=True):
+            counts.append(len(_WORD.findall(text)))
+            known.update(text)
+    lengths = np.asarray(counts).reshape(-1, 2)
+    words = lengths.sum(0, dtype=np.int64)
+    if not words.all():
+        raise DataError.at(folder, f"no training text in {' and '.join(languages)} that is not held out")
+    origin = {split: _origin(folder, split, *languages) for split in ("validation", "test")}
+    long_sentence = np.quantile(lengths, 0.995, axis=0, method="higher")
     return TextSizes(
         len(lengths),
         (int(words[0]), int(words[1])),
+        (len(letters[0]), len(letters[1])),
         (int(long_sentence[0]), int(long_sentence[1])),
         **origin,
         is_multi30k=origin["test"] == "test_2016_flickr",
     )
+
+
+def _origin(folder: Path, split: str, *languages: str) -> str:
+    """Where a held-out split comes from, in words."""
+    if own := _corpora_of(_names(folder, *languages), split):
+        return own[0]
+    return f"{sum(1 for _ in pairs(folder, split, *languages)):,} pairs of the training text"
 
 
 def synthetic(seed: int, source: Side, target: Side, items: int = 2048) -> ParallelText:
@@ -355,7 +383,7 @@ def languages(folder: Path) -> list[str]:
     endings = [path.name.removesuffix(".gz").removesuffix(".txt").rpartition(".") for path in listing]
     corpora = defaultdict(set)
     for name, _, code in endings:
-        if name and _LANGUAGE.fullmatch(code):
+        if name and _LANGUAGE.fullmatch(code) and not _OTHER_FILES.fullmatch(code):
             corpora[name].add(code)
     training = _corpora_of(sorted(name for name, codes in corpora.items() if len(codes) > 1), "train")
     return sorted({code for name in training for code in corpora[name]})
@@ -370,7 +398,7 @@ def _corpora_of(names: list[str], split: str) -> list[str]:
     news = [name for name in names if name.startswith("newstest")]
     if split == "validation":
         return _named(names, "val", "valid", "validation", "dev")[:1] or news[:-1][-1:]
-    return _named(names, "test")[:1] or news[-1:]
+    return _named(names, "test", "tst")[:1] or news[-1:]
 
 
 def _named(names: list[str], *words: str) -> list[str]:

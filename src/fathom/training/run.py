@@ -101,9 +101,9 @@ class TrainingRun:
         """The weights of the last evaluation are kept where they did better in validation than all before."""
         if not self.recipe.selects_best:
             return
-        best = None if self.selected is None else self.curve[self.selected - 1].quality
+        best = math.nan if self.selected is None else self.curve[self.selected - 1].quality
         last = self.curve[-1].quality
-        if best is None or (last != best and self.recipe.at_least(last, best)):
+        if math.isnan(best) or (last != best and self.recipe.at_least(last, best)):
             self.selected = len(self.curve)
             self.trainer.select()
 

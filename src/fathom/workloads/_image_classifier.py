@@ -83,8 +83,9 @@ class ImageRecipe(Recipe["ImageClassifier"]):
     engine: str = "cudagraph"
     protocol: str = (
         "all images of the test set, each whole, scaled to the network's input, the mean of its probabilities and "
-        "those of its mirror image; a running mean of the weights is evaluated after every epoch on a twentieth of the "
-        "training images, which training does not see, and the best of these is tested once"
+        "those of its mirror image; a running mean of the weights is evaluated after every epoch on the validation "
+        "images (where the folder has none, a twentieth of the training images, which training does not see), and the best "
+        "of these is tested once"
     )
 
     def schedule(self, workload: ImageClassifier, optimizer: Optimizer, steps: int) -> LambdaLR:
@@ -154,6 +155,8 @@ class ImageClassifier(Workload):
         return imagenet.synthetic(seed, self.side, self.classes)
 
     def real(self, folder: Path, split: str = "train") -> imagenet.Images | Thumbnails:
+        if imagenet.has_validation(folder):
+            return self._images(folder, "train" if split == "train_subset" else split)
         found = part_of_training(partial(self._images, folder), split)
         if split == "validation" and isinstance(found, imagenet.Images):
             found.augment = False  # these are training images, and seen whole

@@ -23,7 +23,7 @@ from fathom.core.errors import BadOption, UnknownName
 from fathom.core.record import Artifact
 from fathom.data import wmt
 from fathom.data._vocabulary import PAD
-from fathom.data.base import Batch, once
+from fathom.data.base import Batch, once, reader_for
 from fathom.workloads._translator import Translator, beam_search, greedy
 from fathom.workloads.base import Facts, Output, State, Workload
 from fathom.workloads.recipe import Recipe, warmup_cosine
@@ -33,11 +33,13 @@ VALIDATED = 1014  # sentences of validation text, at most: Multi30k's
 MULTI30K = 29_000  # training pairs: other texts are trained on for as many pairs in all
 LEAST_EPOCHS = 4  # of a text that is larger
 INTERVAL = 100_000  # pairs between two evaluations, at most
+SHORTEST_INTERVAL = 20_000  # ... and at least: to translate the validation text takes as long as to learn from a few
 LONGER = 1.75  # subwords in a word, at most, in the longest sentences that are learnt
 LONGEST = 80  # subwords
 SHOWN = 8  # of the translations, in the report
 FIFTHS = ("first", "second", "third", "fourth", "last")
 SOLVERS = ("sgd", "adam")
+TOKENIZERS = {"zh": "zh", "ja": "char", "th": "char", "lo": "char", "my": "char", "km": "char"}  # sacrebleu's; else 13a
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,21 +49,26 @@ class TranslationRecipe(Recipe["Seq2Seq"]):
     def for_run(self, folder: Path | None, options: Mapping[str, Any]) -> TranslationRecipe:
         if folder is None:
             return self
+        if reader_for(Seq2Seq.name, folder):
+            return replace(self, target=None)  # no target is known, nor how large the text is
         source, target = _direction(wmt.languages(folder), self.options, options)
-        pairs = wmt.sizes(folder, source, target)
-        longest = [min(LONGEST, -(-round(LONGER * words) // 4) * 4) for words in pairs.long_sentence]
+        return self._for_text(wmt.sizes(folder, source, target), source, target, options)
+
+    def _for_text(self, text: wmt.TextSizes, source: str, target: str, options: Mapping[str, Any]) -> TranslationRecipe:
+        """Vocabularies, lengths, dropout and the number of evaluations for so much text; the target is Multi30k's."""
+        longest = [min(LONGEST, -(-round(LONGER * words) // 4) * 4) for words in text.long_sentence]
         taken = {
             "source_language": source,
             "target_language": target,
-            "source_vocabulary": _subwords(pairs.words[0]),
-            "target_vocabulary": _subwords(pairs.words[1]),
+            "source_vocabulary": _subwords(text.words[0], text.letters[0]),
+            "target_vocabulary": _subwords(text.words[1], text.letters[1]),
             "source_length": longest[0],
             "target_length": longest[1] + 4,  # EOS, and a translation may be a little longer
-            "dropout": self.options["dropout"] if pairs.count < 100_000 else 0.3 if pairs.count < 500_000 else 0.2,
+            "dropout": self.options["dropout"] if text.count < 100_000 else 0.3 if text.count < 500_000 else 0.2,
         }
-        known = source == "en" and target == "de" and pairs.is_multi30k
-        interval = min(pairs.count, INTERVAL)
-        seen = max(self.evaluations * MULTI30K, LEAST_EPOCHS * pairs.count)
+        known = (source, target) == ("en", "de") and text.is_multi30k and text.count == MULTI30K
+        interval = max(SHORTEST_INTERVAL, min(text.count, INTERVAL))
+        seen = max(self.evaluations * MULTI30K, LEAST_EPOCHS * text.count)
         found = replace(
             self,
             target=self.target if known else None,
@@ -71,8 +78,9 @@ class TranslationRecipe(Recipe["Seq2Seq"]):
         )
         changed = {**taken, **{name: options[name] for name in taken if name in options}}
         settings = ", ".join(f"{name} {value}" for name, value in changed.items() if not name.endswith("language"))
-        told = f"{source} to {target}, {pairs.count:,} training pairs: {settings}; {found.evaluations} evaluations"
-        return replace(found, taken=f"{told}; validation: {pairs.validation}, test: {pairs.test}")
+        told = f"{source} to {target}, {text.count:,} training pairs: {settings}; {found.evaluations} evaluations"
+        aimless = "" if known else "; no target: that of 33 BLEU is for Multi30k from English to German"
+        return replace(found, taken=f"{told}; validation: {text.validation}, test: {text.test}{aimless}")
 
     def evaluation_data(self, workload: Seq2Seq, folder: Path, split: str) -> wmt.ParallelText:
         """All of the test text; of a long validation text the first part, as every interval translates it."""
@@ -83,14 +91,15 @@ class TranslationRecipe(Recipe["Seq2Seq"]):
         return warmup_cosine(optimizer, steps, workload.warmup + 1)
 
     def evaluate(self, workload: Seq2Seq, state: State, data: wmt.ParallelText) -> float:
-        return bleu(workload.translated(state, data, workload.beam), _references(data))[0]
+        return bleu(workload.translated(state, data, workload.beam), _references(data), workload.target_language)[0]
 
     def artifacts(self, workload: Seq2Seq, state: State, data: wmt.ParallelText) -> list[Artifact]:
         """What beam search adds, the first translations beside the references, and where the decoder attends."""
         simple, searched = (workload.translated(state, data, beam) for beam in (1, workload.beam))
         order = "from the last word to the first" if workload.reverse_source else "from the first word to the last"
         found = {"greedy": simple, f"beam of {workload.beam}": searched}
-        rows = [[name, order, *bleu(lines, _references(data))] for name, lines in found.items()]
+        scores = {name: bleu(lines, _references(data), workload.target_language) for name, lines in found.items()}
+        rows = [[name, order, *score] for name, score in scores.items()]
         columns = ["decoding", "source is read", "BLEU", "sacrebleu's signature"]
         beside = zip(data.texts(), searched, strict=True)
         shown = [[source, line, reference] for (source, reference), line in beside][:SHOWN]
@@ -279,26 +288,35 @@ class Seq2Seq(Workload):
 
 
 def _direction(found: Sequence[str], usual: Mapping[str, Any], asked: Mapping[str, Any]) -> tuple[str, str]:
-    """From which language to which: as asked, else the recipe's own, else English into the first other language."""
+    """From which language to which: as asked; what is not asked is the recipe's own language, or else the first."""
     source, target = asked.get("source_language"), asked.get("target_language")
     pair = usual["source_language"], usual["target_language"]
-    if source is None and target is None and set(pair) <= set(found):
-        return pair
-    others = [code for code in sorted(found, key=lambda code: (code not in pair, code)) if code not in (source, target)]
-    source = source or next(iter(others), pair[0])
-    return source, target or next((code for code in others if code != source), pair[1])
+
+    def other(first: str, second: str, taken: str | None) -> str:
+        """The first of these that has text and is not the pair's other language."""
+        return next((code for code in (first, second, *found) if code in found and code != taken), first)
+
+    source = source or other(pair[0], pair[1], target)
+    return source, target or other(pair[1], pair[0], source)
 
 
-def _subwords(words: int) -> int:
-    """A vocabulary that a text of so many words can fill with subwords that are seen often enough to be learnt."""
-    return 1000 * max(2, min(32, round(words / 60_000)))
+def _subwords(words: int, letters: int) -> int:
+    """A vocabulary that a text of so many words can fill with subwords that are seen often enough to be learnt.
+
+    Every letter is one of them, of which Chinese has thousands, as is every byte; there is room for as many more.
+    """
+    least = 2 * (letters + 256)
+    return 1000 * max(2, min(32, max(-(-least // 1000), round(words / 60_000))))
 
 
-def bleu(translations: Sequence[str], references: Sequence[str]) -> tuple[float, str]:
-    """BLEU of a whole text in points, and sacrebleu's words for how it was counted."""
+def bleu(translations: Sequence[str], references: Sequence[str], language: str = "") -> tuple[float, str]:
+    """BLEU of a whole text in points, and sacrebleu's words for how it was counted.
+
+    A language without spaces between words is counted by characters, or by sacrebleu's rules for it.
+    """
     from sacrebleu.metrics.bleu import BLEU  # here, as only learning needs it
 
-    metric = BLEU()
+    metric = BLEU(tokenize=TOKENIZERS.get(language[:2], "13a"))
     score = metric.corpus_score(translations, [references]).score
     return score, str(metric.get_signature())
 

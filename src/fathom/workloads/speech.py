@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -27,7 +27,7 @@ from fathom.core.record import Artifact
 from fathom.data import an4, timit
 from fathom.data._audio import Sizes, Utterances
 from fathom.data._utterance_batches import by_length, speed_perturbed, time_masked
-from fathom.data.base import Batch, once
+from fathom.data.base import Batch, once, reader_for
 from fathom.workloads import _ctc
 from fathom.workloads._deep_speech import DeepSpeech, strided
 from fathom.workloads.base import Facts, Output, State, Workload
@@ -53,6 +53,8 @@ class SpeechRecipe(Recipe["Speech"]):
     skips_nonfinite_gradients: bool = True  # a gradient can overflow on the way back through hundreds of frames
 
     def for_run(self, folder: Path | None, options: Mapping[str, Any]) -> SpeechRecipe:
+        if folder is not None and reader_for(Speech.name, folder):
+            return replace(self, target=None)  # the targets are those of the two corpora
         return self if folder is None or Speech.is_an4(folder) else TIMIT
 
     def schedule(self, workload: Speech, optimizer: Optimizer, steps: int) -> LambdaLR:
@@ -63,6 +65,9 @@ class SpeechRecipe(Recipe["Speech"]):
 
         All of them: an error rate of the shorter ones says little.
         """
+        if reader_for(workload.name, folder):
+            read_elsewhere: Utterances = super().evaluation_data(workload, folder, split)
+            return read_elsewhere
         sizes = Sizes(workload.frames, workload.phones, workload.stride)
         is_an4 = workload.is_an4(folder)
         read = an4.read if is_an4 else timit.read

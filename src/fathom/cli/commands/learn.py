@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 RENAMED = {"--rounds": "--evaluations"}
 SAY_EVERY_S = 15.0  # where there is no bar to look at
+EVALUATED_ON = {"validation": "validation quality", "train": "quality on training data"}
 TOOK = ("seconds", "items", "energy_j")
 TO_TARGET = ("seconds_to_target", "items_to_target", "energy_j_to_target")  # a recipe may go on from there
 
@@ -198,7 +199,7 @@ class View:
             case {"evaluation": number, "evaluations": most, "loss": loss, "quality": quality, "items_per_s": speed}:
                 now = self._said = time.perf_counter()
                 recipe = self._recipe
-                found = f"{recipe.validated_on} quality {beside(quality, recipe.target)} {recipe.unit}"
+                found = f"{EVALUATED_ON[recipe.validated_on]} {beside(quality, recipe.target)} {recipe.unit}"
                 self._last = f"loss {text(loss)}, {found}, {text(speed)} {self._item}s/s"
                 self._interval = None
                 self._show("")
@@ -229,7 +230,8 @@ def _tell(records: Sequence[Record], recipe: Recipe[Any], as_json: bool) -> None
     cells = [_cells(f"seed {row['seed']}", row, columns) for row in rows]
     if len(rows) > 1:
         cells += [_cells(name, row, columns) for name, row in _spread_rows(_summary(rows), recipe).items()]
-    print_table(f"{records[0].spec.workload}: {recipe.metric} ({recipe.unit})", ["run", *columns], cells)
+    title = f"{records[0].spec.workload}: {recipe.metric} ({recipe.unit}), {recipe.split} data"
+    print_table(title, ["run", *columns], cells)
     for row in rows:
         if row["outcome"] != "ok":
             _say(f"seed {row['seed']}: {row['outcome']}")

@@ -28,7 +28,7 @@ class DeepqTrainer(Trainer):
         self.agent: Agent = self.state.extra
         assert self.agent.target is not None
         if self.state.device.type == "cuda":  # tensor cores want it so; on a CPU a step takes twice as long
-            for network in (self.state.model, self.agent.target):
+            for network in (self.state.model, self.agent.target, self.candidate().model):
                 network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
     @property
