@@ -11,6 +11,7 @@ from fuzz import survive
 
 from fathom.core.errors import DataError
 from fathom.data import babi
+from fathom.data.base import SPLITS
 
 STORY = (
     "1 Mary got the milk there.\n"
@@ -77,16 +78,16 @@ def test_the_last_tenth_of_training_is_for_validation(tmp_path: Path) -> None:
     places = [*["attic", "cellar"] * 13, "moon"]
     train = "".join(f"1 Ada went to the {place}.\n2 Where is Ada?\t{place}\t1\n" for place in places)
     write_task(tmp_path, train, STORY)
-    splits = {split: babi.read(tmp_path, split) for split in ("train", "kept", "valid", "test")}
+    splits = {split: babi.read(tmp_path, split) for split in SPLITS}
     assert [len(stories) for stories in splits.values()] == [27, 25, 2, 3]
-    assert [as_text(splits["valid"], item)[2] for item in range(2)] == ["cellar", "moon"]
+    assert [as_text(splits["validation"], item)[2] for item in range(2)] == ["cellar", "moon"]
     assert splits["train"].vocabulary == splits["test"].vocabulary, "a word has one number in every split"
     assert len({stories.columns["story"].shape[1:] for stories in splits.values()}) == 1
 
 
 def test_too_few_questions_to_hold_out_any(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="too few training questions of task 1"):
-        babi.read(write_task(tmp_path), "valid")
+        babi.read(write_task(tmp_path), "validation")
 
 
 def test_folders_are_found_from_above_and_from_within(tmp_path: Path) -> None:
@@ -238,9 +239,7 @@ REAL_SIZES = [
 @pytest.mark.realdata
 @pytest.mark.parametrize("task", range(1, 21))
 def test_real_tasks(task: int) -> None:
-    train, kept, valid, test = (
-        babi.read(real_data("babi"), split, task=task) for split in ("train", "kept", "valid", "test")
-    )
+    train, kept, valid, test = (babi.read(real_data("babi"), split, task=task) for split in SPLITS)
     assert (len(train), len(kept), len(valid), len(test)) == (1000, 900, 100, 1000)
     assert (len(test.vocabulary), *test.columns["story"].shape[1:]) == REAL_SIZES[task - 1]
     for stories in (train, kept, valid, test):
@@ -262,14 +261,14 @@ def test_real_task_1() -> None:
     ]
     assert sentences[4:] == [""] * 6
     assert (question, answer) == ("where is daniel", "hallway")
-    for split in ("train", "valid", "test"):
+    for split in ("train", "validation", "test"):
         stories = babi.read(real_data("babi"), split)
         assert replayed(stories) == [as_text(stories, item)[2] for item in range(len(stories))]
 
 
 @pytest.mark.realdata
 def test_real_joint() -> None:
-    everything = babi.read(real_data("babi"), "valid", task=0)
+    everything = babi.read(real_data("babi"), "validation", task=0)
     assert len(everything) == 2000
     assert (len(everything.vocabulary), *everything.columns["story"].shape[1:]) == (175, 50, 11)
     assert "apple,football,milk" in everything.vocabulary

@@ -13,6 +13,7 @@ import torch
 from torch import nn
 from training_runs import Killed, learning_of, numbers, trained
 
+from fathom.core.errors import BadOption
 from fathom.core.record import Learning, Point
 from fathom.core.spec import RunSpec
 from fathom.data import mnist
@@ -20,7 +21,7 @@ from fathom.training import checkpoint
 from fathom.training.checkpoint import FOLDER
 from fathom.training.trainer import Trainer, WeightMean
 from fathom.workloads.autoenc import Autoenc, AutoencRecipe
-from fathom.workloads.base import State
+from fathom.workloads.base import State, workload_class
 
 SPEC = RunSpec(workload="autoenc", preset="tiny", device="cpu", threads=1, kind="training", evaluations=4)
 STEPS = 5  # of an interval: 150 items in batches of 32
@@ -256,6 +257,15 @@ def test_the_mean_of_the_weights_after_two_steps(decay: float, expected: Callabl
     assert mean.model.count == 3, "buffers are those of the network now"
     assert model.weight.tolist() == [-2.0, -2.0]
     assert model.weight is not mean.model.weight
+
+
+@pytest.mark.parametrize("name", ["autoenc", "speech", "residual", "deepq", "seq2seq"])
+def test_a_decay_that_is_no_share_is_refused(name: str) -> None:
+    for wrong in (1.0, 1.5, -0.1):
+        with pytest.raises(
+            BadOption, match=f"option averaging of {name} must be at least 0 and less than 1, not {wrong}"
+        ):
+            workload_class(name).configured("tiny", averaging=wrong)
 
 
 def test_the_mean_forgets_by_its_decay_in_the_long_run() -> None:

@@ -175,7 +175,7 @@ def test_parameters(vocabulary: int, memory: int, dimension: int, hops: int, exp
 @pytest.mark.parametrize(("task", "dimension", "expected"), [(1, 20, 2_400), (2, 20, 6_720), (0, 50, 45_000)])
 def test_parameters_follow_the_real_vocabulary(task: int, dimension: int, expected: int) -> None:
     workload = Memnet(batch=1, task_number=task, dimension=dimension)
-    model = workload.fit(workload.real(real_data("babi"), "valid")).model()
+    model = workload.fit(workload.real(real_data("babi"), "validation")).model()
     assert sum(weight.numel() for weight in model.parameters()) == expected
 
 

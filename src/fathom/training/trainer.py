@@ -161,21 +161,31 @@ class WeightMean:
     """
 
     def __init__(self, network: nn.Module, decay: float) -> None:
-        self.model, self.decay = copy.deepcopy(network), decay
+        self.network, self.model, self.decay = network, copy.deepcopy(network), decay
         for module in self.model.modules():
             if isinstance(module, nn.RNNBase):
                 module.flatten_parameters()  # a copy's weights lie apart, which cuDNN does not like
-        pairs = list(zip(self.model.state_dict().values(), network.state_dict().values(), strict=True))
-        self._averaged = [pair for pair in pairs if pair[0].is_floating_point()]
-        self._copied = [pair for pair in pairs if not pair[0].is_floating_point()]  # counters
+        self._averaged: list[tuple[Tensor, Tensor]] = []
+        self._copied: list[tuple[Tensor, Tensor]] = []  # counters
 
     @torch.no_grad()
     def add(self, steps_done: int) -> None:
         """The network as it is now; a mean over few steps at first, so that the first weights are soon forgotten."""
+        if not self._averaged:
+            self._gather()
         new = max(1 - self.decay, 9 / (10 + steps_done))
         torch._foreach_lerp_([mean for mean, _ in self._averaged], [value for _, value in self._averaged], new)
         for mean, value in self._copied:
             mean.copy_(value)
+
+    def _gather(self) -> None:
+        """Both networks' tensors, each once though it may have two names.
+
+        At the first step and not before: a trainer may still change a network's memory format, which moves its weights.
+        """
+        own, others = ([*each.parameters(), *each.buffers()] for each in (self.model, self.network))
+        for pair in zip(own, others, strict=True):
+            (self._averaged if pair[0].is_floating_point() else self._copied).append(pair)
 
 
 class FiniteGradients:

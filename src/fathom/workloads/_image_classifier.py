@@ -84,8 +84,8 @@ class ImageRecipe(Recipe["ImageClassifier"]):
     protocol: str = (
         "all images of the test set, each whole, scaled to the network's input, the mean of its probabilities and "
         "those of its mirror image; a running mean of the weights is evaluated after every epoch on the validation "
-        "images (where the folder has none, a twentieth of the training images, which training does not see), and the best "
-        "of these is tested once"
+        "images (where the folder has none, a twentieth of the training images, which training does not see), and the "
+        "best of these is tested once"
     )
 
     def schedule(self, workload: ImageClassifier, optimizer: Optimizer, steps: int) -> LambdaLR:

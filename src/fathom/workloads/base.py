@@ -104,6 +104,9 @@ class Workload(ABC):
         workload = cls(**{**cls.presets[preset], **changes})
         if workload.batch < 1:
             raise BadOption(f"batch must be at least 1, not {workload.batch}")
+        if not 0 <= workload.averaging < 1:
+            problem = f"must be at least 0 and less than 1, not {workload.averaging}"
+            raise BadOption(f"option averaging of {cls.name} {problem}")
         return workload
 
     @abstractmethod

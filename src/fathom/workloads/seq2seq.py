@@ -153,7 +153,7 @@ class Seq2Seq(Workload):
         better="higher",
         protocol="sacrebleu of the whole test set against its raw text, letters in their case, translated by beam "
         "search; a running mean of the weights is evaluated in the same way on the validation text, or its first 1,014 "
-        "pairs, after every epoch (of a large text after every 100,000 pairs), and the best of these is tested once",
+        "pairs, after every epoch (20,000 pairs at least, 100,000 at most), and the best of these is tested once",
         evaluations=64,
         trainer="seq2seq",  # batches of similar length, and a mean of the weights is evaluated
         precision="tf32",  # the step is bound by launches: bf16 would add its casts to them
@@ -209,7 +209,7 @@ class Seq2Seq(Workload):
         for name, value in least.items():
             if getattr(self, name) < value:
                 raise BadOption(f"option {name} of {self.name} must be at least {value}, not {getattr(self, name)}")
-        for name in ("dropout", "subword_dropout", "label_smoothing", "averaging"):
+        for name in ("dropout", "subword_dropout", "label_smoothing"):
             if not 0 <= getattr(self, name) < 1:
                 value = getattr(self, name)
                 raise BadOption(f"option {name} of {self.name} must be at least 0 and less than 1, not {value}")

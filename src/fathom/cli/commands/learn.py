@@ -116,7 +116,8 @@ def _announce(spec: RunSpec, recipe: Recipe[Any], specs: Sequence[RunSpec]) -> N
     seeds = ", ".join(str(each.seed) for each in specs)
     _say(f"{what}: {count(len(specs), 'run')}, seed{'s' if len(specs) > 1 else ''} {seeds}; {aim(vars(recipe))}")
     if recipe.taken:
-        _say(f"from the data: {recipe.taken}")
+        kept = "" if spec.preset == recipe.preset else f"; but preset {spec.preset} keeps its own sizes"
+        _say(f"from the data: {recipe.taken}{kept}")
 
 
 def _train(spec: RunSpec, recipe: Recipe[Any], store: Store, several: bool) -> None:
