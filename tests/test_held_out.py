@@ -220,22 +220,30 @@ def test_what_a_target_took(changes: dict[str, Any], at: int | None) -> None:
 
 
 class Counted(nn.Module):
-    """A weight, a pair of tied ones, and a buffer."""
+    """A weight that has two names, a kernel, a statistic, a counter and a mask."""
 
+    statistic: torch.Tensor
     count: torch.Tensor
+    mask: torch.Tensor
 
     def __init__(self) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.zeros(2))
         self.tied = self.weight
+        self.kernel = nn.Parameter(torch.zeros(2, 3, 4, 4))
+        self.register_buffer("statistic", torch.zeros(2))
         self.register_buffer("count", torch.zeros((), dtype=torch.long))
+        self.register_buffer("mask", torch.tensor([0.0, -math.inf]), persistent=False)
 
     def now(self, value: float) -> None:
         with torch.no_grad():
             self.weight.fill_(value)
+            self.kernel.fill_(value)
+            self.statistic.fill_(value)
             self.count += 1
 
 
+@pytest.mark.parametrize("channels_last", [False, True])
 @pytest.mark.parametrize(
     ("decay", "expected"),
     [
@@ -243,20 +251,27 @@ class Counted(nn.Module):
         (0.05, lambda w: (0.05 * w[0] + 0.95 * w[1]) * 0.05 + w[2] * 0.95),
     ],
 )
-def test_the_mean_of_the_weights_after_two_steps(decay: float, expected: Callable[[list[float]], float]) -> None:
+def test_the_mean_of_the_weights_after_two_steps(
+    decay: float, expected: Callable[[list[float]], float], channels_last: bool
+) -> None:
+    """Whatever becomes of the network's memory format between: a trainer may change it for the GPU's tensor cores."""
     model = Counted()
     values = [4.0, 1.0, -2.0]
     model.now(values[0])
     mean = WeightMean(model, decay)
+    if channels_last:
+        model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     for steps_done, value in enumerate(values[1:]):
         model.now(value)
-        mean.add(model, steps_done)
-    assert isinstance(mean.model, Counted)
-    torch.testing.assert_close(mean.model.weight, torch.full((2,), expected(values)))
-    assert mean.model.tied is mean.model.weight, "a tied weight is one weight"
-    assert mean.model.count == 3, "buffers are those of the network now"
+        mean.add(steps_done)
+    found = mean.model
+    assert isinstance(found, Counted)
+    for tensor in (found.weight, found.kernel, found.statistic):
+        torch.testing.assert_close(tensor, torch.full(tensor.shape, expected(values)))
+    assert found.tied is found.weight, "one weight, averaged once"
+    assert found.count == 3, "as often as the network has counted"
+    assert found.mask.tolist() == [0.0, -math.inf]
     assert model.weight.tolist() == [-2.0, -2.0]
-    assert model.weight is not mean.model.weight
 
 
 @pytest.mark.parametrize("name", ["autoenc", "speech", "residual", "deepq", "seq2seq"])
@@ -272,5 +287,5 @@ def test_the_mean_forgets_by_its_decay_in_the_long_run() -> None:
     model = Counted()
     mean = WeightMean(model, 0.9)
     model.now(1.0)
-    mean.add(model, 10_000)
+    mean.add(10_000)
     torch.testing.assert_close(mean.model.get_parameter("weight"), torch.full((2,), 0.1))

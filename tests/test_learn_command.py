@@ -262,7 +262,7 @@ def test_precision_and_engine_are_the_recipes_on_a_gpu_and_plain_on_a_cpu(monkey
     monkeypatch.setattr(session, "resolve", lambda *_: torch.device("cuda:0"))
     assert planned("seq2seq") == (Seq2Seq.recipe.precision, Seq2Seq.recipe.engine) == ("tf32", "cudagraph")
     assert planned("seq2seq", precision="fp32", engine="eager") == ("fp32", "eager")
-    assert planned("residual") == ("bf16", "eager")
+    assert planned("memnet") == ("fp32", "eager")
 
 
 def test_runs_are_summed_up(
@@ -380,8 +380,8 @@ def test_what_was_taken_from_the_data_is_told_before_the_first_run(
     assert lines[0] == "seq2seq: 1 run, seed 0; no target: evaluated by its BLEU alone"
     assert lines[1] == (
         "from the data: fr to en, 90 training pairs: source_vocabulary 2000, target_vocabulary 2000, source_length 4, "
-        "target_length 8, dropout 0.1; 93 evaluations; validation: 5 pairs of the training text, test: 5 pairs of the "
-        "training text; no target: that of 33 BLEU is for Multi30k from English to German"
+        "target_length 8, dropout 0.1, subword_dropout 0.1; 93 evaluations; validation: 5 pairs of the training text, "
+        "test: 5 pairs of the training text; no target: that of 33 BLEU is for Multi30k from English to German"
     )
     options = asked[0].options
     assert (options["source_language"], options["target_language"], options["dropout"]) == ("fr", "en", 0.1)

@@ -166,7 +166,7 @@ class WeightMean:
             if isinstance(module, nn.RNNBase):
                 module.flatten_parameters()  # a copy's weights lie apart, which cuDNN does not like
         self._averaged: list[tuple[Tensor, Tensor]] = []
-        self._copied: list[tuple[Tensor, Tensor]] = []  # counters
+        self._copied: list[tuple[Tensor, Tensor]] = []  # counters, and masks of -inf: inf - inf is no number
 
     @torch.no_grad()
     def add(self, steps_done: int) -> None:
@@ -185,7 +185,8 @@ class WeightMean:
         """
         own, others = ([*each.parameters(), *each.buffers()] for each in (self.model, self.network))
         for pair in zip(own, others, strict=True):
-            (self._averaged if pair[0].is_floating_point() else self._copied).append(pair)
+            averages = pair[0].is_floating_point() and bool(pair[0].isfinite().all())
+            (self._averaged if averages else self._copied).append(pair)
 
 
 class FiniteGradients:

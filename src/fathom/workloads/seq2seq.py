@@ -65,6 +65,9 @@ class TranslationRecipe(Recipe["Seq2Seq"]):
             "source_length": longest[0],
             "target_length": longest[1] + 4,  # EOS, and a translation may be a little longer
             "dropout": self.options["dropout"] if text.count < 100_000 else 0.3 if text.count < 500_000 else 0.2,
+            "subword_dropout": self.options["subword_dropout"]
+            if text.count < 100_000
+            else 0.0,  # it keeps eight copies
         }
         known = (source, target) == ("en", "de") and text.is_multi30k and text.count == MULTI30K
         interval = max(SHORTEST_INTERVAL, min(text.count, INTERVAL))
