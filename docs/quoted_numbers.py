@@ -1,7 +1,7 @@
 """The numbers in the pages, each from the record it names: lists the stale ones, or writes them anew (--write).
 
-    python docs/quoted_numbers.py                 # stale numbers, and numbers that name no source; exit code 1 if there are any
-    python docs/quoted_numbers.py --write         # the same pages with the numbers of today's records and code
+    python docs/quoted_numbers.py          # stale numbers, and numbers that name no source; exit code 1 if there are any
+    python docs/quoted_numbers.py --write  # puts the numbers of today's records and code into the pages
 
 A number is followed by a comment, which readers of the page do not see, that says where it comes from:
 
@@ -16,12 +16,13 @@ A source is one of these, with the words that select from it:
     results/FILE.json KEY... KEY=VALUE... KEY       in a list, KEY=VALUE selects elements, and a key is taken of each
     results/FILE.txt "/REGEX/"                      any other file
 
-A title or column is given in full or by a part that only one has. A row has all cells that are given: CELL in any column,
-COLUMN=CELL in that one, ~CELL as a part. Words with spaces stand in quotes. "/REGEX/" at the end takes its group from a
-text. Where several numbers are selected, the first word says what is made of them: min, median, max, mean, first, last,
-sum, count (of rows: no column is given), range ("5 to 7") or list ("5, 6, 7"). `REFERENCE over REFERENCE` is a quotient.
+A title or column is given in full or by a part that only one has; * stands for anything, and of columns takes all. A row
+has all cells that are given: CELL in any column, COLUMN=CELL in that one, ~CELL as a part. Words with spaces stand in quotes. "/REGEX/" at the
+end takes its group from a text. Where several numbers are selected, the first word says what is made of them: min,
+median, max, mean, first, last, sum, count (of rows: no column is given), range ("5 to 7") or list ("5, 6, 7").
+`REFERENCE over REFERENCE` is a quotient.
 
-The number keeps its decimals. `.1f` asks for one decimal, `.2g` for two significant digits, `%`, `ms` and `us` multiply,
+The number keeps its decimals. `.1f` asks for one decimal, `.2g` for two significant digits; `%`, `ms` and `us` multiply;
 `min` writes a duration ("8 min 49 s"). `or –` writes a dash where nothing is selected.
 
 A table is preceded by a comment with a line for each of its columns that comes from a source; {name} is the cell of the
@@ -34,8 +35,8 @@ after the colon are the first ones of the page's table. --write adds missing row
     -->
     | workload | op type | ours | why |
 
-A number that comes from no record is listed in its paragraph, with the reason: <!-- not from records: 95 (level) -->, or
-once for the page: <!-- not from records, on this page: ... -->. Years, numbers in names (H200, VGG-19, Figure 3), in
+A number that comes from no record is listed in its paragraph, with the reason: <!-- not from records: 95 (level) -->,
+or once for the page: <!-- not from records, on this page: ... -->. Years, numbers in names (H200, VGG-19, Figure 3), in
 code and in links need no comment.
 """
 
@@ -45,6 +46,7 @@ import argparse
 import csv
 import itertools
 import json
+import math
 import re
 import statistics
 import sys
@@ -165,14 +167,21 @@ class Reference:
 
     def _number(self, value: float, before: str) -> str:
         if self.style and self.style.endswith("g"):
-            return formatting.number(value, int(self.style[1:-1]))
+            return _significant(value, int(self.style[1:-1]))
         if self.style:
             return formatting.fixed(value, int(self.style[1:-1]))
         standing = re.findall(NUMBER, before)
         if not standing:
-            return formatting.number(value)
+            return _significant(value, 3)
         shown = formatting.fixed(value, max(len(each.partition(".")[2]) for each in standing))
         return shown.lstrip("−") if not float(shown.replace(",", "").replace("−", "-")) else shown
+
+
+def _significant(value: float, digits: int) -> str:
+    """Never as a power of ten, which would not be read back as one number."""
+    size = math.floor(math.log10(abs(value))) if value else 0
+    rounded = round(value, digits - 1 - size)
+    return formatting.fixed(rounded, max(0, digits - 1 - (math.floor(math.log10(abs(rounded))) if rounded else 0)))
 
 
 def _is_style(word: str) -> bool:
@@ -279,21 +288,32 @@ class Sources:
 
 
 def _the(word: str, names: Sequence[str], what: str) -> str:
-    """The one name that is the word, or else the one of which it is a part."""
-    if word in names:
-        return word
-    found = [name for name in names if word.casefold() in name.casefold()]
+    """The one name that is the word, or begins with it, or has it as a part."""
+    found = _fitting(word, names)
     if len(found) != 1:
         raise BadReference(f"{len(found)} names fit {word!r} as a {what}; there are: {'; '.join(found or names)[:300]}")
     return found[0]
 
 
+def _fitting(word: str, names: Sequence[str]) -> list[str]:
+    part = re.compile(".*".join(map(re.escape, word.split("*"))), re.IGNORECASE)
+    ways = (part.fullmatch, part.match, part.search)
+    return next((found for way in ways if (found := [name for name in names if way(name)])), [])
+
+
 def _selected(table: Table, words: Sequence[str], counting: bool) -> list[Cell]:
-    """The cells of a column in the rows that have all cells that the words name; in a count, their first cells."""
+    """The cells of a column, or of all that a name with * fits, in the rows that have all cells that the words name.
+
+    In a count, the first cells of these rows.
+    """
     if not words and not counting:
         raise BadReference(f"no column of {table.title!r} is named")
-    column = 0 if counting else table.columns.index(_the(words[-1], table.columns, "column"))
-    return [row[column] for row in _rows(table, words if counting else words[:-1])]
+    if counting:
+        return [row[0] for row in _rows(table, words)]
+    several = "*" in words[-1] and _fitting(words[-1], table.columns)
+    names = several or [_the(words[-1], table.columns, "column")]
+    at = [table.columns.index(name) for name in names]
+    return [row[index] for row in _rows(table, words[:-1]) for index in at]
 
 
 def _rows(table: Table, words: Sequence[str]) -> list[list[Cell]]:
@@ -437,7 +457,7 @@ class Page:
     def _compare_rows(
         self, rows: list[list[tuple[int, int]]], columns: list[str], formulas: dict[str, str]
     ) -> list[list[tuple[int, int]]]:
-        """The rows that stay; where the table says which rows there are, others are stale and missing ones are added."""
+        """The rows that stay; where the table says which rows there are, others go and missing ones are added."""
         body = rows[1:]
         if "rows" not in formulas:
             return body
