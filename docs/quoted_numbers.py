@@ -14,6 +14,7 @@ A source is one of these, with the words that select from it:
     results/FOLDER runs CELL... COLUMN              a run of `fathom export results/FOLDER`
     published/TABLE CELL... COLUMN                  a table of src/fathom/published
     results/FILE.json KEY... KEY=VALUE... KEY       in a list, KEY=VALUE selects elements, and a key is taken of each
+                                                    that has it; * is every key
     results/FILE.txt "/REGEX/"                      any other file
 
 A title or column is given in full or by a part that only one has; * stands for anything, and of columns takes all. A row
@@ -52,6 +53,7 @@ import statistics
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from decimal import ROUND_HALF_UP, Decimal
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -66,15 +68,15 @@ from fathom.report.text import chart_table
 
 ROOT = Path(__file__).parents[1]
 EVERY_NUMBER = ("docs/figure-3.md", "docs/ten-years.md", "docs/learning.md", "results/README.md")  # names its source
-WHERE_A_RECORD_IS_NAMED = ("README.md", "docs/method.md")  # in paragraphs with a path below results/
+WHERE_A_RECORD_IS_NAMED = ("README.md", "docs/method.md")  # in paragraphs that name something below results/
 PAGES = (*EVERY_NUMBER, *WHERE_A_RECORD_IS_NAMED)
 
 NUMBER = r"[-−]?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?"
 ATOM = rf"(?:{NUMBER}|[–—?])"
 STANDING = {  # what stands before a comment, and is replaced
-    "one": rf"(?<![\w.,]){ATOM}",
-    "range": rf"(?<![\w.,]){ATOM}(?: to {ATOM})?",
-    "list": rf"(?<![\w.,]){ATOM}(?:, {ATOM})*",
+    "one": rf"(?<![\w.,−-]){ATOM}",
+    "range": rf"(?<![\w.,−-]){ATOM}(?: to {ATOM})?",
+    "list": rf"(?<![\w.,−-]){ATOM}(?:, {ATOM})*",
     "min": r"(?:\d+ min )?\d+ s|\?",
 }
 FREE_NUMBER = re.compile(rf"(?<![\w.,/=-]){NUMBER}(?!\w|-\w|\.\d|,\d)")
@@ -169,19 +171,24 @@ class Reference:
         if self.style and self.style.endswith("g"):
             return _significant(value, int(self.style[1:-1]))
         if self.style:
-            return formatting.fixed(value, int(self.style[1:-1]))
+            return _fixed(value, int(self.style[1:-1]))
         standing = re.findall(NUMBER, before)
         if not standing:
             return _significant(value, 3)
-        shown = formatting.fixed(value, max(len(each.partition(".")[2]) for each in standing))
-        return shown.lstrip("−") if not float(shown.replace(",", "").replace("−", "-")) else shown
+        return _fixed(value, max(len(each.partition(".")[2]) for each in standing))
+
+
+def _fixed(value: float, decimals: int) -> str:
+    """Halves are rounded up, as they are where a text such as 12.85 is rounded by hand; no minus before a zero."""
+    rounded = float(Decimal(repr(value)).quantize(Decimal(1).scaleb(-decimals), ROUND_HALF_UP))
+    return formatting.fixed(rounded or 0.0, decimals)
 
 
 def _significant(value: float, digits: int) -> str:
     """Never as a power of ten, which would not be read back as one number."""
     size = math.floor(math.log10(abs(value))) if value else 0
     rounded = round(value, digits - 1 - size)
-    return formatting.fixed(rounded, max(0, digits - 1 - (math.floor(math.log10(abs(rounded))) if rounded else 0)))
+    return _fixed(rounded, max(0, digits - 1 - (math.floor(math.log10(abs(rounded))) if rounded else 0)))
 
 
 def _is_style(word: str) -> bool:
@@ -341,11 +348,14 @@ def _in_json(value: Any, words: Sequence[str]) -> list[Cell]:
                 [each for each in value if isinstance(each, dict) and str(each.get(key)) == wanted],
                 words[1:],
             )
-        return [cell for each in value for cell in _in_json(each, words)]
+        having = [each for each in value if not words or not isinstance(each, dict) or words[0] in (*each, "*")]
+        return [cell for each in having for cell in _in_json(each, words)]
     if not words:
         if isinstance(value, dict):
             raise BadReference(f"stops above the keys {', '.join(value)[:200]}")
         return [value]
+    if words[0] == "*" and isinstance(value, dict):
+        return [cell for each in value.values() for cell in _in_json(each, words[1:])]
     if not isinstance(value, dict) or words[0] not in value:
         raise BadReference(f"no key {words[0]!r} there")
     return _in_json(value[words[0]], words[1:])
@@ -479,7 +489,9 @@ class Page:
                     self._problem(rows[0][0][0], f"the records have a row {' | '.join(key)}, the table not")
                 )
                 self.edits.append((end, end, self._new_row(dict(zip(columns, key, strict=False)), columns, formulas)))
-        return [row for row, key in zip(body, keys, strict=True) if key in wanted]
+        kept = [row for row, key in zip(body, keys, strict=True) if key in wanted]
+        self.sourced += [cell for row in kept for cell in row[:width]]
+        return kept
 
     def _wanted(self, formula: str) -> list[tuple[str, ...]]:
         selection, _, names = formula.rpartition(" : ")
@@ -520,7 +532,7 @@ class Page:
             text = text[:start] + " " * (end - start) + text[end:]
         found = []
         for block in re.finditer(r"(?:[^\n]*\S[^\n]*\n?)+", text):
-            if self.every_number or "results/" in block[0]:
+            if self.every_number or self._names_a_record(block[0]):
                 allowed = anywhere | self._listed(block[0], on_this_page=False)
                 plain = block[0]
                 for hidden in (COMMENT.pattern, r"`[^`]*`", r"\]\([^)]*\)", r"https?://\S+", NAMES.pattern):
@@ -529,6 +541,9 @@ class Page:
                     if number[0] not in allowed and not YEAR.fullmatch(number[0]):
                         found.append(self._problem(block.start() + number.start(), f"{number[0]} names no source"))
         return found
+
+    def _names_a_record(self, text: str) -> bool:
+        return any((self.sources.root / path).exists() for path in re.findall(r"results/[\w-]+(?:\.\w+)?", text))
 
     def _listed(self, text: str, on_this_page: bool) -> set[str]:
         comments = (NOT_FROM_RECORDS.match(match[1].strip()) for match in COMMENT.finditer(text))
