@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -36,6 +37,12 @@ def test_every_number_beside_a_record_names_its_source(name: str) -> None:
 def test_the_pages_about_records_refer_to_many(name: str) -> None:
     """An empty page, or one whose comments were lost, would pass the tests above."""
     assert len(page(name, sources()).sourced) > 30
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_no_comment_begins_a_line_of_prose(name: str) -> None:
+    """In Markdown such a line is HTML, and ends the paragraph before it."""
+    assert re.findall(r"^ {0,3}<!--.*-->.*\S.*$", page(name, sources()).text, flags=re.MULTILINE) == []
 
 
 @pytest.mark.parametrize("name", PAGES)
