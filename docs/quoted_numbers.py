@@ -50,6 +50,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 
 from references import NUMBER, ROOT, WORD, BadReference, Reference, Sources, rows_with, the_one
 
@@ -267,24 +268,22 @@ def page(name: str, sources: Sources) -> Page:
     return Page(name, text, sources, every_number=name in EVERY_NUMBER)
 
 
-def main() -> int:
+def main(words: Sequence[str] | None = None, root: Path = ROOT) -> int:
     parser = argparse.ArgumentParser(description="Numbers in the pages against the records that they name.")
     parser.add_argument("pages", nargs="*", default=PAGES, help="by their paths in the repository")
     parser.add_argument("--write", action="store_true", help="put the numbers of the records into the pages")
-    arguments = parser.parse_args()
-    sources, left = Sources(), 0
+    arguments = parser.parse_args(words)
+    sources, problems = Sources(root), 0
     for name in arguments.pages:
-        read_page = page(name, sources)
-        problems = [*read_page.stale, *read_page.without_source()]
-        if arguments.write and read_page.rewritten != read_page.text:
-            (ROOT / name).write_text(read_page.rewritten, encoding="utf-8")
-            again = page(name, sources)
-            print(f"{name}: {len(read_page.edits)} numbers or rows written")
-            problems = [*again.stale, *again.without_source()]
-        for problem in problems:
+        shown = page(name, sources)
+        if arguments.write and shown.rewritten != shown.text:
+            (root / name).write_text(shown.rewritten, encoding="utf-8")
+            print(f"{name}: written anew, {formatting.count(len(shown.edits), 'change')}")
+            shown = page(name, sources)
+        for problem in (*shown.stale, *shown.without_source()):
             print(problem)
-        left += len(problems)
-    return 1 if left else 0
+            problems += 1
+    return 1 if problems else 0
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from quoted_numbers import EVERY_NUMBER, PAGES, Page, page
+from quoted_numbers import EVERY_NUMBER, PAGES, Page, main, page
 from references import BadReference, Reference, Sources
 from sample_records import GPU, record_of
 
@@ -261,3 +261,18 @@ def test_on_other_pages_only_paragraphs_that_name_a_record_are_looked_at(make: M
     )
     (problem,) = make(text, every_number=False).without_source()
     assert (problem.line, problem.text) == (4, "6 names no source")
+
+
+def test_the_command_lists_problems_writes_when_asked_and_exits_by_what_is_left(
+    root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stale = "It takes 5<!-- results/bench.json held --> of 48<!-- results/bench.json of -->.\n"
+    (root / "README.md").write_text(stale)
+    assert main(["README.md"], root) == 1
+    assert capsys.readouterr().out == "README.md:1: '5' stands here, '45' is what results/bench.json held says\n"
+    assert (root / "README.md").read_text() == stale
+    assert main(["README.md", "--write"], root) == 0
+    assert capsys.readouterr().out == "README.md: written anew, 1 change\n"
+    assert (root / "README.md").read_text() == stale.replace("takes 5", "takes 45")
+    assert main(["README.md"], root) == 0
+    assert capsys.readouterr().out == ""
