@@ -22,8 +22,8 @@ from typing import Any
 
 import numpy as np
 
-from fathom.analysis.questions.phases import settled_steps
 from fathom.analysis.statistics import Interval, launch_bounds, median_interval, next_bounds
+from fathom.analysis.step_time import settled_steps
 from fathom.core.record import Record
 from fathom.core.store import read
 

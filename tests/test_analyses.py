@@ -17,6 +17,7 @@ from fathom import published
 from fathom.analysis.finding import Band, Chart, Finding, Table, analyse, questions
 from fathom.analysis.questions import breakdown, layers, parallelism, phases, roofline, similarity, skew, stationarity
 from fathom.analysis.selection import select
+from fathom.analysis.step_time import settled_steps
 from fathom.core import plugins
 from fathom.core.fingerprint import Cpu, Machine
 from fathom.core.record import Kernel, OpRow, Record
@@ -425,7 +426,7 @@ def test_networks_of_different_size_are_not_compared() -> None:
 
 def test_steps_before_the_series_settles_do_not_count() -> None:
     record = record_of("vgg", None, warmup_s=[3.0], step_s=[3.0] * 5 + [1.0] * 30)
-    assert phases.settled_steps(record) == [1.0] * 30
+    assert settled_steps(record) == [1.0] * 30
 
 
 def test_several_runs_widen_the_interval() -> None:

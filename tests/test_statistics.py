@@ -7,8 +7,8 @@ import pytest
 from sample_records import record_of
 from sample_series import autoregressive
 
-from fathom.analysis.questions.phases import settled_steps
 from fathom.analysis.statistics import changepoints, coefficient_of_variation, drift, median_interval, steady_state
+from fathom.analysis.step_time import settled_steps
 
 
 def noise(count: int, seed: int = 0, size: float = 0.01) -> np.ndarray:

@@ -12,9 +12,10 @@ from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise
 from typing import Any, Literal
 
-from fathom.analysis.questions.phases import settled_steps
+from fathom.analysis.formatting import seconds
 from fathom.analysis.ratio import FEW, launches_needed, ratio
 from fathom.analysis.selection import RunGroup, configuration, op_type, workload_order
+from fathom.analysis.step_time import levels, settled_steps
 from fathom.core.record import Record
 from fathom.core.spec import RunSpec
 
@@ -298,6 +299,8 @@ def _remarks(a: Sequence[Record], b: Sequence[Record]) -> Iterator[str]:
         yield "one launch on a side: the variation between launches is assumed, in the interval too"
     elif min(len(a), len(b)) < FEW:
         yield f"fewer than {FEW} launches on a side: the variation between launches is assumed, not measured"
+    if unsteady := [*_unsteady(a, "A"), *_unsteady(b, "B")]:
+        yield f"unsteady, so that all timed steps count: {', '.join(unsteady)}"
     if disturbed := sum(run.disturbed for run in (*a, *b)):
         yield f"{disturbed} of {len(a) + len(b)} launches were disturbed"
     if a[0].items_per_step != b[0].items_per_step:
@@ -305,6 +308,15 @@ def _remarks(a: Sequence[Record], b: Sequence[Record]) -> Iterator[str]:
     sizes = a[0].parameters, b[0].parameters
     if None not in sizes and sizes[0] != sizes[1]:
         yield f"different networks: {sizes[0]:,} parameters in A, {sizes[1]:,} in B"
+
+
+def _unsteady(runs: Sequence[Record], side: str) -> Iterator[str]:
+    """How many of the launches have no steady state; of a single one, both of its medians."""
+    found = [both for run in runs if (both := levels(run))]
+    if found and len(runs) == 1:
+        yield f"{side} ({' then '.join(seconds(level) for level in found[0])})"
+    elif found:
+        yield f"{len(found)} of {len(runs)} launches in {side}"
 
 
 def _setting(record: Record) -> str:

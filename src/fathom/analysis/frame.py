@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from fathom.analysis.labels import labelled
-from fathom.analysis.questions.phases import settled_steps
+from fathom.analysis.step_time import settled_steps
 from fathom.core.record import OpRow, Record, Sections
 
 if TYPE_CHECKING:

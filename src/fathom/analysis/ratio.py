@@ -41,7 +41,12 @@ class Ratio:
 
     @property
     def detectable(self) -> float:
-        """The smallest change that launches as many and as noisy as these would have shown, as a fraction."""
+        """The smallest change that launches as many and as noisy as these would have shown, as a fraction.
+
+        Infinite where a side is a single step, which bounds nothing.
+        """
+        if not self.low > 0:
+            return math.inf
         return max(self.noise, self.value / self.low - 1, self.high / self.value - 1)
 
 

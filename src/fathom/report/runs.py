@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fathom.analysis import formatting
 from fathom.analysis.finding import Cell, Table
 from fathom.analysis.losses import FALLS, NO_TREND, RISES, SIGNIFICANT, TOO_FEW, Trend, trend
-from fathom.analysis.questions.phases import settled_steps
 from fathom.analysis.selection import on_cpu, workload_order
-from fathom.analysis.statistics import Interval, median_interval, steady_state
+from fathom.analysis.step_time import bounds_in_words, levels_in_words, step_time
 from fathom.core.record import Record
 from fathom.report.method import outside_percent
 
@@ -201,7 +199,7 @@ def _headline_row(repetitions: Sequence[Record], differing: Sequence[str]) -> li
     good = [record for record in repetitions if record.outcome == "ok" and record.step_s]
     disturbed = bool(good) and all(record.disturbed for record in good)
     good = [record for record in good if disturbed or not record.disturbed]
-    step = median_interval([settled_steps(record) for record in good]) if good else None
+    step = step_time(good) if good else None
     items = good[0].items_per_step if good else None
     first, wrong = repetitions[0], sum(record.outcome != "ok" for record in repetitions)
     return [
@@ -209,26 +207,10 @@ def _headline_row(repetitions: Sequence[Record], differing: Sequence[str]) -> li
         *(_setting(first, name) for name in differing),
         items,
         1000 * step.median if step else None,
-        _interval(step, good) if step else None,
+        bounds_in_words(step, good) if step else None,
         items / step.median if items and step else None,
         ", ".join([DISTURBED] * disturbed + [_failures(wrong, len(repetitions))] * (wrong > 0)) or OK,
     ]
-
-
-def _interval(step: Interval, runs: Sequence[Record]) -> str:
-    """In milliseconds, with what it claims; of unsteady runs also the levels that their median lies between."""
-    unsteady = list(filter(None, map(_levels, runs)))
-    if math.isfinite(step.high):
-        shown = f"{formatting.number(1000 * step.low)} – {formatting.number(1000 * step.high)} {step.claim}"
-    else:
-        shown = "not bounded by one step"
-    return "; ".join([shown, *(unsteady if len(runs) == 1 else [])])
-
-
-def _levels(run: Record) -> str:
-    """Of an unsteady run, the medians before and after its last change of level; "" for any other."""
-    levels = steady_state([*run.warmup_s, *run.step_s]).levels
-    return f"unsteady: {' then '.join(formatting.number(1000 * level) for level in levels)} ms" if levels else ""
 
 
 def _failures(failed: int, runs: int) -> str:
@@ -237,13 +219,13 @@ def _failures(failed: int, runs: int) -> str:
 
 def _run_row(record: Record, differing: Sequence[str]) -> list[Cell]:
     sections, profile = record.sections, record.profile
-    notes = [*record.notes, *(profile.notes if profile else []), *filter(None, [_levels(record)])]
+    notes = [*record.notes, *(profile.notes if profile else []), *filter(None, [levels_in_words(record)])]
     return [
         *(record.spec.workload, record.machine_label, record.spec.phase),
         *(_setting(record, name) for name in differing),
         record.items_per_step,
         len(record.step_s) or None,
-        1000 * statistics.median(settled_steps(record)) if record.step_s else None,
+        1000 * step_time([record]).median if record.step_s else None,
         profile.slowdown if profile else None,
         outside_percent(profile),
         None if sections.first_step_s is None else 1000 * sections.first_step_s,

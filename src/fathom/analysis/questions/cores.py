@@ -17,9 +17,9 @@ from fathom import published
 from fathom.analysis.finding import Cell, Chart, Finding, Series, Table, not_measured
 from fathom.analysis.formatting import in_percent, listed
 from fathom.analysis.questions.parallelism import serial_fraction
-from fathom.analysis.questions.phases import settled_steps
 from fathom.analysis.selection import configuration, counted, counted_threads, on_cpu, workload_order
-from fathom.analysis.statistics import Interval, median_interval
+from fathom.analysis.statistics import Interval
+from fathom.analysis.step_time import step_time
 from fathom.core.record import Record
 
 TITLE = "Parallel efficiency: how do workloads scale over CPU cores?"
@@ -161,7 +161,7 @@ def _physical(record: Record) -> int:
 def _binding(count: int, mode: str, runs: Sequence[Record]) -> Binding:
     cpu = runs[0].machine.cpu
     threads = runs[0].spec.threads or cpu.threads
-    step = median_interval([settled_steps(run) for run in runs])
+    step = step_time(runs)
     return Binding(count, mode, _physical(runs[0]), list(cpu.nodes or []), threads, step)
 
 

@@ -7,6 +7,7 @@ normalises to training on the CPU, its slowest configuration; among several CPUs
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import geometric_mean
@@ -16,10 +17,11 @@ from scipy import stats
 from fathom import published
 from fathom.analysis.equal_work import Work, groups_by_work, same_item, same_network
 from fathom.analysis.finding import Cell, Chart, Finding, Series, Table, not_measured
-from fathom.analysis.formatting import finite, listed, mean_and_range, number
-from fathom.analysis.ratio import Ratio, ratio
+from fathom.analysis.formatting import listed, mean_and_range, number
+from fathom.analysis.ratio import FLOOR, Ratio, ratio
 from fathom.analysis.selection import RunGroup, completeness, on_cpu, usable, workload_order
-from fathom.analysis.statistics import Interval, median_interval, steady_state
+from fathom.analysis.statistics import Interval
+from fathom.analysis.step_time import UNSTEADY, bounded, levels, settled_steps, step_time
 from fathom.core.record import Record
 from fathom.core.spec import PHASES
 
@@ -30,7 +32,7 @@ DOING = {"train": "training", "infer": "inference"}
 
 @dataclass(frozen=True)
 class Timing:
-    """The step time of one work on one machine: median after warm-up, with a 95 % interval over runs and steps."""
+    """The step time of one work on one machine: median after warm-up, with a 95 % interval (Interval.claim)."""
 
     work: Work
     group: RunGroup
@@ -108,20 +110,9 @@ def analyse(records: Sequence[Record]) -> Finding:
     )
 
 
-def settled_steps(run: Record) -> list[float]:
-    """The timed steps after warm-up; all of them where the series has no steady state."""
-    steady = steady_state([*run.warmup_s, *run.step_s])
-    if steady.label == "unsteady":
-        return run.step_s
-    return run.step_s[max(0, steady.start - len(run.warmup_s)) :]
-
-
 def _timings(records: Sequence[Record]) -> Timings:
     """In the order of the report: workloads as in the paper, training first, CPUs before accelerators."""
-    found = [
-        Timing(work, group, median_interval([settled_steps(run) for run in group.runs]))
-        for (work, _), group in groups_by_work(records).items()
-    ]
+    found = [Timing(work, group, step_time(group.runs)) for (work, _), group in groups_by_work(records).items()]
     return {(timing.work, timing.machine): timing for timing in sorted(found, key=_order)}
 
 
@@ -226,9 +217,15 @@ def _speed_sentence(pairs: Sequence[Pair], base: str) -> str:
     mean, over = mean_and_range({name: speed.value for name, speed in speeds.items()})
     if len(speeds) == 1:
         ((name, only),) = speeds.items()
-        over = f"({name}; 95 % interval {number(only.low)} to {number(only.high)})"
+        over = f"({name}; {_interval(only)})"
     machine, doing = pairs[0].ours.machine, DOING[pairs[0].ours.work.phase]
     return f"On the same work, {doing} on {machine} is {mean} times as fast as on {base} {over}."
+
+
+def _interval(speed: Ratio) -> str:
+    if not math.isfinite(speed.high):
+        return "from a single step, so without an interval"
+    return f"95 % interval {number(speed.low)} to {number(speed.high)}"
 
 
 def _no_headline(machine: str, base: str) -> str:
@@ -253,20 +250,25 @@ def _speed_table(pairs: Sequence[Pair], base: str) -> Table:
 
 
 def _bounded(found: Ratio) -> list[Cell]:
-    return [found.value, finite(found.low), finite(found.high)]
+    return [found.value, *_bounds(found.low, found.high)]
+
+
+def _bounds(low: float, high: float) -> list[Cell]:
+    """Neither bound where one is infinite: a single step bounds nothing."""
+    return [low, high] if math.isfinite(high) else [None, None]
 
 
 def _step_table(timings: Timings, base: str) -> Table:
     rows: list[list[Cell]] = []
     for timing in timings.values():
         work = timing.work
-        bounds = [finite(1000 * value) for value in (timing.step.low, timing.step.high)]
-        step: list[Cell] = [1000 * timing.step.median, *bounds]
+        holds = timing.step.claim if bounded(timing.step) else "one step: no interval"
+        step: list[Cell] = [1000 * timing.step.median, *_bounds(1000 * timing.step.low, 1000 * timing.step.high), holds]
         rates: list[Cell] = [1 / timing.item_s, relative(timings, timing, base)]
         head: list[Cell] = [work.workload, work.phase, timing.machine, work.preset, work.items]
         rows.append([*head, len(timing.group.runs), *step, *rates])
     columns = ["workload", "phase", "machine", "preset", "items per step", "runs", "step, median (ms)"]
-    columns += ["95 % from (ms)", "95 % to (ms)", "items/s", f"over training on {base}, same work"]
+    columns += ["95 % from (ms)", "95 % to (ms)", "interval", "items/s", f"over training on {base}, same work"]
     return Table(title="Step times", columns=columns, rows=rows)
 
 
@@ -346,8 +348,10 @@ def _notes(timings: Timings, base: str, pairs: Sequence[Pair]) -> list[str]:
         "the preset small on every device for this purpose.",
         f"Relative to {base}: the slowest CPU with training runs, or without one the slowest machine. Over workloads, "
         "the geometric mean of the ratios.",
-        "Step time is the median after warm-up. Where a side has one launch, its interval holds within that process "
-        "and does not cover differences between launches.",
+        "Step time is the median after warm-up; of several launches, the median of theirs. An interval over launches "
+        "holds the machine's median. One within this process holds the median of the one process that was launched, "
+        "and says nothing of the next. A ratio with one launch on a side allows for the "
+        f"{100 * FLOOR:.0f} % that two launches are assumed to differ by.",
         f"Published: Fig. 5 of {published.FATHOM}, a figure without printed numbers: training and inference on a CPU "
         "and a GPU, relative to training on the CPU. Its text says that training is the more expensive phase "
         "throughout, and that a GPU is substantially faster.",
@@ -367,7 +371,23 @@ def _notes(timings: Timings, base: str, pairs: Sequence[Pair]) -> list[str]:
         "compared."
         for name, (trained, inferred) in _differing_items(timings).items()
     ]
-    return notes + _correlation(timings, base)
+    return notes + _unsteady(timings) + _correlation(timings, base)
+
+
+def _unsteady(timings: Timings) -> list[str]:
+    """A note with both medians of every run that has no steady state."""
+    found = [
+        f"{timing.work.workload} {timing.work.phase} on {timing.machine} ({timing.work.preset}): "
+        + ", ".join(" then ".join(number(1000 * level) for level in both) for both in own)
+        for timing in timings.values()
+        if (own := [both for run in timing.group.runs if (both := levels(run))])
+    ]
+    if not found:
+        return []
+    return [
+        f"Runs that are {UNSTEADY} have no steady state, and all of their timed steps count. Their medians before and "
+        f"after the last change of level, in ms: {'; '.join(found)}."
+    ]
 
 
 def _correlation(timings: Timings, base: str) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Sequence
 
 from fathom.cli.terminal import count, human, progress_bar, seconds
@@ -39,13 +38,16 @@ def run_again(planned: Sequence[RunSpec], store: Store, since: str = "") -> None
         run_all(again, store, "disturbed runs again")
 
 
-def step_time(record: Record) -> str:
+def result(record: Record) -> str:
     """The result of a run in a few words."""
     if record.outcome != "ok":
         return f"failed: {record.reason}"
     if record.program:
         return "whole program traced"
-    return f"{seconds(statistics.median(record.step_s))} per step{disturbed(record)}"
+    from fathom.analysis.step_time import UNSTEADY, levels, step_time
+
+    mark = f", {UNSTEADY}" if levels(record) else ""
+    return f"{seconds(step_time([record]).median)} per step{mark}{disturbed(record)}"
 
 
 def disturbed(record: Record) -> str:
@@ -59,4 +61,4 @@ def _line(record: Record) -> str:
     what += f", {spec.engine}" if "engine" in spec.non_defaults() else ""
     what += f", {count(len(spec.cores), 'core')}" if spec.cores else ""
     what += f", {count(spec.threads, 'thread')}" if spec.threads else ""
-    return f"{what}: {step_time(record)}"
+    return f"{what}: {result(record)}"

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fathom.cli.commands._options import Device, Engine, Json, Names, Phase, Preset
-from fathom.cli.commands._running import step_time
+from fathom.cli.commands._running import result
 from fathom.cli.terminal import count, human, print_json, print_table, progress_bar, screen, skipped
 from fathom.core import plugins
 from fathom.core.errors import BadOption, DataError
@@ -153,7 +153,7 @@ def _measure(a: str, b: str, names: Sequence[str], base: RunSpec, runs: int, out
         human.print(f"{len(order)} runs, interleaved; records: {root}", highlight=False)
         for number, (launch, record) in enumerate(launched, start=1):
             what = f"{record.spec.workload} {record.spec.phase} {sides[launch.side].name}"
-            bar.console.print(f"{number:3} of {len(order)}  {what}: {step_time(record)}", highlight=False)
+            bar.console.print(f"{number:3} of {len(order)}  {what}: {result(record)}", highlight=False)
     return folders
 
 
@@ -196,7 +196,7 @@ def _print_ratios(shown: Sequence[Comparison]) -> None:
         "A (ms)": [each.step_a_s and 1e3 * each.step_a_s for each in shown],
         "B (ms)": [each.step_b_s and 1e3 * each.step_b_s for each in shown],
         "B/A": [each.ratio and f"{each.ratio:.3f}" for each in shown],
-        "95 %": [each.ratio and f"{each.low:.3f}-{each.high:.3f}" for each in shown],
+        "95 %": [_interval(each) for each in shown],
         "detectable": [_detectable(each) for each in shown],
         "verdict": [_verdict(each) for each in shown],
     }
@@ -206,6 +206,12 @@ def _print_ratios(shown: Sequence[Comparison]) -> None:
             title += f", {part.format(*values)}" if any(values) else ""
             del columns[name]
     print_table(title, list(columns), list(zip(*columns.values(), strict=True)))
+
+
+def _interval(each: Comparison) -> str | None:
+    if each.low is None or each.high is None or not math.isfinite(each.high):  # a single step bounds nothing
+        return None
+    return f"{each.low:.3f}-{each.high:.3f}"
 
 
 def _verdict(each: Comparison) -> str:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import statistics
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -27,7 +26,17 @@ from fathom.core.store import Store
 from fathom.experiments.checks import check
 from fathom.experiments.isolate import isolated
 
-KEYS = ("outcome", "reason", "device", "step_s", "warmup_s", "losses", "answers", "items_per_step")  # of --json
+KEYS = (  # of --json
+    "outcome",
+    "reason",
+    "device",
+    "step_s",
+    "warmup_s",
+    "losses",
+    "answers",
+    "items_per_step",
+    "disturbances",
+)
 
 
 def command(
@@ -71,19 +80,35 @@ def command(
         record = isolated(spec, lambda done, total: bar.update(task, completed=done))
     path = store.add(record)
     if as_json:
-        print_json({"record": str(path)} | {key: getattr(record, key) for key in KEYS})
+        document = {"record": str(path)} | {key: getattr(record, key) for key in KEYS}
+        print_json(document | {"step": _headline(record)})
     else:
         print_facts(f"{name} {phase} on {record.device}", [*_summary(record), ("record", str(path))])
     if record.outcome != "ok":
         raise typer.Exit(1)
 
 
+def _headline(record: Record) -> dict[str, Any] | None:
+    """The step time as the report states it; None for a run without timed steps."""
+    if record.outcome != "ok":
+        return None
+    from fathom.analysis.step_time import levels, step_time
+
+    step = step_time([record])
+    bounds = {"median_s": step.median, "low_s": step.low, "high_s": step.high, "claim": step.claim}
+    return bounds | {"unsteady_levels_s": levels(record)}
+
+
 def _summary(record: Record) -> list[tuple[str, str]]:
     if record.outcome != "ok":
         return [("outcome", f"failed: {record.reason}")]
-    median, low, high = statistics.median(record.step_s), min(record.step_s), max(record.step_s)
+    from fathom.analysis.step_time import in_words, settled_steps, step_time
+
+    settled, median = settled_steps(record), step_time([record]).median
+    low, high = min(record.step_s), max(record.step_s)
     rows = [
-        ("step time", f"{seconds(median)}, median of {len(record.step_s)} ({seconds(low)} to {seconds(high)})"),
+        ("step time", in_words(record)),
+        ("steps", f"{len(settled)} of {len(record.step_s)} after warm-up; all: {seconds(low)} to {seconds(high)}"),
         ("throughput", f"{(record.items_per_step or 0) / median:,.1f} items/s at {record.items_per_step} per step"),
         ("setup", seconds(record.sections.setup_s or 0)),
     ]

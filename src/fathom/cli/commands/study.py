@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -94,7 +93,10 @@ def _chosen(specs: Sequence[RunSpec], store: Store, begun: str) -> list[Record]:
 
 
 def _row(record: Record) -> dict[str, Any]:
-    median = statistics.median(record.step_s) if record.step_s else None
+    from fathom.analysis.step_time import bounds_in_words, step_time
+
+    step = step_time([record]) if record.step_s else None
+    median = step.median if step else None
     items = record.items_per_step / median if record.items_per_step and median else None
     return {
         "workload": record.spec.workload,
@@ -103,6 +105,7 @@ def _row(record: Record) -> dict[str, Any]:
         "preset": record.spec.preset,  # a device may run two
         "threads": record.spec.threads,
         "step (ms)": median * 1e3 if median else None,
+        "95 % interval (ms)": bounds_in_words(step, [record]) if step else None,
         "items/s": items,
         "outcome": record.outcome if record.outcome == "ok" else f"failed: {record.reason}",
         "disturbed": "; ".join(record.disturbances) or None,

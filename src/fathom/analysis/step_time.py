@@ -1,0 +1,70 @@
+"""The step time of runs, as every table and command states it: the median after warm-up, with what its interval claims.
+
+An unsteady run has no steady state: all of its timed steps count, and the medians before and after its last change of
+level stand beside its median.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from fathom.analysis.formatting import number, seconds
+from fathom.analysis.statistics import Interval, median_interval, steady_state
+from fathom.core.record import Record
+
+UNSTEADY = "unsteady"
+
+
+def settled_steps(run: Record) -> list[float]:
+    """The timed steps after warm-up; all of them where the series has no steady state."""
+    steady = steady_state([*run.warmup_s, *run.step_s])
+    if steady.label == UNSTEADY:
+        return run.step_s
+    return run.step_s[max(0, steady.start - len(run.warmup_s)) :]
+
+
+def step_time(runs: Sequence[Record]) -> Interval:
+    """Of launches of one configuration, at least one of them, each with timed steps."""
+    return median_interval([settled_steps(run) for run in runs])
+
+
+def levels(run: Record) -> tuple[float, float] | None:
+    """Of an unsteady run, the medians before and after its last change of level, in seconds; None of any other."""
+    return steady_state([*run.warmup_s, *run.step_s]).levels
+
+
+def levels_in_words(run: Record) -> str:
+    """unsteady: 51.0 then 38.9 ms; "" for a run that is not."""
+    found = levels(run)
+    return f"{UNSTEADY}: {' then '.join(number(1000 * level) for level in found)} ms" if found else ""
+
+
+def bounds_in_words(step: Interval, runs: Sequence[Record]) -> str:
+    """The interval in milliseconds with what it claims, and which of its runs are unsteady."""
+    if bounded(step):
+        shown = f"{number(1000 * step.low)} – {number(1000 * step.high)} {step.claim}"
+    else:
+        shown = "not bounded by one step"
+    return "; ".join([shown, *_unsteady(runs)])
+
+
+def in_words(run: Record) -> str:
+    """The headline of one run: 12.3 ms (95 % interval 12.1 ms to 12.6 ms within this process)."""
+    step = step_time([run])
+    bounds = f"95 % interval {seconds(step.low)} to {seconds(step.high)} {step.claim}"
+    shown = [bounds if bounded(step) else "one step: no interval", *_unsteady([run])]
+    return f"{seconds(step.median)} ({'; '.join(shown)})"
+
+
+def bounded(step: Interval) -> bool:
+    """Whether it has an interval at all: a single step bounds nothing."""
+    return math.isfinite(step.high)
+
+
+def _unsteady(runs: Sequence[Record]) -> list[str]:
+    """Both levels of a single run; of several, how many are unsteady."""
+    if len(runs) == 1:
+        return list(filter(None, [levels_in_words(runs[0])]))
+    many = sum(levels(run) is not None for run in runs)
+    return [f"{many} of {len(runs)} {UNSTEADY}"] if many else []
