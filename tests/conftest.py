@@ -34,6 +34,18 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
             pytest.skip("no CUDA device on this machine")
 
 
+@pytest.fixture
+def on_the_laptop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """This machine is the one of the sample records: what a test's workers pretend to measure is measured here."""
+    from sample_records import LAPTOP, MACHINES  # loads NumPy, which reads OMP_NUM_THREADS
+
+    for module in (
+        "fathom.cli.commands._running",
+        "fathom.experiments.isolate",
+    ):  # who resumes, and who tells a failure
+        monkeypatch.setattr(f"{module}.fingerprint", lambda: MACHINES[LAPTOP])
+
+
 def real_data(name: str) -> Path:
     """A real data set below FATHOM_DATA, or a visible skip."""
     parent = os.environ.get("FATHOM_DATA")

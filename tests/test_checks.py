@@ -109,6 +109,7 @@ def test_a_package_that_extends_torch_may_bring_its_own_kind_of_device(monkeypat
     check_device("npu:0")
 
 
+@pytest.mark.usefixtures("on_the_laptop")
 @pytest.mark.parametrize(
     "command",
     [

@@ -138,6 +138,7 @@ COMMANDS = {
 }
 
 
+@pytest.mark.usefixtures("on_the_laptop")
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_takes_it(command: str, instantly: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     assert fathom(monkeypatch, *COMMANDS[command], NAME, "--preset", "tiny", "--json") == 0

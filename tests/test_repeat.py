@@ -22,6 +22,8 @@ from fathom.core.store import Store
 from fathom.experiments import repeat, study
 from fathom.experiments.repeat import plan, run_order
 
+pytestmark = pytest.mark.usefixtures("on_the_laptop")
+
 BASE = RunSpec(workload="", preset="tiny", device="cpu")
 NAMES = ["autoenc", "memnet", "vgg", "deepq"]
 

@@ -197,6 +197,7 @@ def test_failed_runs_are_noted() -> None:
     assert nothing.notes == [note]
 
 
+@pytest.mark.usefixtures("on_the_laptop")
 @pytest.mark.parametrize("fails", [True, False])
 def test_scale_ends_with_1_where_a_run_failed(
     fails: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -213,6 +214,7 @@ def test_scale_ends_with_1_where_a_run_failed(
     assert any(note.startswith("Not shown: failed runs: vgg train on one core") for note in told["notes"]) is fails
 
 
+@pytest.mark.usefixtures("on_the_laptop")
 def test_each_point_is_launched_three_times_and_a_started_series_is_completed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -39,6 +39,11 @@ class Cpu:
         """Hardware threads that the process may use."""
         return len(self.affinity or []) or self.logical_cores or 1
 
+    @property
+    def label(self) -> str:
+        """Neoverse-N1, 2 cores"""
+        return f"{self.name}, {self.usable} core{'' if self.usable == 1 else 's'}"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Gpu:

@@ -328,10 +328,7 @@ class Record:
 
         Two machines may have the same one: analysis/labels.py renames their processors where records meet.
         """
-        if self.gpu is not None:
-            return str(self.gpu.name)
-        cores = self.machine.cpu.usable
-        return f"{self.machine.cpu.name}, {cores} core{'' if cores == 1 else 's'}"
+        return str(self.gpu.name) if self.gpu is not None else self.machine.cpu.label
 
     def to_json(self) -> dict[str, Any]:
         """Plain data; op rows as a table, as a profile has thousands and their column names need saying once."""

@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from fathom.core.errors import BadOption, DataError
+from fathom.core.fingerprint import Machine
 from fathom.core.record import Record
 from fathom.core.spec import RunSpec
 
@@ -60,10 +61,15 @@ def read_nonempty(paths: Sequence[Path], on_unreadable: Callable[[str], None]) -
 
 
 class Store:
-    """Records as JSON files. A reader sees a whole record or none, and nothing is ever overwritten."""
+    """Records as JSON files. A reader sees a whole record or none, and nothing is ever overwritten.
 
-    def __init__(self, folder: Path | str) -> None:
+    Given a machine, it is that machine's store: runs that other machines left in the folder are neither its records nor
+    work that is done already. elsewhere() has those.
+    """
+
+    def __init__(self, folder: Path | str, machine: Machine | None = None) -> None:
         self.folder = Path(folder)
+        self.machine = machine
         self._seen = {path.name for path in self.folder.glob("*.json")}
 
     def check_writable(self) -> None:
@@ -87,7 +93,13 @@ class Store:
 
     def records(self) -> Iterator[Record]:
         """Every record of the folder, oldest first; unreadable files are skipped, unreadable() names them."""
-        yield from sorted((record for record, _ in self._read() if record), key=lambda record: record.started)
+        own = (record for record, _ in self._read() if record and self._is_own(record))
+        yield from sorted(own, key=lambda record: record.started)
+
+    def elsewhere(self) -> list[Record]:
+        """The records of other machines than the store's; none where the store has no machine, or no folder yet."""
+        found = (record for record, _ in self._read() if record) if self.folder.is_dir() else ()
+        return [record for record in found if not self._is_own(record)]
 
     def unreadable(self) -> list[str]:
         """One line for each JSON file that is not a record this Fathom can read."""
@@ -114,7 +126,7 @@ class Store:
             if path.name not in self._seen:
                 self._seen.add(path.name)
                 record, _ = _read(path)
-                if record and record.outcome == "ok":
+                if record and record.outcome == "ok" and self._is_own(record):
                     return record, path
         return None
 
@@ -139,6 +151,9 @@ class Store:
             except OSError:
                 pass  # a file system without locks: nobody waits then, and records are still written whole
             yield
+
+    def _is_own(self, record: Record) -> bool:
+        return self.machine is None or record.machine.identity == self.machine.identity
 
     def _read(self) -> Iterator[tuple[Record | None, str | None]]:
         if not self.folder.is_dir():

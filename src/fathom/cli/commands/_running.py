@@ -3,13 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
+from fathom.analysis.formatting import listed
 from fathom.cli.terminal import count, human, progress_bar, seconds
 from fathom.core.events import OnProgress
 from fathom.core.record import Record
 from fathom.core.spec import RunSpec
 from fathom.core.store import Store
 from fathom.experiments import study
+from fathom.machine.host import fingerprint
+
+
+def own_store(folder: Path) -> Store:
+    """The folder as this machine's: what another machine has measured does not count as done here, and is kept."""
+    store = Store(folder, fingerprint())
+    if others := store.elsewhere():
+        names = listed(list(dict.fromkeys(record.machine.cpu.label for record in others)))
+        human.print(
+            f"{folder} holds runs of another machine ({names}; {count(len(others), 'run')}): they are kept and not "
+            "counted; this machine is measured apart",
+            highlight=False,
+            soft_wrap=True,
+        )
+    return store
 
 
 def run_all(specs: Sequence[RunSpec], store: Store, job: str) -> None:

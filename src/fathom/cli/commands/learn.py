@@ -16,6 +16,7 @@ from rich.progress import Progress
 from fathom.analysis.selection import last_attempts
 from fathom.cli.commands._options import Device, Json, Name, Out, Set, options_of
 from fathom.cli.commands._recipes import aim
+from fathom.cli.commands._running import own_store
 from fathom.cli.terminal import beside, count, human, print_json, print_table, progress_bar, text
 from fathom.core import plugins
 from fathom.core.record import Record
@@ -53,7 +54,7 @@ def command(
     recipe, spec = _planned(name, data, evaluations, device, asked, options_of(set_ or []))
     specs = [replace(spec, seed=seed + number) for number in range(runs)]
     _announce(spec, recipe, specs)
-    store = Store(out)
+    store = own_store(out)
     left = store.remaining(specs, lambda record: record.learning is not None and record.learning.recipe == recipe.id)
     if done := len(specs) - len(left):
         _say(f"{done} of {count(runs, 'run')} in {out} already; another --out trains again")

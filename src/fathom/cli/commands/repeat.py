@@ -11,7 +11,7 @@ import typer
 
 from fathom.analysis.selection import trusted
 from fathom.cli.commands._options import Engine, Json, Names, Out, Phase, Preset
-from fathom.cli.commands._running import run_again, run_all
+from fathom.cli.commands._running import own_store, run_again, run_all
 from fathom.cli.terminal import count, human, print_json, print_table
 from fathom.core import plugins
 from fathom.core.record import Record
@@ -51,14 +51,14 @@ def command(
     """
     base = RunSpec(workload="", phase=phase, preset=preset, engine=engine, steps=steps)
     specs = _configurations(base, names or plugins.names("workloads"), device or [])
-    store, ordered = Store(out), repeat.run_order(specs, runs, seed)
+    store, ordered = own_store(out), repeat.run_order(specs, runs, seed)
     left = store.remaining(ordered)
     if done := len(ordered) - len(left):
         human.print(f"{done} of {len(ordered)} runs are in {out} already")
     warmups = repeat.run_order([spec for spec in specs if spec in left], warmup_runs, seed)
     if warmups:
         human.print(f"{count(len(warmups), 'warm-up run')}, recorded in {out / repeat.WARM_UP}")
-        run_all(warmups, Store(out / repeat.WARM_UP), "warm-up")
+        run_all(warmups, Store(out / repeat.WARM_UP, store.machine), "warm-up")
     run_all(left, store, "runs")
     run_all(store.remaining(repeat.program_traces(specs)), store, "whole-program traces")
     run_again([*ordered, *repeat.program_traces(specs)], store)

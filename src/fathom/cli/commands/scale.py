@@ -9,12 +9,11 @@ import typer
 
 from fathom.analysis.finding import Finding, analyse
 from fathom.cli.commands._options import Engine, Json, Names, Out, Phase, Preset
-from fathom.cli.commands._running import run_again, run_all
+from fathom.cli.commands._running import own_store, run_again, run_all
 from fathom.cli.terminal import human, print_json, print_table
 from fathom.core import plugins
 from fathom.core.errors import BadOption
 from fathom.core.spec import RunSpec
-from fathom.core.store import Store
 from fathom.experiments import scale
 from fathom.experiments.checks import check, check_external
 from fathom.experiments.repeat import run_order
@@ -45,7 +44,7 @@ def command(
     for spec in specs:
         check(spec)
     check_external(specs)
-    store, planned = Store(out), run_order(specs, runs, seed=0)
+    store, planned = own_store(out), run_order(specs, runs, seed=0)
     left = store.remaining(planned)
     if done := len(planned) - len(left):
         human.print(f"{done} of {len(planned)} runs are in {out} already; another --out repeats them")

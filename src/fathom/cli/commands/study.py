@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from fathom.cli.commands._options import Engine, Json, Names, Out, Preset
-from fathom.cli.commands._running import run_again, run_all
+from fathom.cli.commands._running import own_store, run_again, run_all
 from fathom.cli.terminal import human, print_json, print_table, skipped
 from fathom.core import plugins
 from fathom.core.errors import DataError
@@ -43,7 +43,7 @@ def command(
     from fathom.report import write
     from fathom.report.runs import trust
 
-    store = Store(out)
+    store = own_store(out)
     left = store.remaining(planned) if resume else planned
     if done := len(planned) - len(left):
         human.print(f"{done} of {len(planned)} runs are in {out} already; --fresh repeats them")
