@@ -42,7 +42,7 @@ def on_the_laptop(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (
         "fathom.cli.commands._running",
         "fathom.experiments.isolate",
-    ):  # who resumes, and who tells a failure
+    ):
         monkeypatch.setattr(f"{module}.fingerprint", lambda: MACHINES[LAPTOP])
 
 

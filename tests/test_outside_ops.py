@@ -10,7 +10,7 @@ import torch
 from sample_records import GPU, op_row, profile_of, record_of
 from torch import nn
 
-from fathom.analysis.questions import breakdown
+from fathom.analysis.questions import breakdown, roofline
 from fathom.analysis.selection import RunGroup, bounded_percent, outside_bounds, plain_scale
 from fathom.cli.commands.profile import by_type
 from fathom.core.record import LightPass, Profile
@@ -180,3 +180,36 @@ def test_free_running_steps_are_not_waited_for(monkeypatch: pytest.MonkeyPatch) 
         plain = profiling._plain(session)
     assert len(waits) == len(plain)
     assert min(len(free), len(plain)) >= profiling.MIN_STEPS
+
+
+def judged(profile: Profile) -> roofline.Verdict:
+    return roofline.judge(RunGroup("memnet", "train", "laptop", [record_of("memnet", profile=profile)]))
+
+
+def test_the_roofline_divides_by_the_unprofiled_step_on_a_cpu_too() -> None:
+    """1e9 FLOP in a step of 1 s, which the profiler made 2 s: a hundredth of 1e11 FLOP/s, not half of that."""
+    rows = [op_row("MatMul", 0.9, flop=1e9, bytes=1e6)]
+    found = judged(slowed(rows=rows, ceiling_flop_per_s=1e11, ceiling_bytes_per_s=1e10))
+    assert found.of_peak == pytest.approx(0.01)
+    only_a_trace = judged(slowed(rows=rows, plain_step_s=[], ceiling_flop_per_s=1e11, ceiling_bytes_per_s=1e10))
+    assert only_a_trace.of_peak == pytest.approx(0.005), "no other step is known"
+
+
+def test_data_that_the_profiler_does_not_slow_is_a_share_of_the_unprofiled_step() -> None:
+    """An emulator takes 0.6 s of each step, with the profiler or without; by the profiled 2 s it would be 30 %."""
+    found = judged(slowed(data_s=0.6))
+    assert found.data == pytest.approx(0.6)
+    assert found.name == "data-bound"
+    assert judged(slowed(data_s=1.5)).data == 1.0
+
+
+def test_torch_ops_that_prepare_data_are_slowed_like_all_others() -> None:
+    """0.3 of 0.9 s in ops, which are 0.61 s of the unprofiled step."""
+    rows = [op_row("MatMul", 0.6), op_row("Add", 0.3, phase="data")]
+    for data_s, beside in ((0.3, 0.0), (None, 0.0), (0.5, 0.2)):
+        found = judged(slowed(rows=rows, light=LIGHT, data_s=data_s))
+        assert found.data == pytest.approx(0.61 / 3 + beside)
+
+
+def test_where_plain_steps_took_longer_data_is_a_share_of_the_profiled_ones() -> None:
+    assert judged(slowed(plain_step_s=[2.5] * 6, data_s=0.6)).data == pytest.approx(0.3)

@@ -193,7 +193,7 @@ def outside(profile: Profile) -> float:
     if on_gpu(profile):
         return max(0.0, plain_step_s(profile) - op_seconds(profile))
     low, high = outside_bounds(profile)
-    return (low + high) / 2 * (profile.unprofiled_s or plain_step_s(profile))
+    return (low + high) / 2 * plain_step_s(profile)
 
 
 def outside_bounds(profile: Profile) -> tuple[float, float]:
@@ -227,9 +227,12 @@ def plain_scale(profile: Profile) -> float:
 
 
 def plain_step_s(profile: Profile) -> float:
-    """On a GPU the step without the profiler, which slows the host alone; else all of the profiled step."""
-    if on_gpu(profile) and profile.unprofiled_s:
-        return profile.unprofiled_s
+    """The step without the profiler; all of the profiled step where only a trace was read."""
+    return profile.unprofiled_s or profiled_step_s(profile)
+
+
+def profiled_step_s(profile: Profile) -> float:
+    """As its rows and what is outside them add up: the profiler's own time is in it."""
     return op_seconds(profile) + profile.outside_s
 
 

@@ -13,7 +13,16 @@ import numpy as np
 
 from fathom.analysis.finding import Cell, Chart, Finding, Series, Table, not_measured
 from fathom.analysis.formatting import in_percent, listed
-from fathom.analysis.selection import RunGroup, Selection, on_gpu, op_seconds, plain_step_s, select
+from fathom.analysis.selection import (
+    RunGroup,
+    Selection,
+    on_gpu,
+    op_seconds,
+    plain_scale,
+    plain_step_s,
+    profiled_step_s,
+    select,
+)
 from fathom.core.record import OpRow, Profile, Record
 from fathom.trace.flops import rule_of
 from fathom.trace.formulas.rule import NOTHING
@@ -75,9 +84,9 @@ class Verdict:
     group: RunGroup
     name: str
     busy: float | None  # of the plain step, the device had a kernel running; None on a CPU
-    data: float  # of the step, preparing data
+    data: float  # of the plain step, preparing data
     shares: dict[str, float]  # verdict -> part of the op time
-    of_peak: float | None  # FLOP/s over the whole step against the measured product
+    of_peak: float | None  # FLOP/s over the whole plain step against the measured product
 
 
 def analyse(records: Sequence[Record]) -> Finding:
@@ -160,12 +169,15 @@ def _of_peak(count: float | None, seconds: float, peak: float | None) -> float |
 
 def _data(profile: Profile) -> float:
     """The part of a step spent on preparing data, in ops or not; older records have its ops alone."""
-    step = plain_step_s(profile)
+    plain, profiled = plain_step_s(profile), profiled_step_s(profile)
+    in_ops = sum(max(row.cpu_s, row.device_s or 0.0) for row in profile.rows if row.phase == "data")
     if profile.data_s is None:
-        in_ops = sum(max(row.cpu_s, row.device_s or 0.0) for row in profile.rows if row.phase == "data")
-        return min(1.0, in_ops / step)
-    # a profiler only makes steps longer: where the plain ones took longer still, it was their data that did
-    return min(1.0, profile.data_s / min(step, op_seconds(profile) + profile.outside_s))
+        return min(1.0, in_ops * plain_scale(profile) / plain)
+    if on_gpu(profile) or plain >= profiled:
+        # a profiler only makes steps longer: where the plain ones took longer still, it was their data that did
+        return min(1.0, profile.data_s / min(plain, profiled))
+    # the profiler slows the ops of the data as all others, and no decoder or emulator beside them
+    return min(1.0, (in_ops * plain_scale(profile) + max(0.0, profile.data_s - in_ops)) / plain)
 
 
 def _launch_s(profile: Profile, row: OpRow) -> float | None:
@@ -381,7 +393,8 @@ def _notes() -> list[str]:
         f"step. On a CPU a row that is below half of both peaks is launch-bound if its calls are shorter than "
         f"{DISPATCH_S * 1e6:.0f} µs. A view, which moves nothing, is launch-bound.",
         "Not known: the trace does not tell FLOP and bytes (kernels that no op launched, sparse products, indices), or "
-        "no peak was measured. Their FLOP are missing in the FLOP/s over the step.",
+        "no peak was measured. Their FLOP are missing in the FLOP/s over the step, which is the unprofiled one. The "
+        "FLOP/s of a row are as profiled.",
         f"A workload is data-bound if preparing data takes at least {half} of the step, by the host's clock (in older "
         f"records: the torch ops in it alone). Else it is launch-bound if its device is idle for at least {half} of "
         "the unprofiled step. Else it is what most of its op time is.",
