@@ -170,14 +170,18 @@ def _of_peak(count: float | None, seconds: float, peak: float | None) -> float |
 def _data(profile: Profile) -> float:
     """The part of a step spent on preparing data, in ops or not; older records have its ops alone."""
     plain, profiled = plain_step_s(profile), profiled_step_s(profile)
-    in_ops = sum(max(row.cpu_s, row.device_s or 0.0) for row in profile.rows if row.phase == "data")
+    rows = [row for row in profile.rows if row.phase == "data"]
+    in_ops = sum(max(row.cpu_s, row.device_s or 0.0) for row in rows)
     if profile.data_s is None:
         return min(1.0, in_ops * plain_scale(profile) / plain)
     if on_gpu(profile) or plain >= profiled:
         # a profiler only makes steps longer: where the plain ones took longer still, it was their data that did
         return min(1.0, profile.data_s / min(plain, profiled))
-    # the profiler slows the ops of the data as all others, and no decoder or emulator beside them
-    return min(1.0, (in_ops * plain_scale(profile) + max(0.0, profile.data_s - in_ops)) / plain)
+    # The profiler takes its time for the ops that it records: none from a decoder or an emulator. From data with ops it
+    # takes at least what these are longer by, and at most in proportion to their calls, as marks cost it time, too.
+    calls = sum(row.calls for row in rows) / max(1.0, sum(row.calls for row in profile.rows))
+    least, most = in_ops * (1 - plain_scale(profile)), calls * (profiled - plain)
+    return min(1.0, max(0.0, profile.data_s - (least + max(least, most)) / 2) / plain)
 
 
 def _launch_s(profile: Profile, row: OpRow) -> float | None:
