@@ -109,6 +109,12 @@ def same_work(records: Sequence[Record]) -> tuple[list[Work], list[str]]:
     return sorted(chosen, key=_order), notes
 
 
+def launched_often(works: Sequence[Work]) -> list[Work]:
+    """What was launched often enough to state its variation: modes and works with fewer launches are left out."""
+    enough = ([each for each in work.modes if len(each.runs) >= LEAST_LAUNCHES] for work in works)
+    return [Work(modes) for modes in enough if modes]
+
+
 def launched(runs: Iterable[Record]) -> list[Launches]:
     """Runs grouped by workload, phase and machine, CPUs first."""
     groups: dict[tuple[str, str, str, str], list[Record]] = defaultdict(list)

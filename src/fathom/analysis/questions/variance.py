@@ -24,6 +24,7 @@ from fathom.analysis.questions._launches import (
     drawn_phase,
     head,
     identity,
+    launched_often,
     measured_on,
     named,
     same_work,
@@ -75,11 +76,9 @@ class Comparison:
 
 def analyse(records: Sequence[Record]) -> Finding:
     works, notes = same_work(records)
-    often = [
-        Work(enough) for work in works if (enough := [each for each in work.modes if len(each.runs) >= LEAST_LAUNCHES])
-    ]
+    often = launched_often(works)
     if not often:
-        return not_measured("variance", TITLE, *_missing(records, notes))
+        return not_measured("variance", TITLE, *missing(records, notes))
     launches = [each for work in often for each in work.modes]
     comparisons = [Comparison(work.cpu, gpu) for work in often if work.cpu for gpu in work.gpus]
     return Finding(
@@ -154,7 +153,7 @@ def _simulated_ratio(few: int, many: int) -> float | None:
     return high
 
 
-def _missing(records: Sequence[Record], notes: list[str]) -> tuple[str, list[str], str]:
+def missing(records: Sequence[Record], notes: list[str]) -> tuple[str, list[str], str]:
     """The command that would measure it, the notes, and the reason."""
     names = dict.fromkeys(record.spec.workload for record in records if record.outcome == "ok")
     reason = f"no configuration has {LEAST_LAUNCHES} launches" if names else ""
@@ -189,25 +188,32 @@ def _comparison_summary(comparisons: Sequence[Comparison]) -> list[str]:
             f"Absolute variation with a GPU is lower than on the CPU for {absolute.count('lower')} of {len(tested)} "
             f"workloads and higher for {absolute.count('higher')}; the Minsky study found it consistently lower. "
             f"Relative to its own mean it is lower for {relative.count('lower')} and higher for "
-            f"{relative.count('higher')}. {_could_have_shown(tested)}"
+            f"{relative.count('higher')}. "
+            + could_have_shown([each.fewest for each in tested], [each.detectable for each in tested])
         )
     if few:
         names = f" for {len(few)} of {len(comparisons)} workloads" if tested else ""
-        launches = span([each.fewest for each in few])
-        sentences.append(
-            f"{launches} launches a side cannot show a difference between CPU and GPU{names}; "
-            f"at least {FEWEST_COMPARED} are needed."
-        )
+        sentences.append(too_few([each.fewest for each in few], names))
     return sentences
 
 
-def _could_have_shown(tested: Sequence[Comparison]) -> str:
-    launches = f"With {span([each.fewest for each in tested])} launches a side"
-    known = [each.detectable for each in tested if each.detectable is not None]
+def too_few(fewest: Sequence[int], names: str = "") -> str:
+    """Of so many launches a side no test is made."""
+    return (
+        f"{span(fewest)} launches a side cannot show a difference between CPU and GPU{names}; "
+        f"at least {FEWEST_COMPARED} are needed."
+    )
+
+
+def could_have_shown(fewest: Sequence[int], detectable: Sequence[float | None]) -> str:
+    """Of tests with so many launches on their smaller side, the smallest ratio of deviations that each would find."""
+    launches = f"With {span(fewest)} launches a side"
+    known = [ratio for ratio in detectable if ratio is not None]
     often = f"in {100 * POWER:.0f} of 100 cases"
     if not known:
         return f"{launches}, no ratio of standard deviations, however large, would have been found {often}."
-    some = f" ({len(tested) - len(known)} of {len(tested)} comparisons find none)" if len(known) < len(tested) else ""
+    none = len(detectable) - len(known)
+    some = f" ({none} of {len(detectable)} comparisons find none)" if none else ""
     return f"{launches}, the smallest ratio of standard deviations found {often} is {span(known)}{some}."
 
 
