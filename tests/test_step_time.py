@@ -1,4 +1,4 @@
-"""The step time is the same in the report, in findings and at the terminal; single steps and unsteady runs are marked."""
+"""The step time is the same in the report, in findings and at the terminal; what it rests on is marked."""
 
 from __future__ import annotations
 
