@@ -15,7 +15,7 @@ from fathom.core.errors import FathomError
 from fathom.core.events import OnProgress, throttled
 from fathom.core.record import Record, Sections, moment
 from fathom.core.spec import RunSpec
-from fathom.machine.company import Watch
+from fathom.machine.disturbance import Watch
 from fathom.machine.host import fingerprint, gpu_uuid
 from fathom.measure.stopping import PRECISE, StoppingRule
 

@@ -23,7 +23,7 @@ from fathom.core.fingerprint import Gpu
 from fathom.core.record import Record
 from fathom.core.spec import RunSpec
 from fathom.engine.session import Session
-from fathom.machine.company import Watch
+from fathom.machine.disturbance import Watch
 from fathom.machine.host import fingerprint, gpu_uuid
 from fathom.measure.convolution import split_convolution_backward
 from fathom.measure.profiling import as_profile, profiled

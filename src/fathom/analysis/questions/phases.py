@@ -149,8 +149,8 @@ def _pairs(timings: Timings, base: str) -> Iterator[Pair]:
     names = dict.fromkeys((work.workload, work.phase, machine) for work, machine in timings if machine != base)
     for workload, phase, machine in names:
         ours, theirs = (
-            {work: timing for (work, where), timing in timings.items() if where == place and _is(work, workload, phase)}
-            for place in (machine, base)
+            {work: timing for (work, where), timing in timings.items() if where == own and _is(work, workload, phase)}
+            for own in (machine, base)
         )
         common = [Pair(ours[work], theirs[work]) for work in ours if work in theirs]
         if common:

@@ -20,8 +20,8 @@ from fathom.core.record import Disturbance, Record
 from fathom.core.spec import RunSpec
 from fathom.core.store import Store
 from fathom.experiments.study import run_all, to_run_again
-from fathom.machine import company
-from fathom.machine.company import Reading, Watch, between
+from fathom.machine import disturbance
+from fathom.machine.disturbance import Reading, Watch, between
 from fathom.machine.host import quota_cores
 from fathom.measure import loop
 from fathom.report import html, markdown
@@ -37,8 +37,8 @@ class System:
     def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.proc, self.groups = root / "proc", root / "cgroup"
         self.proc.mkdir()
-        monkeypatch.setattr(company, "affinity", lambda: [0, 1])
-        monkeypatch.setattr(company, "usable_cores", lambda: 2)
+        monkeypatch.setattr(disturbance, "affinity", lambda: [0, 1])
+        monkeypatch.setattr(disturbance, "usable_cores", lambda: 2)
 
     def cores(self, *cores: Sequence[float]) -> None:
         """User, nice, system, idle, iowait, irq, softirq, steal and guest seconds of each core."""
@@ -63,7 +63,7 @@ class System:
         (self.groups / folder / "cpu.stat").write_text(text)
 
     def reading(self, at_s: float) -> Reading:
-        return replace(company.read(self.proc, self.groups), at_s=at_s, preempted=0)
+        return replace(disturbance.read(self.proc, self.groups), at_s=at_s, preempted=0)
 
 
 @pytest.fixture
@@ -153,7 +153,7 @@ def test_counters_that_show_nothing_are_not_a_quiet_machine(system: System) -> N
 
 
 def test_cores_with_other_numbers_are_counted_together(system: System, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(company, "affinity", lambda: [40, 41])
+    monkeypatch.setattr(disturbance, "affinity", lambda: [40, 41])
     assert system.reading(0.0).busy_s == pytest.approx(80)
 
 
@@ -163,7 +163,7 @@ def test_an_old_kernel_has_fewer_columns(system: System) -> None:
 
 
 def test_a_part_too_short_for_the_clock_ticks_says_nothing(system: System) -> None:
-    found = between(system.reading(0.0), system.reading(company.LEAST_S / 2))
+    found = between(system.reading(0.0), system.reading(disturbance.LEAST_S / 2))
     assert found == Disturbance(cores=2, load_before=found.load_before)
 
 
@@ -194,8 +194,8 @@ def test_short_parts_are_judged_together() -> None:
 
 def test_the_gpu_is_asked_at_every_look(monkeypatch: pytest.MonkeyPatch) -> None:
     shared, bits = iter([False, True, False]), iter([0x1, 0x4 | 0x40, 0x1])
-    monkeypatch.setattr(company, "gpu_shared", lambda device: next(shared))
-    monkeypatch.setattr(company, "gpu_throttles", lambda device: next(bits))
+    monkeypatch.setattr(disturbance, "gpu_shared", lambda device: next(shared))
+    monkeypatch.setattr(disturbance, "gpu_throttles", lambda device: next(bits))
     watch = Watch(torch.device("cuda"), reader=readings(0.0, 0.0))
     watch.look()
     watch.look()
@@ -372,7 +372,7 @@ def made(spec: RunSpec, disturbance: Disturbance, outcome: str = "ok") -> Record
 def test_disturbed_runs_are_to_be_made_once_more_and_no_oftener() -> None:
     a, b, c = planned(1, 2, 3)
     first = [made(a, CROWDED), made(b, QUIET), made(c, CROWDED, outcome="failed")]
-    assert to_run_again([a, b, c], first) == [a], "one that failed is no question of company"
+    assert to_run_again([a, b, c], first) == [a], "one that failed is not run again"
     assert to_run_again([a, b, c], [*first, made(a, QUIET)]) == []
     assert to_run_again([a, b, c], [*first, made(a, CROWDED)]) == [], "it has had its second chance"
 
@@ -387,10 +387,10 @@ def test_of_many_runs_of_one_spec_as_many_as_were_disturbed_are_made_again() -> 
 
 def test_both_records_are_kept(tmp_path: Path) -> None:
     store, specs = Store(tmp_path), planned(1, 2)
-    company_of = iter([CROWDED, QUIET, QUIET])
+    seen = iter([CROWDED, QUIET, QUIET])
 
     def run(spec: RunSpec, _: object) -> Record:
-        return made(spec, next(company_of))
+        return made(spec, next(seen))
 
     list(run_all(specs, store, lambda index, spec: lambda done, total: None, run))
     again = to_run_again(specs, store.records())
