@@ -48,9 +48,14 @@ def run_all(specs: Sequence[RunSpec], store: Store, job: str) -> None:
 
 
 def run_again(planned: Sequence[RunSpec], store: Store, since: str = "") -> None:
-    """Disturbed runs once more, after all others; both records are kept. Those older than `since` are not counted."""
+    """Disturbed runs once more, after all others; both records are kept. Those older than `since` are not counted.
+
+    Where most runs were disturbed the machine is a busy one: as many runs again would take as long and be no better.
+    """
     again = study.to_run_again(planned, [record for record in store.records() if record.started >= since])
-    if again:
+    if 2 * len(again) > len(planned) > 1:
+        human.print(f"{len(again)} of {len(planned)} runs were disturbed: other programs keep this machine busy")
+    elif again:
         human.print(f"{count(len(again), 'disturbed run')} to run again")
         run_all(again, store, "disturbed runs again")
 
