@@ -15,15 +15,14 @@ import time
 from collections.abc import Callable
 
 from fathom.core.events import OnProgress
-from fathom.core.fingerprint import Cpu, Machine
 from fathom.core.record import Record
 from fathom.core.spec import RunSpec
+from fathom.machine.host import fingerprint
 
 SLEEPER = (  # deaf to signals, for ten minutes or until the tests are over, however they end
     "import os, signal, time; [signal.signal(n, signal.SIG_IGN) for n in (1, 2, 15)]; "
     "[(time.sleep(1), os.kill(int(os.environ['FATHOM_TESTS']), 0)) for _ in range(600)]"
 )
-MACHINE = Machine(cpu=Cpu(name="a CPU", affinity=[0], logical_cores=1))
 
 
 def measured(spec: RunSpec, progress: OnProgress) -> Record:
@@ -36,7 +35,7 @@ def measured(spec: RunSpec, progress: OnProgress) -> Record:
             MISDEEDS[options["misdeed"]]()
     return Record(
         spec=spec,
-        machine=MACHINE,
+        machine=fingerprint(),
         device="cpu",
         outcome="ok",
         step_s=[0.001] * spec.steps,
