@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -21,7 +22,7 @@ def fathom(tmp_path_factory: pytest.TempPathFactory) -> Fathom:
     site, records = tmp_path_factory.mktemp("site"), tmp_path_factory.mktemp("records")
     offline = ["--no-index", "--no-deps", "--no-build-isolation", "--quiet", "--disable-pip-version-check"]
     source = tmp_path_factory.mktemp("source") / "karate"  # building leaves files beside the sources
-    subprocess.run(["cp", "-r", str(EXAMPLE), str(source)], check=True)
+    shutil.copytree(EXAMPLE, source, ignore=shutil.ignore_patterns("build"))  # what an older build left is stale
     subprocess.run([sys.executable, "-m", "pip", "install", *offline, "--target", str(site), str(source)], check=True)
     paths = [str(Path(__file__).parents[1] / "src"), str(site)]
 
