@@ -38,7 +38,9 @@ MAX_CPU_STEPS = 24
 MAX_DEVICE_STEPS = 12  # kernels vary less, and their traces are larger
 MAX_PLAIN_STEPS = 100
 PLAIN_S = 1.0  # of plain steps, as a host's speed wanders: six of them had a median of 68 ms where a hundred had 84
+LIGHT_SERIES = 3  # plain, recorded and plain steps again
 SLOWED = 1.02  # profiled over plain step time, from which a light pass tells whose the difference is
+LIGHT_S = 6.0  # of steps in a light pass, at most: where a step takes longer, the profiler's part of it is small
 BUDGET_S = 6.0  # of profiled steps, where the run has none; a step of minutes is still profiled MIN_STEPS times
 
 
@@ -63,8 +65,10 @@ def profiled(session: Session, timed_step_s: Sequence[float] | None = None, trac
         ceiling_flop_per_s=matrix,
         ceiling_bytes_per_s=copy,
     )
-    matters = on_cpu and statistics.median(slowed) > SLOWED * statistics.median(plain)
-    return replace(profile, light=_light_pass(session, steps)) if matters else profile
+    plain_s = statistics.median(plain)
+    light_steps = min(steps, int(LIGHT_S / plain_s / LIGHT_SERIES))
+    matters = on_cpu and light_steps >= MIN_STEPS and statistics.median(slowed) > SLOWED * plain_s
+    return replace(profile, light=_light_pass(session, light_steps)) if matters else profile
 
 
 def _light_pass(session: Session, steps: int) -> LightPass:
