@@ -195,7 +195,6 @@ def test_sizes_follow_from_how_much_text_there_is(
     assert (options["source_vocabulary"], options["target_vocabulary"]) == vocabularies
     assert (options["dropout"], recipe.evaluations, recipe.items_per_evaluation) == (dropout, evaluations, interval)
     assert evaluations * interval >= max(4 * count, 1_800_000)
-    assert options["subword_dropout"] == (0.1 if count < 100_000 else 0.0), "eight copies of a large text are too many"
     Seq2Seq.configured(recipe.preset, **options)
 
 
@@ -243,7 +242,7 @@ def test_what_was_taken_tells_what_is_used_and_where_the_splits_come_from(tmp_pa
     recipe = RECIPE.for_run(text_of(tmp_path, ["en", "fr"], count=200, test=5), {"source_vocabulary": 500, "beam": 2})
     assert recipe.taken == (
         "en to fr, 190 training pairs: source_vocabulary 500, target_vocabulary 2000, source_length 12, target_length "
-        "16, dropout 0.5, subword_dropout 0.1; 9768 evaluations; validation: 10 pairs of the training text, test: "
+        "16, dropout 0.5; 9768 evaluations; validation: 10 pairs of the training text, test: "
         "test; no target: that of 33 BLEU is for Multi30k from English to German"
     )
 

@@ -9,7 +9,7 @@ import io
 import re
 from collections.abc import Iterable
 
-from sentencepiece import SentencePieceProcessor, SentencePieceTrainer, set_random_generator_seed
+from sentencepiece import SentencePieceProcessor, SentencePieceTrainer
 
 from fathom.core.errors import BadOption
 from fathom.data._vocabulary import EOS, GO, PAD, UNK
@@ -22,7 +22,6 @@ class Subwords:
 
     def __init__(self, model: bytes) -> None:
         self._model = SentencePieceProcessor(model_proto=model)
-        set_random_generator_seed(0)  # of sampled(), so that every run learns from the same text
 
     @classmethod
     def train(cls, lines: Iterable[str], size: int) -> Subwords:
@@ -58,11 +57,6 @@ class Subwords:
 
     def encode(self, text: str) -> list[int]:
         ids: list[int] = self._model.encode(text)
-        return ids
-
-    def sampled(self, text: str, dropout: float) -> list[int]:
-        """BPE-dropout (Provilkov et al., 2020): each merge of two subwords is left out with this probability."""
-        ids: list[int] = self._model.encode(text, enable_sampling=True, alpha=dropout, nbest_size=-1)
         return ids
 
     def decode(self, ids: Iterable[int]) -> str:

@@ -34,7 +34,6 @@ EXPECTS = (
     "or train.en and .de with val and test (the options source_language and target_language choose the pair)"
 )
 _MAX_LINE_BYTES = 1 << 20  # a longer line means that the file is not text
-SEGMENTATIONS = 8  # ways in which training text is cut into subwords, where they are dropped
 _TAKEN = 1000  # pairs that are taken of a training text for a split that has no file, and a twentieth of it at most
 _LEAST_PAIRS = 40  # of a training text that pairs are taken from
 _USED_WORDS = 60  # words in use in the synthetic languages
@@ -102,11 +101,8 @@ def read(folder: Path, split: str, source: Side, target: Side, lowercase: bool =
     return _encoded(folder, split, (source, target), vocabularies, encoders)
 
 
-def read_subwords(folder: Path, split: str, source: Side, target: Side, dropout: float = 0.0) -> ParallelText:
-    """A split, encoded with subwords learnt from the training text; case is kept and decoding is lossless.
-
-    With dropout, training text is encoded several times, each time in other subwords.
-    """
+def read_subwords(folder: Path, split: str, source: Side, target: Side) -> ParallelText:
+    """A split, encoded with subwords learnt from the training text; case is kept and decoding is lossless."""
     from fathom.data._subwords import Subwords  # imported here because few runs need it
 
     sides = source, target
@@ -116,14 +112,7 @@ def read_subwords(folder: Path, split: str, source: Side, target: Side, dropout:
         if not any(lines):
             raise DataError.at(folder, f"no words in the {side.language} text; the folder must contain {EXPECTS}")
         vocabularies.append(Subwords.train(lines, side.words))
-    text = _encoded(folder, split, sides, vocabularies, [vocabulary.encode for vocabulary in vocabularies])
-    if not dropout or not split.startswith("train"):
-        return text
-    sampling = [partial(vocabulary.sampled, dropout=dropout) for vocabulary in vocabularies]
-    others = [_encoded(folder, split, sides, vocabularies, sampling) for _ in range(SEGMENTATIONS - 1)]
-    for name in text.columns:
-        text.columns[name] = torch.cat([each.columns[name] for each in (text, *others)])
-    return text
+    return _encoded(folder, split, sides, vocabularies, [vocabulary.encode for vocabulary in vocabularies])
 
 
 def _learnt_from(split: str) -> str:

@@ -65,9 +65,6 @@ class TranslationRecipe(Recipe["Seq2Seq"]):
             "source_length": longest[0],
             "target_length": longest[1] + 4,  # EOS, and a translation may be a little longer
             "dropout": self.options["dropout"] if text.count < 100_000 else 0.3 if text.count < 500_000 else 0.2,
-            "subword_dropout": self.options["subword_dropout"]
-            if text.count < 100_000
-            else 0.0,  # it keeps eight copies
         }
         known = (source, target) == ("en", "de") and text.is_multi30k and text.count == MULTI30K
         interval = max(SHORTEST_INTERVAL, min(text.count, INTERVAL))
@@ -165,7 +162,6 @@ class Seq2Seq(Workload):
             "source_language": "en",
             "target_language": "de",
             "subwords": True,
-            "subword_dropout": 0.1,
             "source_vocabulary": 6000,
             "target_vocabulary": 6000,
             "source_length": 44,
@@ -191,7 +187,6 @@ class Seq2Seq(Workload):
     target_language: str = "fr"
     lowercase: bool = False
     subwords: bool = False  # byte-pair encoding of the raw text in place of words; real data alone
-    subword_dropout: float = 0.0  # of merges: training text is cut into subwords in several ways
     reverse_source: bool = True  # the paper's trick: the first words read and the first words written come close
     embedding: int = 256
     hidden: int = 256
@@ -212,7 +207,7 @@ class Seq2Seq(Workload):
         for name, value in least.items():
             if getattr(self, name) < value:
                 raise BadOption(f"option {name} of {self.name} must be at least {value}, not {getattr(self, name)}")
-        for name in ("dropout", "subword_dropout", "label_smoothing"):
+        for name in ("dropout", "label_smoothing"):
             if not 0 <= getattr(self, name) < 1:
                 value = getattr(self, name)
                 raise BadOption(f"option {name} of {self.name} must be at least 0 and less than 1, not {value}")
@@ -232,7 +227,7 @@ class Seq2Seq(Workload):
 
     def real(self, folder: Path, split: str = "train") -> wmt.ParallelText:
         if self.subwords:
-            return wmt.read_subwords(folder, split, *self.sides(), self.subword_dropout)
+            return wmt.read_subwords(folder, split, *self.sides())
         return wmt.read(folder, split, *self.sides(), lowercase=self.lowercase)
 
     def fit(self, source: wmt.ParallelText) -> Self:

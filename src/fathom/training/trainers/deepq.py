@@ -19,7 +19,7 @@ PROMISING = 0.5  # points: training games that come so close to the score that e
 
 
 class DeepqTrainer(Trainer):
-    """The session's own steps, in intervals that end early when the games just played came close to the goal."""
+    """The session's own steps, in intervals that end early when recent games come close to the stopping score."""
 
     workload: Deepq
 
