@@ -16,6 +16,7 @@ import msgspec
 from fathom.core.errors import DataError, FathomError
 from fathom.core.fingerprint import THROTTLES, Gpu, Machine
 from fathom.core.spec import RunSpec
+from fathom.core.upgrades import UPGRADES
 
 SCHEMA = 4
 
@@ -345,11 +346,11 @@ class Record:
         """A record read back; anything else is refused with its origin, so that a folder can hold other files."""
         if not isinstance(data, dict) or not {"schema", "spec", "outcome"} <= data.keys():
             raise DataError(f"{origin}: not a Fathom record")
-        if type(data["schema"]) is not int or data["schema"] not in (*_UPGRADES, SCHEMA):
+        if type(data["schema"]) is not int or data["schema"] not in (*UPGRADES, SCHEMA):
             raise DataError(f"{origin}: schema {data['schema']}, this Fathom reads schemas 1 to {SCHEMA}")
         try:
             while data["schema"] != SCHEMA:
-                data = _UPGRADES[data["schema"]](data)
+                data = UPGRADES[data["schema"]](data)
             if unknown := data.keys() - (cls.__dataclass_fields__.keys() - {"origin"}):
                 raise TypeError(f"unknown field {min(unknown)}")
             return msgspec.convert(_with_op_rows(data), cls)
@@ -365,57 +366,3 @@ def _with_op_rows(data: dict[str, Any]) -> dict[str, Any]:
     columns = profile["rows"]["columns"]
     rows = [dict(zip(columns, values, strict=True)) for values in profile["rows"]["values"]]
     return {**data, "profile": {**profile, "rows": rows}}
-
-
-def _from_schema_1(data: dict[str, Any]) -> dict[str, Any]:
-    """Schema 1 did not know which op had launched a kernel; all else that is new may be absent."""
-    profile = data.get("profile")
-    if profile:
-        profile = {**profile, "kernels": [{"op": "", "type": "", **kernel} for kernel in profile["kernels"]]}
-    return {**data, "schema": 2, "profile": profile}
-
-
-_SHARED = "other programs were on the GPU"  # how a note of schema 2 began that is a field now
-_DEPARTURES = "; not as in the lesson: "  # what followed this in a protocol of schema 2 is a field now
-_ITEMS = {("deepq", "infer"): "action", ("deepq", "train"): "transition"}
-
-
-def _from_schema_2(data: dict[str, Any]) -> dict[str, Any]:
-    """Schema 2 had facts in words: a note said that a GPU was shared, a protocol how a run departed from its recipe."""
-    spec = RunSpec.from_json(data["spec"])
-    learning = data.get("learning")
-    if learning:
-        protocol, _, departures = learning["protocol"].partition(_DEPARTURES)
-        folder = spec.data.rpartition("/")[2] if spec.data else None
-        learning = {key: value for key, value in learning.items() if key != "exhibits"} | {
-            "protocol": protocol,
-            "departures": departures.split(", ") if departures else [],
-            "data": folder or spec.options.get("game", "synthetic data"),
-            "split": "validation" if spec.options.get("judged_on") == "valid" else "test",
-            "artifacts": learning.get("exhibits", []),
-        }
-    shared = any(note.startswith(_SHARED) for note in data.get("notes", []))
-    changed = {
-        "schema": 3,
-        "spec": spec.to_json(),
-        "learning": learning,
-        "program": data.get("life"),
-        "item": _ITEMS.get((spec.workload, spec.phase)),
-        "disturbance": {"gpu_shared": True if shared else None},
-    }
-    return {key: value for key, value in data.items() if key != "life"} | changed
-
-
-def _from_schema_3(data: dict[str, Any]) -> dict[str, Any]:
-    """Schema 3 called a GPU's kernels, copies and memsets launches, which are calls."""
-
-    def renamed(gpu: dict[str, Any] | None) -> dict[str, Any] | None:
-        return gpu and {"activities" if name == "launches" else name: value for name, value in gpu.items()}
-
-    profile = data.get("profile")
-    if profile:
-        profile = {**profile, "gpu": renamed(profile.get("gpu"))}
-    return {**data, "schema": 4, "profile": profile, "program": renamed(data.get("program"))}
-
-
-_UPGRADES = {1: _from_schema_1, 2: _from_schema_2, 3: _from_schema_3}
