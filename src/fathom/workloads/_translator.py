@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fathom.data._vocabulary import EOS, GO, PAD
+from fathom.data._vocabulary import EOS, GO, PAD, UNK
 from fathom.workloads.base import Output
 
 CHECK_EVERY = 8  # decoding steps between checks whether all sentences have ended: a check synchronises the device
@@ -73,8 +73,10 @@ class Translator(nn.Module):
         depth: int,
         dropout: float,
         forget_bias: float | None = None,
+        word_dropout: float = 0.0,
     ) -> None:
         super().__init__()
+        self.word_dropout = word_dropout
         self.source_embedding = nn.Embedding(words[0], embedding, padding_idx=PAD)
         between = dropout if depth > 1 else 0.0
         self.encoder = nn.LSTM(embedding, hidden, depth, bias=False, batch_first=True, dropout=between)
@@ -120,13 +122,21 @@ class Translator(nn.Module):
 
     def _embed_previous(self, target: Tensor) -> Tensor:
         """The embedding of the word before each target word."""
-        embedded: Tensor = self.dropout(self.target_embedding(F.pad(target[:, :-1], (1, 0), value=GO)))
+        previous = F.pad(self._drop_words(target[:, :-1]), (1, 0), value=GO)
+        embedded: Tensor = self.dropout(self.target_embedding(previous))
         return embedded
+
+    def _drop_words(self, words: Tensor) -> Tensor:
+        """In training, some words become UNK, so that a sentence is not known by a single word of it."""
+        if not self.training or not self.word_dropout:
+            return words
+        dropped = torch.rand(words.shape, device=words.device) < self.word_dropout
+        return words.masked_fill(dropped & (words > EOS), UNK)
 
     def encode(self, source: Tensor) -> tuple[EncodedSource, DecoderState]:
         """Encodes the source; each decoder layer starts from the last state of its encoder layer."""
         with _autocast_off(source.device):
-            values, (hidden, cell) = self.encoder(self.dropout(self.source_embedding(source)))
+            values, (hidden, cell) = self.encoder(self.dropout(self.source_embedding(self._drop_words(source))))
         keys = self.attention.key(values)
         penalty = torch.zeros_like(source, dtype=torch.float32)
         penalty = penalty.masked_fill(source == PAD, torch.finfo(torch.float32).min)

@@ -192,6 +192,7 @@ class Seq2Seq(Workload):
     hidden: int = 256
     depth: int = 3  # LSTM layers on either side
     dropout: float = 0.0
+    word_dropout: float = 0.0  # the share of words that are not shown in training, on either side
     forget_bias: float | None = None  # of the decoder's cells at the start; None draws it as the paper does all weights
     beam: int = 1  # 1 decodes greedily
     solver: str = "sgd"  # or adam
@@ -207,7 +208,7 @@ class Seq2Seq(Workload):
         for name, value in least.items():
             if getattr(self, name) < value:
                 raise BadOption(f"option {name} of {self.name} must be at least {value}, not {getattr(self, name)}")
-        for name in ("dropout", "label_smoothing"):
+        for name in ("dropout", "word_dropout", "label_smoothing"):
             if not 0 <= getattr(self, name) < 1:
                 value = getattr(self, name)
                 raise BadOption(f"option {name} of {self.name} must be at least 0 and less than 1, not {value}")
@@ -216,7 +217,8 @@ class Seq2Seq(Workload):
 
     def model(self) -> Translator:
         words = self.source_vocabulary, self.target_vocabulary
-        return Translator(words, self.embedding, self.hidden, self.depth, self.dropout, self.forget_bias)
+        regularised = self.dropout, self.forget_bias, self.word_dropout
+        return Translator(words, self.embedding, self.hidden, self.depth, *regularised)
 
     def sides(self) -> tuple[wmt.Side, wmt.Side]:
         source = wmt.Side(self.source_language, self.source_vocabulary, self.source_length)
