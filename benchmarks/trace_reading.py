@@ -17,20 +17,18 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from fathom.measure.convolution import split_convolution_backward
 from fathom.trace import reader, walk
-from fathom.trace.gputime import gpu_time
+from fathom.trace.convolution import split_backward
+from fathom.trace.profile import as_profile
 
 
 @reader.gc_disabled()
 def ours(path: Path) -> float:
     """Everything `fathom profile --trace` takes from a trace; gives the kernels' total in microseconds."""
-    events = reader.read(path)
-    found = walk.breakdown(events)
-    split_convolution_backward(found, device=None)
-    for taken in (found.rows, found.kernels, found.per_step_s, found.outside_s):
-        taken()
-    gpu_time(events, found.steps)
+    trace = reader.read(path)
+    found = walk.breakdown(trace.events)
+    split_backward(found)
+    as_profile(found, trace.events, [], [])
     return sum(activity.end - activity.begin for activity in found.gpu_activities if activity.kind == "kernel")
 
 

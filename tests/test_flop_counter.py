@@ -21,7 +21,7 @@ def traced_rows(folder: Path, work: Callable[[], object]) -> list[OpRow]:
     with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as recorder:
         work()
     recorder.export_chrome_trace(str(folder / "t.json"))
-    return walk.breakdown(read(folder / "t.json")).rows()
+    return walk.breakdown(read(folder / "t.json").events).rows()
 
 
 class Block(nn.Module):

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
+import trace_events
 
-from fathom.measure.profiling import as_profile
-from fathom.trace.gputime import gpu_time
-from fathom.trace.reader import Event
+from fathom.core.record import GpuTime
+from fathom.trace import gputime
+from fathom.trace.event import Event, launch_args
+from fathom.trace.gpu import activities_of
+from fathom.trace.profile import as_profile
+from fathom.trace.steps import Window
 from fathom.trace.walk import breakdown
 
 
+def gpu_time(events: list[Event], windows: list[Window]) -> GpuTime | None:
+    return gputime.gpu_time(*activities_of(events), windows)
+
+
 def event(name: str, begin: float, duration: float, category: str, correlation: int) -> Event:
-    return Event(name=name, cat=category, ts=begin, dur=duration, args={"correlation": correlation}, ph="X")
+    return trace_events.event(name, begin, duration, category, correlation=correlation)
 
 
 def launch(begin: float, correlation: int, name: str = "cudaLaunchKernel") -> Event:
@@ -66,7 +75,9 @@ def test_api_calls_are_added_up() -> None:
 
 
 def test_several_steps_are_averaged_and_time_between_them_is_left_out() -> None:
-    later = [event(item.name, item.ts + 200, item.dur, item.cat, 10 + item.args["correlation"]) for item in STEP]
+    later = [
+        event(item.name, item.ts + 200, item.dur, str(item.cat), 10 + launch_args(item).correlation) for item in STEP
+    ]
     between = event("stray", 150, 10, "kernel", 99)
     one, two = gpu_time(STEP, [(0, 100)]), gpu_time([*STEP, between, *later], [(0, 100), (200, 300)])
     assert one is not None
@@ -85,7 +96,7 @@ def later(events: list[Event], by: float) -> list[Event]:
     return [
         Event(
             name=each.name, cat=each.cat, ts=each.ts + by, dur=each.dur, ph="X", pid=each.pid, tid=each.tid,
-            args={"correlation": each.args["correlation"] + int(by)} if "correlation" in each.args else {},
+            args=msgspec.Raw(msgspec.json.encode({"correlation": launch_args(each).correlation + int(by)})),
         )
         for each in events
     ]  # fmt: skip

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import trace_events
 from sample_records import GPU, op_row, profile_of, record_of
 from torch import nn
 
@@ -20,7 +21,8 @@ from fathom.measure import profiling
 from fathom.measure.own import OwnModel
 from fathom.report.method import outside_percent
 from fathom.trace import walk
-from fathom.trace.reader import Event, read
+from fathom.trace.event import Event
+from fathom.trace.reader import read
 
 
 def slowed(**changes: object) -> Profile:
@@ -112,7 +114,7 @@ def test_a_range_in_words(low: float, high: float, text: str) -> None:
 
 
 def event(name: str, ts: float, dur: float, cat: str = "cpu_op") -> Event:
-    return Event(ph="X", cat=cat, name=name, pid=1, tid=1, ts=ts, dur=dur, args={})
+    return trace_events.event(name, ts, dur, cat)
 
 
 def step(marks: str) -> list[Event]:
@@ -157,7 +159,7 @@ def test_the_light_pass_leaves_out_layer_marks_and_nothing_else(
     with Session(spec, OwnModel(module=network(), inputs=torch.ones(4, 8), batch=4)).setup() as session:
         profile = profiling.profiled(session, [0.001] * 6, tmp_path / "trace.json")
     assert profile.light is not None
-    events, in_ops = walk.breakdown(read(tmp_path / "trace.json")).events_per_step()
+    events, in_ops = walk.breakdown(read(tmp_path / "trace.json").events).events_per_step()
     assert profile.light.events == events - 3, "the network, its layer and its activation"
     assert profile.light.events_in_ops == in_ops > 0
     assert len(profile.light.plain_step_s) == 2 * len(profile.light.step_s) == 2 * len(profile.step_s)

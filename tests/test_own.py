@@ -23,7 +23,8 @@ from fathom.cli.commands.profile import by_type
 from fathom.core.errors import BadOption
 from fathom.core.record import OpRow
 from fathom.measure import own
-from fathom.trace import walk
+from fathom.trace.profile import from_trace
+from fathom.trace.steps import STEP
 
 NEEDS_CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 HIDDEN_FLOP = 2 * 32 * 64 * 128
@@ -157,12 +158,12 @@ def test_a_given_loss_takes_what_the_model_returns() -> None:
 def test_a_trace_we_wrote_reads_back_as_the_same_rows(tmp_path: Path) -> None:
     path = tmp_path / "trace.json"
     record = suite.profile(network(), torch.randn(32, 64), device="cpu", trace_out=path)
-    again = own.from_trace(path)
+    again = from_trace(path)
     assert record.profile is not None
     assert again.profile is not None
     assert sum(row.cpu_s for row in again.profile.rows) == pytest.approx(sum(row.cpu_s for row in record.profile.rows))
     assert again.profile.slowdown is None
-    assert walk.STEP in {event["name"] for event in json.loads(path.read_text())["traceEvents"] if "name" in event}
+    assert STEP in {event["name"] for event in json.loads(path.read_text())["traceEvents"] if "name" in event}
 
 
 def test_the_command_tells_which_of_the_eight_it_is_like(
@@ -235,7 +236,7 @@ def test_a_trace_out_that_will_not_do_is_told_before_profiling(
         raise AssertionError("profiled all the same")
 
     monkeypatch.setattr(own, "from_target", never)
-    monkeypatch.setattr(own, "from_trace", never)
+    monkeypatch.setattr("fathom.cli.commands.profile.from_trace", never)
     assert fathom(monkeypatch, "profile", "json:loads", "--trace-out", "/proc/nowhere/trace.json") == 2
     assert capsys.readouterr().err.startswith("fathom: cannot write ")
     both = ["--trace", "there.json", "--trace-out", str(tmp_path / "trace.json")]
@@ -268,18 +269,18 @@ def gpu_trace(path: Path, **more: Any) -> Path:
     launch = times | {"cat": "cuda_runtime", "name": "cudaLaunchKernel", "ts": 12, "dur": 5}
     kernel = {"ph": "X", "pid": 0, "tid": 7, "cat": "kernel", "name": "gemm", "ts": 20, "dur": 50}
     joined = {"args": {"correlation": 9, "External id": 1}}
-    step = times | {"cat": "user_annotation", "name": walk.STEP, "ts": 0, "dur": 100}
+    step = times | {"cat": "user_annotation", "name": STEP, "ts": 0, "dur": 100}
     path.write_text(json.dumps({"traceEvents": [step, op, launch | joined, kernel | joined], **more}))
     return path
 
 
 def test_a_trace_goes_by_its_file_and_its_own_gpu(tmp_path: Path) -> None:
-    named = own.from_trace(gpu_trace(tmp_path / "mine.json", deviceProperties=[{"id": 0, "name": "NVIDIA A10"}]))
+    named = from_trace(gpu_trace(tmp_path / "mine.json", deviceProperties=[{"id": 0, "name": "NVIDIA A10"}]))
     assert (named.spec.workload, named.machine_label, named.device) == ("mine.json", "NVIDIA A10", "cuda")
-    nameless = own.from_trace(gpu_trace(tmp_path / "other.json"))
+    nameless = from_trace(gpu_trace(tmp_path / "other.json"))
     assert nameless.machine_label == "the GPU of a trace"
     (tmp_path / "again").mkdir()
-    namesake = own.from_trace(gpu_trace(tmp_path / "again" / "mine.json"))
+    namesake = from_trace(gpu_trace(tmp_path / "again" / "mine.json"))
     assert namesake.spec.workload == "mine.json"
     assert namesake.spec.id != named.spec.id
 

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 import torch
+import trace_events
 from fuzz import survive
 from torch import nn
 from torch.profiler import ProfilerActivity, profile
@@ -17,7 +18,9 @@ from fathom.core.errors import DataError
 from fathom.measure.convolution import split_convolution_backward
 from fathom.measure.profiling import layers_marked, roles
 from fathom.trace import walk
-from fathom.trace.reader import Event, read
+from fathom.trace.convolution import split_backward
+from fathom.trace.event import Event
+from fathom.trace.reader import read
 from fathom.trace.rows import Breakdown
 from fathom.trace.taxonomy import short_name
 from fathom.workloads.base import workload_class
@@ -28,7 +31,7 @@ def event(
 ) -> Event:
     if sequence is not None:
         args["Sequence number"] = sequence
-    return Event(ph="X", cat=cat, name=name, pid=1, tid=tid, ts=ts, dur=dur, args=args)
+    return trace_events.event(name, ts, dur, cat, tid, **args)
 
 
 def gpu_step() -> list[Event]:
@@ -58,7 +61,10 @@ def gpu_step() -> list[Event]:
 def test_kernels_are_attributed_to_the_op_that_launched_them() -> None:
     found = walk.breakdown(gpu_step(), {"features.conv1": "convolution"})
     rows = {row.op: row for row in found.rows()}
-    assert set(rows) == {"aten::conv2d", "aten::relu", "aten::convolution_backward", "Memcpy HtoD"}
+    bookkeeping = {name for name, row in rows.items() if row.type == "Autograd"}
+    assert bookkeeping == {"autograd::engine::evaluate_function: ConvolutionBackward0", "ConvolutionBackward0"}
+    assert rows["ConvolutionBackward0"].cpu_s == pytest.approx(2e-6), "18 us, 16 of them in the op inside it"
+    assert set(rows) - bookkeeping == {"aten::conv2d", "aten::relu", "aten::convolution_backward", "Memcpy HtoD"}
     assert rows["aten::conv2d"].device_s == pytest.approx(10e-6)
     assert rows["aten::conv2d"].cpu_s == pytest.approx(20e-6)
     assert rows["aten::convolution_backward"].device_s == pytest.approx(27.5e-6), "the copy has half of 5 µs"
@@ -77,7 +83,7 @@ def test_outside_is_the_time_in_which_no_kernel_ran() -> None:
 
 def test_a_read_trace_is_split_by_kernel_names() -> None:
     found = walk.breakdown(gpu_step())
-    split_convolution_backward(found, device=None)
+    split_backward(found)
     times = {row.type: row.device_s for row in found.rows()}
     assert times["Conv2DBackFilter"] == pytest.approx(17.5e-6)
     assert times["Conv2DBackInput"] == pytest.approx(10e-6)
@@ -93,7 +99,7 @@ def test_a_kernel_that_names_no_gradient_goes_to_the_larger_one() -> None:
         event("transform", 92, 2, "kernel", tid=9, correlation=5),
     ]
     found = walk.breakdown(step)
-    split_convolution_backward(found, device=None)
+    split_backward(found)
     assert {kernel.name: kernel.type for kernel in found.kernels()}["transform"] == "Conv2DBackFilter"
     assert_adds_up(found)
 
@@ -224,10 +230,8 @@ def test_an_op_with_a_marker_around_its_children_is_not_counted_beside_them() ->
         event("aten::addmm", 20, 60),
     ]
     found = walk.breakdown(step)
-    (row,) = found.rows()
-    assert row.op == "aten::addmm"
-    assert row.cpu_s == pytest.approx(60e-6)
-    assert found.outside_s() == pytest.approx(40e-6)
+    assert {row.op: round(1e6 * row.cpu_s) for row in found.rows()} == {"CheckpointFunction": 20, "aten::addmm": 60}
+    assert found.outside_s() == pytest.approx(20e-6)
 
 
 def test_an_interrupted_step_is_not_typical() -> None:
@@ -287,7 +291,7 @@ def traced(path: Path, train: bool) -> Breakdown:
             with torch.inference_mode():
                 network(x)
     recorder.export_chrome_trace(str(path))
-    return walk.breakdown(read(path), roles({"": network}))
+    return walk.breakdown(read(path).events, roles({"": network}))
 
 
 FIRST = 2 * 4 * 8 * 15 * 15 * 27  # FLOP by hand: 2 x batch x filters x positions x window
@@ -336,7 +340,7 @@ def test_attention_on_a_cpu_is_counted(tmp_path: Path) -> None:
     with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as recorder:
         nn.functional.scaled_dot_product_attention(query, key, value)
     recorder.export_chrome_trace(str(tmp_path / "t.json"))
-    rows = walk.breakdown(read(tmp_path / "t.json")).rows()
+    rows = walk.breakdown(read(tmp_path / "t.json").events).rows()
     assert sum(row.flop or 0 for row in rows if row.group == "B") == 2 * (2 * 2 * 3 * 10 * 12 * 8)
 
 
@@ -358,9 +362,9 @@ def test_ops_of_the_network_itself_are_not_loss(tmp_path: Path) -> None:
     with layers_marked({"": network}), profile(activities=[ProfilerActivity.CPU]) as recorder:
         (2 * network(torch.randn(2, 3, 10, 8))).backward()
     recorder.export_chrome_trace(str(tmp_path / "t.json"))
-    rows = walk.breakdown(read(tmp_path / "t.json"), roles({"": network})).rows()
+    rows = walk.breakdown(read(tmp_path / "t.json").events, roles({"": network})).rows()
     role_of = {row.op: row.role for row in rows if row.phase == "forward"}
-    (attention,) = [role for op, role in role_of.items() if "dot_product" in op]
+    (attention,) = {role for op, role in role_of.items() if "dot_product" in op}
     assert attention == role_of["aten::cross_entropy_loss"] == "network"
     assert role_of["aten::mul"] == "loss"
 
@@ -375,7 +379,7 @@ def test_every_part_of_a_composite_op_is_attributed_in_backward(tmp_path: Path) 
     with layers_marked({"": network}), profile(activities=[ProfilerActivity.CPU]) as recorder:
         network(torch.randn(4, 6)).backward()
     recorder.export_chrome_trace(str(tmp_path / "t.json"))
-    rows = walk.breakdown(read(tmp_path / "t.json"), roles({"": network})).rows()
+    rows = walk.breakdown(read(tmp_path / "t.json").events, roles({"": network})).rows()
     layers = {row.op: row.layer for row in rows if row.phase == "backward"}
     assert layers["aten::nll_loss_backward"] == layers["aten::_log_softmax_backward_data"] == "1"
 
@@ -390,7 +394,7 @@ def test_a_foreign_trace_has_phases_but_no_roles(tmp_path: Path, train: bool) ->
             loss.backward()
             optimizer.step()
     recorder.export_chrome_trace(str(tmp_path / "t.json"))
-    found = walk.breakdown(read(tmp_path / "t.json"))
+    found = walk.breakdown(read(tmp_path / "t.json").events)
     rows = found.rows()
     assert found.phase == ("train" if train else "infer")
     assert {row.phase for row in rows} == ({"forward", "backward", "optimizer"} if train else {"forward"})
@@ -454,7 +458,7 @@ def test_lstm_on_a_cpu_is_counted(tmp_path: Path) -> None:
     with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as recorder, torch.inference_mode():
         lstm(x)
     recorder.export_chrome_trace(str(tmp_path / "t.json"))
-    rows = walk.breakdown(read(tmp_path / "t.json")).rows()
+    rows = walk.breakdown(read(tmp_path / "t.json").events).rows()
     per_step = 4 * 5 * (6 + 5) + 4 * 5 * (5 + 5)
     assert sum(row.flop or 0 for row in rows if row.group == "B") == 2 * 7 * 3 * per_step
 
@@ -466,7 +470,7 @@ def test_corrupt_traces_are_refused_or_read(tmp_path: Path, pack: bool) -> None:
     path.write_bytes(gzip.compress(text) if pack else text)
 
     def break_down() -> None:
-        walk.breakdown(read(path)).rows()
+        walk.breakdown(read(path).events).rows()
 
     refused, accepted = survive(path, break_down, count=2000)
     assert refused > 1000

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from fathom.trace.call import TracedCall
+from fathom.trace.event import OpArgs
 
 # ops that not every supported torch has
 RECENT = {"_scaled_mm_v2", "_scaled_grouped_mm_v2", "_cudnn_attention_forward", "_cudnn_attention_backward"}
@@ -54,7 +55,7 @@ def trace_args(op: str, given: dict[str, Any]) -> dict[str, Any]:
 
 
 def traced(op: str, **given: Any) -> TracedCall:
-    return TracedCall.from_args(f"aten::{op}", trace_args(op, given))
+    return TracedCall.from_args(f"aten::{op}", OpArgs.of(trace_args(op, given)))
 
 
 def _schema(op: str, given: dict[str, Any]) -> Any:

@@ -47,11 +47,12 @@ class OpRow:
     phase: str  # forward, backward, optimizer, data or other
     shapes: str  # of the inputs
     calls: float
-    cpu_s: float  # on the CPU, children included
+    cpu_s: float  # on the CPU: of an op with a type children included, of others what they do themselves
     device_s: float | None  # kernels launched by it, sharing what they overlap; None on a CPU run
     flop: float | None  # None: not known
     bytes: float | None  # inputs read once and outputs written once; None: not known
     dtypes: str = ""  # of the inputs in shapes; "" in records that have none
+    kernel_s: float | None = None  # durations of its kernels, each in full, for rates; None on a CPU
 
 
 @dataclass(frozen=True, kw_only=True)

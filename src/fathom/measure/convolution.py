@@ -1,108 +1,31 @@
-"""Splits convolution backward into filter gradient and input gradient, as in Fig. 3 of the paper.
+"""Measures how convolution backward divides into filter gradient and input gradient, where a trace does not tell.
 
-Torch computes both in one op. On a GPU most kernel names say which gradient they compute. Otherwise the split is
-measured: each distinct call is run again on random data, once for each gradient alone, and the op's time is divided in
-the ratio of the two.
+Each distinct call is run again on random data, once for each gradient alone, and the op's time is divided in the ratio
+of the two.
 """
 
 from __future__ import annotations
 
-import dataclasses
-from collections import defaultdict
 from typing import Any
 
 import torch
 
 from fathom.machine.clock import fastest
-from fathom.trace.call import ARGUMENTS, NotInTrace, TracedCall
+from fathom.trace.call import TracedCall
+from fathom.trace.convolution import split_backward
 from fathom.trace.formulas.convolutions import MASK
-from fathom.trace.reader import gc_disabled
-from fathom.trace.rows import Breakdown, OpCall
+from fathom.trace.rows import Breakdown
 
-BACKWARD = "Conv2DBackward"
-FILTER, INPUT = "wgrad", "dgrad"  # as in the names of cuDNN's kernels
 REPEATS = 3
-MIN_NAMED_SHARE = 0.8  # of an op's time in kernels named after a gradient, for the names to decide
 
 
-@gc_disabled()
-def split_convolution_backward(found: Breakdown, device: torch.device | None) -> list[str]:
+def split_convolution_backward(found: Breakdown, device: torch.device) -> list[str]:
     """Replaces every convolution backward by its two halves, in place; returns notes on how they were split."""
-    distinct: dict[str, list[OpCall]] = defaultdict(list)
-    for call in found.op_calls:
-        if call.type == BACKWARD:
-            distinct[_key(call)].append(call)
-    parts: dict[int, list[OpCall]] = {}
-    unknown = 0
-    for calls in distinct.values():
-        share = _filter_share(calls, device)
-        unknown += share is None
-        parts |= {id(call): _halves(call, 0.5 if share is None else share) for call in calls}
-    for activity in found.gpu_activities:
-        if id(activity.op_call) in parts:
-            activity.op_call = _half_of_kernel(activity.name, parts[id(activity.op_call)])
-    found.op_calls[:] = [part for call in found.op_calls for part in parts.get(id(call), [call])]
-    measured = len(distinct) - unknown
-    notes = []
-    if measured:
-        notes.append(f"convolution backward: filter and input gradient of {measured} distinct calls separated")
-    if unknown:
-        notes.append(f"convolution backward: {unknown} distinct calls divided equally between the gradients")
-    return notes
+    return split_backward(found, lambda inputs: _filter_share(inputs, device))
 
 
-def _key(call: OpCall) -> str:
-    """What the ratio of the gradients' times may depend on."""
-    return repr([call.args.get(name) for name in ARGUMENTS])
-
-
-def _half_of_kernel(kernel: str, halves: list[OpCall]) -> OpCall:
-    """The gradient that a kernel's name indicates, else the one that takes longer."""
-    for word, kind in ((FILTER, "Conv2DBackFilter"), (INPUT, "Conv2DBackInput")):
-        if word in kernel:
-            halves = [half for half in halves if half.type == kind] or halves
-    return max(halves, key=lambda half: half.device_us)
-
-
-def _halves(call: OpCall, filter_share: float) -> list[OpCall]:
-    """The op call as two, each with the output mask from which its FLOP and bytes are counted."""
-    inputs = TracedCall.from_args(call.op, call.args)
-    for_input, for_filter, for_bias = _mask(inputs) or (None, None, None)
-    parts = []
-    for kind, share, mask in (
-        ("Conv2DBackFilter", filter_share, [False, for_filter, for_bias]),  # a bias's gradient goes with the filter's
-        ("Conv2DBackInput", 1 - filter_share, [for_input, False, False]),
-    ):
-        if share > 0:
-            concrete = [*inputs.concrete[:MASK], str(mask)]  # without a mask none can be read from it
-            args = {**call.args, "Concrete Inputs": concrete}
-            kernels = [(name, time * share) for name, time in call.kernels]
-            parts.append(
-                dataclasses.replace(
-                    call,
-                    type=kind,
-                    op=f"{call.op} ({'filter' if kind.endswith('Filter') else 'input'})",
-                    cpu_us=call.cpu_us * share,
-                    device_us=call.device_us * share,
-                    kernels=kernels,
-                    args=args,
-                )
-            )
-    return parts
-
-
-def _filter_share(calls: list[OpCall], device: torch.device | None) -> float | None:
-    """The filter gradient's share of the time; None if neither kernel names nor a measurement give it."""
-    call = calls[0]
-    inputs = TracedCall.from_args(call.op, call.args)
-    mask = _mask(inputs)
-    if mask and not mask[0]:
-        return 1.0
-    if mask and not mask[1]:
-        return 0.0
-    named = _filter_share_by_kernel_names(calls)
-    if device is None or named is not None:
-        return named
+def _filter_share(inputs: TracedCall, device: torch.device) -> float | None:
+    """The filter gradient's share of the time of both; None if the trace does not have all arguments."""
     arguments = _arguments(inputs, device)
     if arguments is None:
         return None
@@ -110,24 +33,6 @@ def _filter_share(calls: list[OpCall], device: torch.device | None) -> float | N
     for_filter = fastest(lambda: backward(*arguments, [False, True, False]), device, REPEATS)
     for_input = fastest(lambda: backward(*arguments, [True, False, False]), device, REPEATS)
     return for_filter / (for_filter + for_input)
-
-
-def _mask(inputs: TracedCall) -> list[bool] | None:
-    """Which gradients are computed: of input, filter and bias; None if the trace does not tell."""
-    try:
-        return inputs.mask(MASK, 3)
-    except NotInTrace:
-        return None
-
-
-def _filter_share_by_kernel_names(calls: list[OpCall]) -> float | None:
-    """The share by wgrad and dgrad in kernel names; None if too little of the time is in kernels with such names."""
-    kernels = [kernel for call in calls for kernel in call.kernels]
-    filters = sum(time for name, time in kernels if FILTER in name)
-    inputs = sum(time for name, time in kernels if INPUT in name)
-    named = filters + inputs
-    enough = named >= MIN_NAMED_SHARE * sum(time for _, time in kernels)
-    return filters / named if filters and inputs and enough else None
 
 
 def _arguments(inputs: TracedCall, device: torch.device) -> list[Any] | None:

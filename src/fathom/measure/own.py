@@ -4,30 +4,24 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import gzip
-import hashlib
 import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-import msgspec
 import torch
 from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
 
 from fathom.core import plugins
 from fathom.core.errors import BadOption, FathomError
-from fathom.core.fingerprint import Gpu
 from fathom.core.record import Record
 from fathom.core.spec import RunSpec
 from fathom.engine.session import Session
 from fathom.machine.disturbance import Watch
 from fathom.machine.host import fingerprint, gpu_uuid
-from fathom.measure.convolution import split_convolution_backward
-from fathom.measure.profiling import as_profile, profiled
-from fathom.trace import reader, walk
+from fathom.measure.profiling import profiled
 from fathom.workloads.base import Output, Workload
 
 WARMUP = 3
@@ -183,32 +177,6 @@ def from_target(target: str) -> tuple[Any, ...]:
     raise BadOption(f"{target} must return a Workload, or a module and a batch, not {type(made).__name__}")
 
 
-@reader.gc_disabled()
-def from_trace(path: Path) -> Record:
-    """A record from a torch.profiler trace that the user already has."""
-    events = reader.read(path)
-    found = walk.breakdown(events)
-    notes = split_convolution_backward(found, device=None)
-    steps = [(end - begin) * 1e-6 for begin, end in found.steps]
-    device = "cuda" if found.on_gpu else "cpu"
-    raw = path.read_bytes()
-    # files of one name may hold different runs, and these must not be taken for repetitions of one
-    identity = {"trace": hashlib.sha256(raw).hexdigest()[:12]}
-    return Record(
-        spec=RunSpec(
-            workload=path.name[:LONGEST_NAME], phase=found.phase, kind="profiled", device=device, options=identity
-        ),
-        machine=dataclasses.replace(fingerprint(), gpus=_gpus_of_trace(raw)) if found.on_gpu else fingerprint(),
-        device=device,
-        outcome="ok",
-        step_s=steps,
-        profile=as_profile(
-            found, events, steps, notes=[*notes, f"read from {path.name}; {_whose_machine(found.on_gpu)}"]
-        ),
-        notes=[f"read from {path.name}"],
-    )
-
-
 def _told_apart(spec: RunSpec, workload: Workload, parameters: int) -> RunSpec:
     """The spec with the size of a user's model in it: one that has changed since is not averaged with its old self."""
     if not isinstance(workload, OwnModel):
@@ -219,27 +187,6 @@ def _told_apart(spec: RunSpec, workload: Workload, parameters: int) -> RunSpec:
 def _file_safe(name: str) -> str:
     """A name that can begin the name of a record's file."""
     return name.replace("/", "_").replace("\0", "_")[:LONGEST_NAME]
-
-
-class _Devices(msgspec.Struct):
-    deviceProperties: list[Gpu] = []
-
-
-def _gpus_of_trace(raw: bytes) -> list[Gpu]:
-    """The GPUs that a trace names; one without a name where it names none, as a kernel ran on something."""
-    if raw[:2] == b"\x1f\x8b":
-        raw = gzip.decompress(raw)
-    try:
-        names = [gpu.name for gpu in msgspec.json.decode(raw, type=_Devices).deviceProperties if gpu.name]
-    except msgspec.MsgspecError:  # a bare list of events, say
-        names = []
-    return [Gpu(name=name) for name in names or ["the GPU of a trace"]]
-
-
-def _whose_machine(on_gpu: bool) -> str:
-    if on_gpu:
-        return "the GPU is the trace's, and all else of the machine is that of the one that read it"
-    return "the machine shown is the one that read it"
 
 
 def _moved(value: Any, device: torch.device) -> Any:

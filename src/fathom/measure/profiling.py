@@ -29,8 +29,11 @@ from fathom.machine.clock import StepClock, wait
 from fathom.machine.peaks import ceilings
 from fathom.measure.convolution import split_convolution_backward
 from fathom.trace import reader, walk
+from fathom.trace.event import Event
+from fathom.trace.gpu import activities_of
 from fathom.trace.gputime import gpu_time
-from fathom.trace.rows import Breakdown
+from fathom.trace.profile import as_profile
+from fathom.trace.steps import STEP
 from fathom.workloads.base import Output
 
 MIN_STEPS = 6  # fewer values show no trend
@@ -89,7 +92,7 @@ def _light_pass(session: Session, steps: int) -> LightPass:
 
 def _recorded(
     session: Session, steps: int, *, shapes: bool, trace_out: Path | None = None
-) -> tuple[list[float], list[reader.Event]]:
+) -> tuple[list[float], list[Event]]:
     """The times of so many steps under the profiler, and what it saw of them."""
     recorder = torch.profiler.profile(activities=_activities(session), record_shapes=shapes)
     with marks_on():
@@ -99,21 +102,6 @@ def _recorded(
         with _stderr_silenced():
             recorder.stop()
     return slowed, _events(recorder, trace_out)
-
-
-def as_profile(found: Breakdown, events: list[reader.Event], step_s: list[float], notes: Sequence[str]) -> Profile:
-    """What a trace came to, as a record keeps it; unprofiled steps and measured peaks are for the caller to add."""
-    return Profile(
-        rows=found.rows(),
-        kernels=found.kernels(),
-        step_s=step_s,
-        plain_step_s=[],
-        outside_s=found.outside_s(),
-        per_step_s=found.per_step_s(),
-        gpu=gpu_time(events, [found.steps[step] for step in sorted(found.typical_steps)]),  # the steps of the rows
-        notes=[*found.notes, *notes],
-        data_s=found.data_s(),
-    )
 
 
 def _free_running(session: Session) -> list[float]:
@@ -150,7 +138,8 @@ def program_trace(session: Session) -> tuple[GpuTime | None, list[float] | list[
     with _stderr_silenced():
         recorder.stop()
     events = _events(recorder, None)
-    return gpu_time(events, [(e.ts, e.ts + e.dur) for e in events if e.name == walk.WHOLE_PROGRAM][:1]), results
+    program = [(event.ts, event.end) for event in events if event.name == walk.WHOLE_PROGRAM][:1]
+    return gpu_time(*activities_of(events), program), results
 
 
 def roles(networks: Mapping[str, nn.Module]) -> dict[str, str]:
@@ -235,7 +224,7 @@ def _timed(session: Session, steps: int) -> list[float]:
 
     def hook(step: Step) -> None:
         begun = time.perf_counter()
-        with Mark(walk.STEP):
+        with Mark(STEP):
             step.run()
             wait(session.device)
         seconds.append(time.perf_counter() - begun)
@@ -244,9 +233,9 @@ def _timed(session: Session, steps: int) -> list[float]:
     return seconds
 
 
-def _events(recorder: torch.profiler.profile, trace_out: Path | None) -> list[reader.Event]:
+def _events(recorder: torch.profiler.profile, trace_out: Path | None) -> list[Event]:
     """Through the trace file itself: what a user opens in Perfetto is what was broken down."""
     with tempfile.TemporaryDirectory() as folder:
         path = trace_out or Path(folder) / "trace.json"
         recorder.export_chrome_trace(str(path))
-        return reader.read(path)
+        return reader.read(path).events

@@ -8,12 +8,14 @@ tensors, the indices of aten::index and index_put, and string arguments.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
 from typing import Any, TypeGuard
 
-ARGUMENTS = ("Input Dims", "Input type", "Concrete Inputs", "Input Strides")  # where a trace event has them
+import msgspec
+
+from fathom.trace.event import OpArgs
+
 WIDTH = {"double": 8, "float": 4, "c10::BFloat16": 2, "c10::Half": 2}
 FLOATING = frozenset(WIDTH)
 WIDTH |= {"long int": 8, "long": 8, "int": 4, "short int": 2, "signed char": 1, "unsigned char": 1, "bool": 1}
@@ -50,14 +52,14 @@ class TracedCall:
     list_width: int | None  # bytes per element of the tensors in lists; None where not known
 
     @classmethod
-    def from_args(cls, op: str, args: Mapping[str, Any], list_width: int | None = DEFAULT_WIDTH) -> TracedCall:
+    def from_args(cls, op: str, args: OpArgs, list_width: int | None = DEFAULT_WIDTH) -> TracedCall:
         """From the args of a trace event; a malformed entry is as good as none."""
-        dims, strides = args.get("Input Dims"), args.get("Input Strides")
+        dims, strides = _decoded(args.dims), _decoded(args.strides)
         return cls(
             op=op,
             dims=_entries(dims) if isinstance(dims, list) else [],
-            types=_strings(args.get("Input type")),
-            concrete=_strings(args.get("Concrete Inputs")),
+            types=_strings(_decoded(args.types)),
+            concrete=_strings(_decoded(args.concrete)),
             strides=_entries(strides) if isinstance(strides, list) else None,
             list_width=list_width,
         )
@@ -188,6 +190,13 @@ class TracedCall:
         """Bytes per element that a dtype argument gives; the default where it is None."""
         found = self.value(index) if index < len(self.concrete) else None
         return default if found is None else SCALAR_TYPE_WIDTH[found]
+
+
+def _decoded(raw: msgspec.Raw) -> Any:
+    try:
+        return msgspec.json.decode(raw)
+    except msgspec.MsgspecError:
+        return None
 
 
 def _entries(entries: list[Any]) -> list[Any]:

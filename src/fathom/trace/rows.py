@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
-import msgspec
-
+from fathom.core.errors import FathomError
 from fathom.core.record import Kernel, OpRow
-from fathom.trace.call import ARGUMENTS, DEFAULT_WIDTH, FLOATING, WIDTH, TracedCall
+from fathom.trace.call import DEFAULT_WIDTH, FLOATING, WIDTH, TracedCall
+from fathom.trace.event import NO_ARGS, NO_CORRELATION, OpArgs
 from fathom.trace.flops import Cost, cost
-from fathom.trace.taxonomy import group_of
+from fathom.trace.taxonomy import AUTOGRAD, OTHER, group_of
+
+ROUNDING = 1e-6  # of a step, by which op times and time outside ops may miss it
 
 
 @dataclass(slots=True)
 class OpCall:
-    """One op call, the outermost one that has an op type; or a kernel that no op launched."""
+    """One op call: the outermost one that has an op type, one without with its self time, or kernels of no op."""
 
     op: str
     type: str
@@ -26,12 +27,14 @@ class OpCall:
     phase: str
     step: int
     cpu_us: float
-    args: Mapping[str, Any]
-    device_us: float = 0.0
+    args: OpArgs = NO_ARGS
+    device_us: float = 0.0  # of its kernels, sharing what they overlap
+    kernel_us: float = 0.0  # of its kernels, each in full
     kernels: list[tuple[str, float]] = field(default_factory=list)  # name and attributed time in microseconds
     calls: int = 1  # 0 for the part of an op's kernels that ran in a later step than the call
     kernel_only: bool = False  # stands for a kernel that no op launched
-    inner: tuple[str, Mapping[str, Any]] | None = None  # the op inside whose arguments tell the cost (INNER)
+    is_wrapper: bool = False  # an op without a type that calls others: its time is what it adds to theirs
+    inner: tuple[str, OpArgs] | None = None  # the op inside whose arguments tell the cost (INNER)
 
 
 @dataclass(slots=True)
@@ -42,9 +45,11 @@ class GpuActivity:
     name: str
     begin: float
     end: float
-    correlation: int
-    op_call: OpCall | None  # the op that launched it; if none did and it ran in a step, its kernel_only stand-in
+    correlation: int = NO_CORRELATION
+    op_call: OpCall | None = None  # the op that launched it; if none did and it ran in a step, its kernel_only stand-in
     step: int | None = None  # the step in which it began
+    launched: float = float("nan")  # when; NaN where the trace does not have the call
+    stream: tuple[object, object] = (0, 0)  # device and stream
 
 
 @dataclass
@@ -57,6 +62,7 @@ class Breakdown:
     data_us: list[float] | None = None  # per step, in the data marker; None in a trace without the marker
     events: list[int] = field(default_factory=list)  # per step, what the profiler recorded on the CPU: ops and marks
     events_in_ops: list[int] = field(default_factory=list)  # those of them nested in an op call of op_calls
+    all_steps: bool = False  # whether every step counts, as in a trace that a user has; else the typical ones
 
     @property
     def on_gpu(self) -> bool:
@@ -65,6 +71,8 @@ class Breakdown:
     @property
     def typical_steps(self) -> set[int]:
         """The middle half of the steps by duration, which excludes steps that the system interrupted."""
+        if self.all_steps:
+            return set(range(len(self.steps)))
         order = sorted(range(len(self.steps)), key=lambda step: self.steps[step][1] - self.steps[step][0])
         quarter = len(order) // 4
         return set(order[quarter : len(order) - quarter])
@@ -82,7 +90,7 @@ class Breakdown:
             return []
         percent = 100 * without_op / sum(call.device_us for call in self.op_calls)
         return [
-            f"{percent:.3g} % of the kernel time was launched by no op in the trace (CUDA graphs, compiled code): "
+            f"{percent:.3g} % of the kernel time was launched by no op in the trace (CUDA graphs, say): "
             "these rows are kernels, without layer and FLOP"
         ]
 
@@ -116,6 +124,7 @@ class Breakdown:
             flop=None if flop is None else flop / steps,
             bytes=None if moved is None else moved / steps,
             dtypes=dtypes,
+            kernel_s=sum(call.kernel_us for call in calls) / steps * 1e-6 if self.on_gpu else None,
         )
 
     def kernels(self) -> list[Kernel]:
@@ -150,8 +159,11 @@ class Breakdown:
         busy = [0.0] * len(self.steps)
         for call in self.op_calls:
             busy[call.step] += call.device_us if self.on_gpu else call.cpu_us
-        outside = [max(0.0, end - begin - busy[step]) for step, (begin, end) in enumerate(self.steps)]
-        return self._mean_of_typical_s(outside)
+        outside = [end - begin - busy[step] for step, (begin, end) in enumerate(self.steps)]
+        for left, (begin, end) in zip(outside, self.steps, strict=True):
+            if left < -ROUNDING * (end - begin):
+                raise FathomError(f"op times exceed a step by {-left:.3g} of {end - begin:.6g} us: an error of Fathom")
+        return max(0.0, self._mean_of_typical_s(outside))
 
     def data_s(self) -> float | None:
         """Wall time of preparing data, per typical step, in ops or not; None in a trace without data markers."""
@@ -182,21 +194,22 @@ class _Costs:
     """What op calls cost, each by its own arguments. Equal arguments are looked at once: a trace repeats its steps."""
 
     def __init__(self, op_calls: list[OpCall]) -> None:
-        self._inputs: dict[bytes, _Inputs] = {}
-        self._known: dict[tuple[str, bytes], Cost] = {}
+        self._inputs: dict[int, _Inputs] = {}  # by the identity of arguments, as equal ones are kept once
+        self._known: dict[tuple[str, int], Cost] = {}
         widths = {width for call in op_calls for width in self.inputs(call).widths}
         # tensors in lists have no dtype in a trace: that of the others, unless these have several, as under autocast
         self.list_width = (widths or {DEFAULT_WIDTH}).pop() if len(widths) < 2 else None
 
     def inputs(self, call: OpCall) -> _Inputs:
-        key = _key(call.args)
-        if key not in self._inputs:
+        key = id(call.args)
+        found = self._inputs.get(key)
+        if found is None:
             traced = TracedCall.from_args(call.op, call.args)
             # a number in a tensor without dimensions has the dtype of Python's numbers
             dtypes = {traced.dtype(at) for at, dims in enumerate(traced.dims) if dims} & FLOATING
             widths = frozenset(WIDTH[dtype] for dtype in dtypes)
-            self._inputs[key] = _Inputs(traced.shown_shapes, traced.shown_dtypes, widths)
-        return self._inputs[key]
+            found = self._inputs[key] = _Inputs(traced.shown_shapes, traced.shown_dtypes, widths)
+        return found
 
     def total(self, calls: list[OpCall]) -> Cost:
         """The sum over calls; not known where that of one call is not."""
@@ -204,16 +217,13 @@ class _Costs:
         return Cost(_sum([each.flop for each in found]), _sum([each.bytes for each in found]))
 
     def _of(self, call: OpCall) -> Cost:
+        if call.type == AUTOGRAD or (call.is_wrapper and call.type != OTHER):
+            return Cost(0.0, 0.0)  # the ops inside it do the work
         op, args = call.inner or (call.op.partition(" ")[0], call.args)
-        key = (op, _key(args))
+        key = (op, id(args))
         if key not in self._known:
             self._known[key] = cost(TracedCall.from_args(op, args, self.list_width))
         return self._known[key]
-
-
-def _key(args: Mapping[str, Any]) -> bytes:
-    """What a cost depends on."""
-    return msgspec.json.encode([args.get(name) for name in ARGUMENTS])
 
 
 def _sum(values: list[float | None]) -> float | None:

@@ -19,6 +19,8 @@ GROUPS = {
     "F": "Optimization",
     "G": "Data movement",
 }
+OTHER = "Other"  # the type of an op that is not in the table
+AUTOGRAD = "Autograd"  # of autograd's own bookkeeping
 UNKNOWN = "other"  # the class of ops that are not in the table; the paper has none
 
 # class -> op type -> torch ops, without "aten::" and without the trailing "_" of in-place variants. The types of the
@@ -207,6 +209,12 @@ _KERNELS: dict[str, str] = {
 _WRAPPERS = {"is_pinned", "broadcast_tensors", "to", "type_as", "resolve_conj", "resolve_neg", "dropout"}
 # made of other ops, except on devices that implement them whole
 _WHOLE = dict.fromkeys(("linear", "matmul", "einsum"), "MatMul")
+_WHOLE |= dict.fromkeys(("lstm", "gru", "rnn_tanh", "rnn_relu"), "RNN") | {
+    "lstm_cell": "LSTMCell",
+    "gru_cell": "GRUCell",
+}
+_WHOLE |= dict.fromkeys(("conv_transpose1d", "conv_transpose2d", "conv_transpose3d"), "Conv2D")
+_WHOLE |= {"group_norm": "GroupNorm", "embedding_bag": "EmbeddingBag"}
 _WHOLE |= {"scaled_dot_product_attention": "ScaledDotProductAttention"}
 
 _SPELLING = {"RMSprop": "RMSProp"}  # as the paper's Fig. 3 has it
@@ -229,16 +237,17 @@ def group_of(kind: str) -> str:
     return "F" if kind.startswith("Apply") else _GROUP_OF.get(kind, UNKNOWN)
 
 
-def leaf_type(op: str) -> str | None:
-    """The op type of a leaf op that is not in the table; None for autograd's own bookkeeping."""
+@cache
+def leaf_type(op: str) -> str:
+    """The op type of what an op that is not in the table does itself, without the ops inside it."""
     if op.startswith(("autograd::", "torch::autograd::")) or op.rstrip("0123456789").endswith("Backward"):
-        return None
+        return AUTOGRAD
     if op.startswith("triton_"):
         return kernel_type(op)
     name = op.removeprefix("aten::")
     if name in _WRAPPERS:  # without inner ops it only inspected a tensor
         return "Shape"
-    return _WHOLE.get(name, "Other")
+    return _WHOLE.get(name, OTHER)
 
 
 @cache

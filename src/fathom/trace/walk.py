@@ -1,33 +1,36 @@
 """Breaks a profiler trace (Chrome format, Fathom's or any other) down into op calls and GPU activities.
 
 Every CPU thread is walked once with a stack of the open markers and ops. The outermost op that the taxonomy knows
-claims everything inside it. A kernel belongs to the op that launched it. A backward op belongs to the layer of its
-forward op, found by autograd's sequence number. A kernel that no op launched, such as those of a CUDA graph, becomes a
-row of its own. The time of concurrent kernels is divided equally, so that rows add up to the step on a GPU, too.
+claims everything inside it. An op that it does not know keeps its self time, and the ops inside it count for
+themselves. A backward op belongs to the layer of its forward op, found by autograd's sequence number. Time that ops of
+several threads share is divided equally, so that op calls and the time outside ops add up to the step.
 """
 
 from __future__ import annotations
 
-import dataclasses
-from bisect import bisect_right
+import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from fathom.trace.reader import Event, gc_disabled
-from fathom.trace.rows import Breakdown, GpuActivity, OpCall
-from fathom.trace.taxonomy import kernel_type, leaf_type, short_name, type_of, update_type
+from fathom.trace.concurrency import PlainClock, SharedClock
+from fathom.trace.event import GPU_KINDS, LAUNCH, NO_ARGS, Event, OpArgs, launch_args, op_args, sequence_args
+from fathom.trace.gpu import GpuAttribution, LaunchSite
+from fathom.trace.reader import gc_disabled
+from fathom.trace.rows import Breakdown, OpCall
+from fathom.trace.steps import Steps
+from fathom.trace.taxonomy import leaf_type, type_of, update_type
 
-STEP = "fathom.step"
 WHOLE_PROGRAM = "fathom.life"  # around setup and all steps of a whole-program trace
-MARKS = "fathom."  # how the names of our own marks begin; the fast ones have the category of an op
+# how the names of marks begin that have the category of an op: our own fast ones, and all of torch before 1.10
+MARKS = ("fathom.", "ProfilerStep#", "Optimizer.step#", "Optimizer.zero_grad#", "enumerate(DataLoader)#")
 LAYER = "fathom.layer "  # followed by the module path
 MODULE = "nn.Module: "  # how torch.profiler marks modules with with_stack=True
 DATA = "fathom.data"
+EVALUATE = "autograd::engine::evaluate_function"
+BACKWARD_NODE = re.compile(r"\w*Backward\d*|torch::autograd::AccumulateGrad")  # all that torch before 1.8 has
 PHASES = {f"fathom.{phase}": phase for phase in ("data", "forward", "backward", "optimizer")}
-GPU_KINDS = {"kernel": "kernel", "gpu_memcpy": "memcpy", "gpu_memset": "memset"}
-LAUNCH_KINDS = {"cuda_runtime", "cuda_driver"}
 # op -> the ops inside it whose arguments tell what it costs: a convolution's padding may be a word, which a trace does
 # not have, and reshape copies or not
 INNER = {
@@ -38,7 +41,7 @@ INNER = {
 
 @dataclass(slots=True)
 class Frame:
-    """An open marker or op, and the context that its children inherit."""
+    """An open marker, or an open op that is not in the taxonomy, and the context that its children inherit."""
 
     end: float
     event: Event | None
@@ -46,10 +49,11 @@ class Frame:
     layer: str = ""
     role: str = ""
     optimizer: str = ""
-    claimed_by: OpCall | None = None  # the op call that everything inside belongs to
-    is_op: bool = False
+    op: Frame | None = None  # the innermost open op: this frame itself, or one around it
+    step: int | None = None  # of an op
+    own_us: float = 0.0  # of an op: its time without that of the ops inside it
+    call: OpCall | None = None  # of an op: itself
     has_ops: bool = False
-    launches: list[int] = field(default_factory=list)  # correlation ids of launches outside any claimed op
 
 
 @gc_disabled()
@@ -58,89 +62,99 @@ def breakdown(events: Iterable[Event], roles: Mapping[str, str] | None = None) -
     threads: dict[Any, list[Event]] = defaultdict(list)
     gpu_events: list[Event] = []
     for event in events:
-        category = event.cat
-        if category in GPU_KINDS:
+        if event.cat in GPU_KINDS:
             gpu_events.append(event)
-        elif category in {"cpu_op", "user_annotation", "python_function"} or category in LAUNCH_KINDS:
+        elif event.cat != "python_function" or event.name.startswith(MODULE):
             threads[event.pid, event.tid].append(event)
-    steps = _steps(threads.values(), gpu_events)
-    names = {event.name for thread in threads.values() for event in thread}
-    walk = _Walk(steps, roles or {}, names)
+    for thread in threads.values():
+        thread.sort(key=_begin_then_longest)
+    steps = Steps.of(threads.values(), gpu_events)
+    walk = _Walk(steps, roles or {}, threads.values(), on_gpu=bool(gpu_events))
     # the thread with the forward pass first: backward ops look up its sequence numbers
     for thread in sorted(threads.values(), key=_first_op_us):
         walk.thread(thread)
-    activities = walk.gpu_activities(gpu_events)
-    steps = _extended_to_last_kernel(steps, activities)
-    walk.attribute_gpu_time(activities, steps)
-    data_us = walk.data_us if DATA in names else None
-    return Breakdown(walk.op_calls, steps, activities, data_us, walk.events, walk.events_in_ops)
+    gpu = GpuAttribution(walk.op_calls, walk.launches, steps)
+    activities = gpu.attribute(gpu_events)
+    return Breakdown(
+        op_calls=walk.op_calls,
+        steps=steps.windows,
+        gpu_activities=activities,
+        data_us=walk.data_us if walk.has_data else None,
+        events=walk.events,
+        events_in_ops=walk.events_in_ops,
+        all_steps=not steps.waited,
+    )
 
 
 class _Walk:
     """The state of walking all threads."""
 
-    def __init__(self, steps: list[tuple[float, float]], roles: Mapping[str, str], names: set[str]) -> None:
-        self.begins = [begin for begin, _ in steps]
-        self.ends = [end for _, end in steps]
+    def __init__(self, steps: Steps, roles: Mapping[str, str], threads: Iterable[list[Event]], on_gpu: bool) -> None:
+        names = {event.name for thread in threads for event in thread}
+        self.steps = steps
         self.roles = roles
         self.has_phases = "fathom.forward" in names
+        self.has_data = DATA in names
         self.has_modules = any(name.startswith((LAYER, MODULE)) for name in names)
-        self.has_backward = any(name.startswith("autograd::engine::evaluate_function") for name in names)
+        self.has_backward = any(name.startswith(EVALUATE) for name in names)
+        # on a GPU the time of kernels has to add up, not that of threads
+        self.clock = PlainClock() if on_gpu else SharedClock.of([_outermost_ops(thread) for thread in threads])
         self.op_calls: list[OpCall] = []
+        self.launches: dict[int, LaunchSite] = {}  # correlation id -> where a kernel was launched
         self.data_us = [0.0] * len(steps)
         self.events = [0] * len(steps)
         self.events_in_ops = [0] * len(steps)
         self.layer_of: dict[int, tuple[str, str]] = {}  # autograd sequence number -> layer and role
-        self.launched_by: dict[int, OpCall] = {}
-        self.launched_in: dict[int, Frame] = {}  # launches outside any claimed op
         self.last_backward = ("", "")
+        self._distinct: dict[object, OpArgs] = {}  # equal arguments are kept once: a trace repeats its steps
 
-    def thread(self, events: list[Event]) -> None:
-        events.sort(key=lambda event: (event.ts, -event.dur))
+    def thread(self, events: Sequence[Event]) -> None:
         # a foreign trace marks at most backward, optimizer and data: everything else is forward
         stack = [Frame(end=float("inf"), event=None, phase="" if self.has_phases else "forward")]
+        claimed_until = float("-inf")
+        claimed_by: OpCall | None = None
         for event in events:
-            while stack[-1].end <= event.ts:
-                self._close(stack)
-            self._open(event, stack)
+            inside = event.ts < claimed_until
+            if not inside:
+                while stack[-1].end <= event.ts:
+                    self._close(stack)
+            if event.cat == LAUNCH:
+                self._launch(event, claimed_by if inside else None, stack[-1])
+                continue
+            if self.steps.waited:
+                self._count(event, inside or stack[-1].op is not None)
+            if inside:
+                self._inner(event, claimed_by, stack[-1])
+            elif event.cat != "cpu_op" or event.name.startswith(MARKS):
+                self._mark(event, stack)
+            else:
+                claimed_by = self._op(event, stack)
+                claimed_until = min(event.ts + event.dur, stack[-1].end) if claimed_by else float("-inf")
         while len(stack) > 1:
             self._close(stack)
 
-    def _open(self, event: Event, stack: list[Frame]) -> None:
-        parent = stack[-1]
-        if event.cat in LAUNCH_KINDS:
-            self._launch(event, parent)
-            return
-        frame = Frame(
-            event.ts + event.dur, event, parent.phase, parent.layer, parent.role, parent.optimizer, parent.claimed_by
-        )
-        stack.append(frame)
-        self._count(event, inside_op=parent.claimed_by is not None)
-        if event.cat != "cpu_op" or event.name.startswith(MARKS):
-            self._marker(event.name, frame)
-            if event.name == DATA and parent.phase != "data":
-                self._data(event, 1)
-            elif event.name in PHASES and event.name != DATA and parent.phase == "data":
-                self._data(event, -1)  # a pass of the network that data is made with
-            return
-        frame.is_op = True
-        parent.has_ops = True
-        if frame.claimed_by is None:
-            self._op(event, frame)
-            return
-        if event.name in INNER.get(frame.claimed_by.op, ()):
-            frame.claimed_by.inner = (event.name, event.args)
-        if frame.phase != "backward" and "Sequence number" in event.args:
-            # a composite op creates several autograd nodes, one for each op inside it
-            self.layer_of[event.args["Sequence number"]] = (frame.claimed_by.layer, frame.claimed_by.role)
-
     def _count(self, event: Event, inside_op: bool) -> None:
-        step = self._step_at(event.ts)
+        step = self.steps.at(event.ts)
         if step is not None:
             self.events[step] += 1
             self.events_in_ops[step] += inside_op
 
-    def _marker(self, name: str, frame: Frame) -> None:
+    def _inner(self, event: Event, claimed_by: OpCall | None, frame: Frame) -> None:
+        """An event inside a claimed op: its time is the op's."""
+        if claimed_by is None or event.cat != "cpu_op":
+            return
+        if event.name in INNER.get(claimed_by.op, ()):
+            claimed_by.inner = (event.name, self._arguments(event))
+        if self.has_modules and self.has_backward and frame.phase != "backward":
+            # a composite op creates several autograd nodes, one for each op inside it
+            sequence = sequence_args(event).sequence
+            if sequence is not None:
+                self.layer_of[sequence] = (claimed_by.layer, claimed_by.role)
+
+    def _mark(self, event: Event, stack: list[Frame]) -> None:
+        parent, name = stack[-1], event.name
+        frame = _inside(parent, event)
+        stack.append(frame)
         if name in PHASES:
             frame.phase = PHASES[name]
         elif name.startswith(LAYER):
@@ -154,27 +168,55 @@ class _Walk:
             frame.phase = "optimizer"
         elif name.startswith("enumerate(DataLoader)"):
             frame.phase = "data"
+        if name == DATA and parent.phase != "data":
+            self._data(event, 1)
+        elif name in PHASES and name != DATA and parent.phase == "data":
+            self._data(event, -1)  # a pass of the network that data is made with
 
     def _data(self, event: Event, sign: int) -> None:
-        step = self._step_at(event.ts)
+        step = self.steps.at(event.ts)
         if step is not None:
-            self.data_us[step] += sign * min(event.dur, self.ends[step] - event.ts)
+            self.data_us[step] += sign * min(event.dur, self.steps.windows[step][1] - event.ts)
 
-    def _op(self, event: Event, frame: Frame) -> None:
-        name, args = event.name, event.args
-        sequence = args.get("Sequence number")
-        if name.startswith("autograd::engine::evaluate_function"):
+    def _op(self, event: Event, stack: list[Frame]) -> OpCall | None:
+        """The call of an op that the taxonomy knows, and that claims what is inside it; else opens a frame for it."""
+        parent = stack[-1]
+        parent.has_ops = True
+        end = min(event.ts + event.dur, parent.end)  # one that outlasts its parent by rounding ends with it
+        step = self.steps.overlapping(event.ts, end)
+        if parent.op is not None and parent.op.step is not None:
+            parent.op.own_us -= self._time(event.ts, end, parent.op.step)
+        # every op in an optimizer step counts as its update; fused ones may first call aten::contiguous
+        in_update = parent.phase == "optimizer"
+        kind = update_type(parent.optimizer or "Clip") if in_update else type_of(event.name)
+        if kind is not None:
+            if self.has_modules:
+                self._follow_sequence(event, parent)
+            return self._add_op_call(event, end, parent, kind, step)
+        frame = _inside(parent, event)
+        self._follow_sequence(event, frame)
+        frame.op, frame.step = frame, step
+        frame.call = self._add_op_call(event, end, frame, leaf_type(event.name), step)
+        frame.own_us = frame.call.cpu_us if frame.call else 0.0
+        stack.append(frame)
+        return None
+
+    def _follow_sequence(self, event: Event, frame: Frame) -> None:
+        """Autograd's numbers take the layer of a forward op to its backward."""
+        backward = event.name.startswith(EVALUATE)
+        if backward or (frame.phase == "forward" and BACKWARD_NODE.fullmatch(event.name)):
             frame.phase = "backward"
+        if not self.has_modules and not backward:
+            return
+        sequence = sequence_args(event).sequence
+        if backward:
             # AccumulateGrad has no sequence number; it runs right after the node that produced the gradient
             if sequence is not None:
-                self.last_backward = self.layer_of.get(sequence, ("", self._role(Frame(frame.end, event, "backward"))))
+                unknown = "", self._role(Frame(frame.end, event, "backward"))
+                self.last_backward = self.layer_of.get(sequence, unknown)
             frame.layer, frame.role = self.last_backward
         elif sequence is not None and frame.phase != "backward":
             self.layer_of[sequence] = (frame.layer, self._role(frame))
-        # every op in an optimizer step counts as its update; fused ones may first call aten::contiguous
-        kind = update_type(frame.optimizer or "Clip") if frame.phase == "optimizer" else type_of(name)
-        if kind is not None:
-            frame.claimed_by = self._add_op_call(event, frame, kind)
 
     def _role(self, frame: Frame) -> str:
         """The role of the work; "" in a trace without modules, where network and loss cannot be distinguished."""
@@ -188,167 +230,78 @@ class _Walk:
             return "other"
         return "loss" if self.has_backward else "network"
 
-    def _step_at(self, time: float) -> int | None:
-        """The step at a time; None between steps."""
-        step = bisect_right(self.begins, time) - 1
-        return step if step >= 0 and time <= self.ends[step] else None
+    def _time(self, begin: float, end: float, step: int) -> float:
+        """How much of a step's time an interval has; what ops of several threads share is divided."""
+        first, last = self.steps.windows[step]
+        begin, end = max(begin, first), min(end, last)
+        return self.clock.between(begin, end) if begin < end else 0.0
 
-    def _add_op_call(self, event: Event, frame: Frame, kind: str) -> OpCall | None:
-        step = self._step_at(event.ts)
+    def _add_op_call(self, event: Event, end: float, context: Frame, kind: str, step: int | None) -> OpCall | None:
+        """None outside all steps."""
         if step is None:
             return None
         found = OpCall(
             op=event.name,
             type=kind,
-            layer="" if frame.phase in {"optimizer", "data"} else frame.layer,
-            role=self._role(frame),
-            phase=frame.phase or "other",
+            layer="" if context.phase in {"optimizer", "data"} else context.layer,
+            role=self._role(context),
+            phase=context.phase or "other",
             step=step,
-            cpu_us=event.dur,
-            args=event.args,
+            cpu_us=self._time(event.ts, end, step),
+            args=self._arguments(event),
         )
         self.op_calls.append(found)
         return found
 
-    def _launch(self, event: Event, parent: Frame) -> None:
-        correlation = event.args.get("correlation")
-        if correlation is None:
+    def _arguments(self, event: Event) -> OpArgs:
+        args = op_args(event)
+        return self._distinct.setdefault(args.key, args)
+
+    def _launch(self, event: Event, claimed_by: OpCall | None, frame: Frame) -> None:
+        correlation = launch_args(event).correlation
+        if correlation < 0:
             return
-        if parent.claimed_by is not None:
-            self.launched_by[correlation] = parent.claimed_by
+        op = frame.op
+        if claimed_by is not None:
+            self.launches[correlation] = LaunchSite(event.ts, claimed_by, typed=True)
+        elif op is not None and op.call is not None:
+            self.launches[correlation] = LaunchSite(event.ts, op.call, typed=False)
         else:
-            parent.launches.append(correlation)
-            self.launched_in[correlation] = parent
+            self.launches[correlation] = LaunchSite(event.ts, None, phase=frame.phase, optimizer=frame.optimizer)
 
     def _close(self, stack: list[Frame]) -> None:
         frame = stack.pop()
         stack[-1].has_ops |= frame.has_ops  # a marker between an op and its children makes the op no leaf
-        if not frame.is_op or frame.claimed_by is not None:
+        if frame.call is None:
             return
-        assert frame.event is not None
-        if not frame.has_ops:  # a leaf op that is not in the taxonomy
-            kind = leaf_type(frame.event.name)
-            claimed_by = self._add_op_call(frame.event, frame, kind) if kind else None
-            if claimed_by is not None:
-                self.launched_by.update(dict.fromkeys(frame.launches, claimed_by))
-        elif frame.launches:
-            stack[-1].launches += frame.launches
-
-    def gpu_activities(self, gpu_events: list[Event]) -> list[GpuActivity]:
-        """All GPU activities, each with the op call that launched it."""
-        activities = []
-        for event in gpu_events:
-            correlation = event.args.get("correlation", -1)
-            kind, end = GPU_KINDS[event.cat], event.ts + event.dur
-            op_call = self.launched_by.get(correlation)
-            activities.append(GpuActivity(kind, event.name, event.ts, end, correlation, op_call))
-        return activities
-
-    def attribute_gpu_time(self, activities: list[GpuActivity], steps: list[tuple[float, float]]) -> None:
-        """Adds GPU time to the op calls, in the step in which it was spent."""
-        clock = _ConcurrencyClock(activities)
-        continued: dict[tuple[int, int], OpCall] = {}
-        for activity in activities:
-            step = max(0, bisect_right(self.begins, activity.begin) - 1)
-            while step < len(steps) and steps[step][0] <= activity.end:
-                begin, end = max(activity.begin, steps[step][0]), min(activity.end, steps[step][1])
-                if begin < end or begin == end == activity.begin:
-                    activity.step = step if activity.step is None else activity.step
-                    part = clock.at(end) - clock.at(begin)
-                    call = self._op_call_in_step(activity, step, continued)
-                    call.device_us += part
-                    call.kernels.append((activity.name, part))
-                step += 1
-
-    def _op_call_in_step(self, activity: GpuActivity, step: int, continued: dict[tuple[int, int], OpCall]) -> OpCall:
-        """The op call that an activity's time is added to: its own, its continuation in a later step, or a stand-in."""
-        op_call = activity.op_call
-        if op_call is None:
-            activity.op_call = op_call = self._stand_in(activity, step)
-            self.op_calls.append(op_call)
-        if op_call.step == step:
-            return op_call
-        if (id(op_call), step) not in continued:
-            remainder = dataclasses.replace(op_call, step=step, cpu_us=0.0, device_us=0.0, kernels=[], calls=0)
-            continued[id(op_call), step] = remainder
-            self.op_calls.append(remainder)
-        return continued[id(op_call), step]
-
-    def _stand_in(self, activity: GpuActivity, step: int) -> OpCall:
-        """An op call for a kernel that no op launched; its phase is that of the markers around the launch."""
-        launch_frame = self.launched_in.get(activity.correlation)
-        phase = (launch_frame.phase if launch_frame else "") or "other"
-        kind = kernel_type(activity.name)
-        if launch_frame and phase == "optimizer":
-            kind = update_type(launch_frame.optimizer or "Clip")
-        return OpCall(
-            op=short_name(activity.name),
-            type=kind,
-            layer="",
-            role=phase if phase in {"optimizer", "data"} else "",
-            phase=phase,
-            step=step,
-            cpu_us=0.0,
-            args={},
-            kernel_only=True,
-        )
+        frame.call.cpu_us = max(0.0, frame.own_us)
+        if frame.has_ops:
+            frame.call.args, frame.call.is_wrapper = NO_ARGS, True  # its inputs are those of the ops inside it
 
 
-class _ConcurrencyClock:
-    """A clock that runs at speed 1/n while n activities run: the time it advances is each activity's equal share."""
-
-    def __init__(self, activities: Iterable[GpuActivity]) -> None:
-        changes = [(activity.begin, -1) for activity in activities] + [(activity.end, 1) for activity in activities]
-        self.times: list[float] = []
-        self.readings: list[float] = []  # of the clock at these times
-        self.running: list[int] = []  # number of activities from these times on
-        reading, before, running = 0.0, 0.0, 0
-        for time, change in sorted(changes):  # at equal times, begins before ends
-            reading += (time - before) / running if running else 0.0
-            before, running = time, running - change
-            self.times.append(time)
-            self.readings.append(reading)
-            self.running.append(running)
-
-    def at(self, time: float) -> float:
-        """The reading at a time, which must not be before the first activity."""
-        index = bisect_right(self.times, time) - 1
-        running = self.running[index]
-        return self.readings[index] + ((time - self.times[index]) / running if running else 0.0)
+def _inside(parent: Frame, event: Event) -> Frame:
+    """A frame with its parent's context."""
+    end = min(event.ts + event.dur, parent.end)
+    return Frame(end, event, parent.phase, parent.layer, parent.role, parent.optimizer, parent.op)
 
 
-def _steps(threads: Iterable[list[Event]], gpu: list[Event]) -> list[tuple[float, float]]:
-    """Step boundaries from Fathom's or torch.profiler's markers; a trace without markers is one step."""
-    marks = [
-        (event.ts, event.ts + event.dur)
-        for thread in threads
-        for event in thread
-        if event.name == STEP or event.name.startswith("ProfilerStep#")
-    ]
-    if marks:
-        return sorted(set(marks))
-    times = [(event.ts, event.ts + event.dur) for thread in [*threads, gpu] for event in thread]
-    if not times:
-        return [(0.0, 0.0)]
-    return [(min(begin for begin, _ in times), max(end for _, end in times))]
+def _outermost_ops(thread: Iterable[Event]) -> list[tuple[float, float]]:
+    """The intervals in which a thread is in an op."""
+    found: list[tuple[float, float]] = []
+    reached = float("-inf")
+    for event in thread:
+        if event.cat == "cpu_op" and not event.name.startswith(MARKS) and event.ts >= reached:
+            reached = event.ts + event.dur
+            found.append((event.ts, reached))
+    return found
 
 
-def _extended_to_last_kernel(
-    steps: list[tuple[float, float]], activities: Iterable[GpuActivity]
-) -> list[tuple[float, float]]:
-    """Steps extended to the end of the last kernel launched in them, but not beyond the start of the next step."""
-    latest = [end for _, end in steps]
-    for activity in activities:
-        if activity.op_call is not None:
-            latest[activity.op_call.step] = max(latest[activity.op_call.step], activity.end)
-    limits = [*(begin for begin, _ in steps[1:]), float("inf")]
-    return [
-        (begin, max(end, min(last, limit))) for (begin, end), last, limit in zip(steps, latest, limits, strict=True)
-    ]
+def _begin_then_longest(event: Event) -> tuple[float, float]:
+    return event.ts, -event.dur
 
 
 def _first_op_us(thread: list[Event]) -> float:
-    return min(
-        (e.ts for e in thread if e.cat == "cpu_op" and not e.name.startswith("autograd::")),
-        default=float("inf"),
+    return next(
+        (event.ts for event in thread if event.cat == "cpu_op" and not event.name.startswith("autograd::")),
+        float("inf"),
     )

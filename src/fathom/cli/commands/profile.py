@@ -13,6 +13,7 @@ from fathom.cli.terminal import count, human, print_json, print_table, skipped
 from fathom.core.errors import BadOption, FathomError
 from fathom.core.record import Profile, Record
 from fathom.core.store import Store, check_writable, read
+from fathom.trace.profile import from_trace
 
 LEAST_PERCENT = 0.1  # op types below it share one row; the record has them all
 OUTSIDE = "outside ops"
@@ -59,10 +60,10 @@ def _check(target: str | None, trace: Path | None, trace_out: Path | None) -> No
 def _profiled(
     target: str | None, trace: Path | None, trace_out: Path | None, phase: str, device: str, precision: str
 ) -> Record:
-    from fathom.measure import own
-
     if trace is not None:
-        return own.from_trace(trace)
+        return from_trace(trace)
+    from fathom.measure import own  # here, as a trace is read without torch
+
     assert target is not None
     model, *rest = own.from_target(target)
     batch, loss = [*rest, None, None][:2]

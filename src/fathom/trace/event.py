@@ -1,0 +1,96 @@
+"""One event of a profiler trace, and typed views of its arguments; what is malformed in them is as good as absent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import msgspec
+
+NO_CORRELATION = -1
+EMPTY = msgspec.Raw(b"")
+
+# category -> the categories of the same meaning, as profilers of other years and vendors name them; of MTIA's device
+# events, which are waits for the most part, those of two names are work
+KINDS = {
+    "cpu_op": "cpu_op Operator",
+    "user_annotation": "user_annotation",
+    "python_function": "python_function",
+    "cuda_runtime": "cuda_runtime cuda_driver Runtime hip_runtime xpu_runtime xpu_driver mtia_runtime "
+    "privateuse1_runtime privateuse1_driver",
+    "kernel": "kernel Kernel hpu_op mtia_ccp_events/pe_exe",
+    "gpu_memcpy": "gpu_memcpy Memcpy mtia_ccp_events/dma_request",
+    "gpu_memset": "gpu_memset Memset",
+}
+CATEGORY = {name: kind for kind, names in KINDS.items() for name in names.split()}
+GPU_KINDS = {"kernel": "kernel", "gpu_memcpy": "memcpy", "gpu_memset": "memset"}
+LAUNCH = "cuda_runtime"
+
+
+class Event(msgspec.Struct, gc=False):
+    """A timed event; times are in microseconds, as in the file. args is decoded where it is needed."""
+
+    ph: str = ""  # "X" for an event with a duration
+    cat: str | None = None
+    name: str = ""
+    pid: int | str | float | None = 0
+    tid: int | str | float | None = 0
+    ts: float = float("nan")  # NaN: missing in the file
+    dur: float = float("nan")
+    args: msgspec.Raw = EMPTY
+
+    @property
+    def end(self) -> float:
+        return self.ts + self.dur
+
+
+class LaunchArgs(msgspec.Struct, gc=False):
+    """Of a call to the GPU's runtime, and of the kernels that it launched."""
+
+    correlation: int = NO_CORRELATION
+
+
+class SequenceArgs(msgspec.Struct, gc=False):
+    """Autograd's number for a forward op and the backward node that belongs to it."""
+
+    sequence: int | None = msgspec.field(default=None, name="Sequence number")
+
+
+class OpArgs(msgspec.Struct, gc=False, frozen=True):
+    """The inputs of an op as JSON, undecoded: calls with equal inputs are told by equal bytes."""
+
+    dims: msgspec.Raw = msgspec.field(default=EMPTY, name="Input Dims")
+    types: msgspec.Raw = msgspec.field(default=EMPTY, name="Input type")
+    concrete: msgspec.Raw = msgspec.field(default=EMPTY, name="Concrete Inputs")
+    strides: msgspec.Raw = msgspec.field(default=EMPTY, name="Input Strides")
+
+    @classmethod
+    def of(cls, args: dict[str, Any]) -> OpArgs:
+        """From a trace event's arguments that are already decoded."""
+        return msgspec.json.decode(msgspec.json.encode(args), type=cls)
+
+    @property
+    def key(self) -> tuple[bytes, bytes, bytes, bytes]:
+        return bytes(self.dims), bytes(self.types), bytes(self.concrete), bytes(self.strides)
+
+
+NO_ARGS = OpArgs()
+View = TypeVar("View")
+
+
+def view(kind: type[View]) -> Callable[[Event], View]:
+    """A function from an event to a view of its arguments; all defaults where they are missing or malformed."""
+    decode = msgspec.json.Decoder(kind, strict=False).decode  # not strict: some write numbers as strings
+
+    def of(event: Event) -> View:
+        try:
+            return decode(event.args)
+        except msgspec.MsgspecError:
+            return kind()
+
+    return of
+
+
+launch_args = view(LaunchArgs)
+sequence_args = view(SequenceArgs)
+op_args = view(OpArgs)

@@ -1,0 +1,63 @@
+"""What a trace came to, as a record keeps it; and a record from a trace that somebody has. Neither needs torch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from fathom.core.fingerprint import Cpu, Gpu, Machine
+from fathom.core.record import Profile, Record
+from fathom.core.spec import RunSpec
+from fathom.trace import walk
+from fathom.trace.convolution import split_backward
+from fathom.trace.event import LAUNCH, Event
+from fathom.trace.gputime import gpu_time
+from fathom.trace.reader import gc_disabled, read
+from fathom.trace.rows import Breakdown
+
+LONGEST_NAME = 100  # of a record: its file is called after it
+
+
+@gc_disabled()
+def from_trace(path: Path) -> Record:
+    """A record from a torch.profiler trace that the user already has. What the trace does not tell is absent."""
+    trace = read(path)
+    found = walk.breakdown(trace.events)
+    notes = [*trace.notes, *split_backward(found)]
+    steps = [(end - begin) * 1e-6 for begin, end in found.steps]
+    device = "cuda" if found.on_gpu else "cpu"
+    # files of one name may hold different runs, and these must not be taken for repetitions of one
+    identity = {"trace": trace.digest}
+    return Record(
+        spec=RunSpec(
+            workload=path.name[:LONGEST_NAME], phase=found.phase, kind="profiled", device=device, options=identity
+        ),
+        machine=_machine(trace.gpus, found.on_gpu),
+        device=device,
+        outcome="ok",
+        step_s=steps,
+        profile=as_profile(found, trace.events, steps, notes=notes),
+        notes=[f"read from {path.name}"],
+    )
+
+
+def _machine(gpus: Sequence[str], on_gpu: bool) -> Machine:
+    """Of the machine that made the trace no more is known than the names of its GPUs."""
+    names = gpus or (["the GPU of a trace"] if on_gpu else [])
+    return Machine(cpu=Cpu(name="the CPU of a trace"), gpus=[Gpu(name=name) for name in names])
+
+
+def as_profile(found: Breakdown, events: list[Event], step_s: list[float], notes: Sequence[str]) -> Profile:
+    """What a trace came to, as a record keeps it; unprofiled steps and measured peaks are for the caller to add."""
+    windows = [found.steps[step] for step in sorted(found.typical_steps)]  # the steps of the rows
+    return Profile(
+        rows=found.rows(),
+        kernels=found.kernels(),
+        step_s=step_s,
+        plain_step_s=[],
+        outside_s=found.outside_s(),
+        per_step_s=found.per_step_s(),
+        gpu=gpu_time(found.gpu_activities, (event for event in events if event.cat == LAUNCH), windows),
+        notes=[*found.notes, *notes],
+        data_s=found.data_s(),
+    )
