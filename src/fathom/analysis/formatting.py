@@ -87,6 +87,14 @@ def size(count: float) -> str:
     return f"{number(count)} TiB"
 
 
+def prefixed(value: float, unit: str) -> str:
+    """With a decimal prefix: 3.12 TFLOP, 25.6 M parameters."""
+    for prefix, factor in (("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if value >= factor:
+            return f"{value / factor:.3g} {prefix}{unit}"
+    return f"{value:.3g} {unit}".rstrip()
+
+
 def moment(iso: str) -> str:
     """An ISO time as UTC to the minute; what is no time is left as it is."""
     try:

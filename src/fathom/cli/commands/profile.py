@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -9,7 +10,7 @@ import typer
 
 from fathom.analysis.finding import Cell
 from fathom.cli.commands._options import Device, Json, Out, Phase, Precision
-from fathom.cli.terminal import count, human, print_json, print_table, skipped
+from fathom.cli.terminal import count, human, print_json, print_table, print_text, skipped
 from fathom.core.errors import BadOption, FathomError
 from fathom.core.record import Profile, Record
 from fathom.core.store import Store, check_writable, read
@@ -77,41 +78,69 @@ def _profiled(
 
 
 def _report(record: Record, path: Path, references: list[Record], as_json: bool) -> None:
-    from fathom.analysis.questions.similarity import CREDITED, IN_2016, nearest, nearest_measured
-    from fathom.analysis.selection import bounded_percent, outside_bounds
+    """The lines that matter most first: what it reaches, what to do, then where the time goes."""
+    from fathom.analysis.actions import actions
+    from fathom.analysis.overview import overview
 
     assert record.profile is not None
-    rows = by_type(record.profile)
-    printed, measured = nearest(record), nearest_measured(record, references)
+    rows, found, advised = by_type(record.profile), overview(record), actions(record)
     if as_json:
         keys = ("type", "group", "seconds", "percent", "flop")
-        here = (
-            {"closest": measured[0].workload, "distance": measured[0].distance, "machine": measured[1]}
-            if measured
-            else None
-        )
         document: dict[str, Any] = {"record": str(path), "workload": record.spec.workload}
+        document |= {"overview": dataclasses.asdict(found), "actions": [dataclasses.asdict(each) for each in advised]}
         document |= {"ops": [dict(zip(keys, row, strict=True)) for row in rows], "notes": record.profile.notes}
-        document |= {"closest": printed.workload, "distance": printed.distance, "measured": here}
-        print_json(document | {"slowdown": record.profile.slowdown})
+        print_json(document | _similar(record, references) | {"slowdown": record.profile.slowdown})
         return
-    title = f"Time of {record.spec.workload} by op type"
-    print_table(title, ["op type", "class", "per step (s)", "%", "FLOP"], rows)
+    print_text(f"{record.spec.workload}, {record.spec.phase}")
+    for line in found.lines(record):
+        print_text(f"  {line}")
+    if advised:
+        print_text("What to do, the largest possible gain first:")
+    for number, action in enumerate(advised, 1):
+        print_text(f"  {number}. {action}")
+    print_table("Time by op type", ["op type", "class", "per step (s)", "%", "FLOP"], rows)
+    _print_similar(record, references)
+    _print_profiler(record.profile)
+    for note in record.profile.notes:
+        human.print(f"· {note}", highlight=False, markup=False)
+    human.print(f"record: {path}", soft_wrap=True)
+
+
+def _similar(record: Record, references: list[Record]) -> dict[str, Any]:
+    from fathom.analysis.questions.similarity import nearest, nearest_measured
+
+    printed, measured = nearest(record), nearest_measured(record, references)
+    here = (
+        {"closest": measured[0].workload, "distance": measured[0].distance, "machine": measured[1]}
+        if measured
+        else None
+    )
+    return {"closest": printed.workload, "distance": printed.distance, "measured": here}
+
+
+def _print_similar(record: Record, references: list[Record]) -> None:
+    from fathom.analysis.questions.similarity import CREDITED, IN_2016, nearest, nearest_measured
+
+    assert record.profile is not None
+    printed, measured = nearest(record), nearest_measured(record, references)
     if measured:
         human.print(f"{measured[0]}, among the reference workloads measured on {measured[1]}", highlight=False)
     else:
         human.print("no records of reference workloads on such a device; --reference FOLDER gives some")
     credited = f" ({CREDITED})" if any(row.type in IN_2016 for row in record.profile.rows) else ""
     human.print(f"{printed}, among the eight workloads of the 2016 paper{credited}", highlight=False)
-    if (slowdown := record.profile.slowdown) is not None:
+
+
+def _print_profiler(profile: Profile) -> None:
+    """What the profiler itself cost."""
+    from fathom.analysis.selection import bounded_percent, outside_bounds
+
+    if (slowdown := profile.slowdown) is not None:
         human.print(f"profiled over unprofiled step time: {slowdown:.2f}; shares are of the unprofiled step")
-        low, high = outside_bounds(record.profile)
+        low, high = outside_bounds(profile)
         human.print(f"outside ops: {bounded_percent(low, high)} % of it; the table has the middle", highlight=False)
     else:
         human.print("no unprofiled steps: the profiler's own time is included, on a CPU most of it outside ops")
-    for note in record.profile.notes:
-        human.print(f"· {note}", highlight=False)
-    human.print(f"record: {path}", soft_wrap=True)
 
 
 def by_type(profile: Profile) -> list[list[Cell]]:

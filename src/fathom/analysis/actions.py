@@ -1,0 +1,205 @@
+"""What to do about a profiled model: at most three actions, each with its evidence and the most that it can gain.
+
+A rule looks at one record and names a part of the step that a known change removes or shortens. The gain is an upper
+bound, in percent of the step: what the evidence says is spent there, times what such a change removes at best.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from fathom.analysis.overview import type_shares
+from fathom.analysis.selection import on_gpu, op_seconds, plain_scale, plain_step_s
+from fathom.core.record import OpRow, Profile, Record
+
+MOST = 3
+LEAST_GAIN = 0.03  # of the step: below it an action is not worth a line
+HALF = 0.5  # of the time of an op in fp32, what tensor cores save at least
+WAITS = ("Synchronize", "cudaMemcpy", "hipMemcpy")  # calls in which a host waits for the GPU; not the Async ones
+SHORT_KERNEL_S = 10e-6  # a kernel this short hardly hides the launch of the next
+FUSABLE = {"A"}  # classes whose ops a compiler joins with their neighbours
+NORMALISATIONS = ("LayerNorm", "RMSNorm", "GroupNorm", "LayerNormGrad", "RMSNormGrad", "GroupNormGrad")
+LAYOUT = ("nchwtonhwc", "nhwctonchw", "batched_transpose", "transpose_readwrite")  # kernels that change the layout
+
+
+@dataclass(frozen=True)
+class Action:
+    """Something to do, why, and what it can gain at most."""
+
+    gain: float  # of the step, at most
+    what: str
+    evidence: str
+
+    def __str__(self) -> str:
+        return f"{self.evidence}: {self.what} (at most {100 * self.gain:.0f} % of the step)"
+
+
+@dataclass(frozen=True)
+class View:
+    """What rules look at."""
+
+    record: Record
+    profile: Profile
+    step_s: float
+    shares: dict[str, float]  # op type -> part of the unprofiled step
+
+    @property
+    def on_gpu(self) -> bool:
+        return on_gpu(self.profile)
+
+    @property
+    def idle(self) -> float:
+        """The part of the unprofiled step in which no kernel ran."""
+        return max(0.0, 1 - op_seconds(self.profile) / self.step_s)
+
+    def share(self, rows: Iterable[OpRow]) -> float:
+        scale = plain_scale(self.profile)
+        return sum(self.profile.seconds(row) for row in rows) * scale / self.step_s
+
+
+def actions(record: Record) -> list[Action]:
+    """The most promising first."""
+    profile = record.profile
+    if profile is None or plain_step_s(profile) <= 0:
+        return []
+    view = View(record, profile, plain_step_s(profile), type_shares(profile))
+    found = [action for rule in RULES if (action := rule(view)) is not None and action.gain >= LEAST_GAIN]
+    return sorted(found, key=lambda action: -action.gain)[:MOST]
+
+
+def launching(view: View) -> Action | None:
+    """The GPU waits for kernels that the host has not launched yet."""
+    gpu = view.profile.gpu
+    if gpu is None or gpu.span_s <= gpu.busy_s:
+        return None
+    idle_s = gpu.span_s - gpu.busy_s - (gpu.tail_s or 0.0)
+    starved = min(1.0, gpu.starved_s / idle_s) if idle_s > 0 else 0.0
+    gain = view.idle * starved
+    evidence = (
+        f"{100 * view.idle:.0f} % of the step the GPU is idle, {100 * starved:.0f} % of that waiting for launches"
+    )
+    done = " or larger batches" if view.record.spec.engine != "eager" else ", CUDA graphs or larger batches"
+    return Action(gain, f"torch.compile(mode='reduce-overhead'){done}", evidence)
+
+
+def waiting(view: View) -> Action | None:
+    """The host waits for the GPU, and then the GPU for the host."""
+    gpu = view.profile.gpu
+    if gpu is None:
+        return None
+    calls = [call for call in gpu.api if call.name.startswith(("cuda", "hip")) and _waits(call.name)]
+    if not calls or sum(call.calls for call in calls) <= 1:  # one is that of the measured step's end
+        return None
+    count = sum(call.calls for call in calls)
+    after = min(view.idle, count * gpu.starved_s / max(1.0, gpu.gaps))
+    names = max(calls, key=lambda call: call.cpu_s).name
+    evidence = f"{count:.3g} host synchronisations a step, most of their time in {names}"
+    return Action(after, "keep values on the GPU (.item(), .cpu(), printing and boolean masks wait for it)", evidence)
+
+
+def _waits(name: str) -> bool:
+    return not name.endswith("Async") and any(word in name for word in WAITS)
+
+
+def low_precision(view: View) -> Action | None:
+    """Products in fp32 leave tensor cores unused."""
+    if not view.on_gpu or view.record.spec.precision == "tf32":
+        return None
+    rows = [row for row in view.profile.rows if row.group in ("B", "D") and row.dtypes.split()[:1] == ["float"]]
+    share = view.share(rows)
+    evidence = f"{100 * share:.0f} % of the step is matrix products and convolutions in float32"
+    return Action(HALF * share, "bf16 autocast, or TF32 (torch.set_float32_matmul_precision('high'))", evidence)
+
+
+def data(view: View) -> Action | None:
+    """The step waits for its batch."""
+    if view.profile.data_s is None:
+        return None
+    share = min(1.0, view.profile.data_s / view.step_s)
+    evidence = f"{100 * share:.0f} % of the step is preparing data"
+    return Action(share, "more loader workers, prefetching, or a cheaper preparation", evidence)
+
+
+def copies(view: View) -> Action | None:
+    """Copies from the host, which pinned memory hides."""
+    gpu = view.profile.gpu
+    if gpu is None or view.profile.kernels is None:
+        return None
+    from_host = sum(kernel.device_s for kernel in view.profile.kernels if "HtoD" in kernel.name) / view.step_s
+    evidence = f"{100 * from_host:.0f} % of the step is copies from host to device"
+    return Action(from_host, "pinned memory with non_blocking=True, and copies a step ahead on a stream", evidence)
+
+
+def attention(view: View) -> Action | None:
+    """Attention written out: scores and softmax go through memory."""
+    softmax = [row for row in view.profile.rows if row.type == "Softmax" and _is_square(row.shapes)]
+    if not softmax:
+        return None
+    layers = {row.layer for row in softmax}
+    scores = [row for row in view.profile.rows if row.op.endswith(("bmm", "matmul")) and row.layer in layers]
+    share = view.share([*softmax, *scores])
+    evidence = f"{100 * share:.0f} % of the step is attention as separate products and softmax"
+    return Action(HALF * share, "torch.nn.functional.scaled_dot_product_attention", evidence)
+
+
+def _is_square(shapes: str) -> bool:
+    """Whether the last two of at least three dimensions are equal: scores of a sequence against itself."""
+    sizes = shapes.strip("[]").split("]")[0].split(", ")
+    return len(sizes) >= 3 and sizes[-1] == sizes[-2] and sizes[-1] not in ("", "1")
+
+
+def fusion(view: View) -> Action | None:
+    """Chains of elementwise ops, each through memory."""
+    if view.record.spec.engine == "compiled":
+        return None
+    rows = [row for row in view.profile.rows if row.group in FUSABLE or row.type in NORMALISATIONS]
+    rows = [row for row in rows if row.phase in ("forward", "backward")]
+    share = view.share(rows)
+    calls = sum(row.calls for row in rows)
+    evidence = f"{100 * share:.0f} % of the step is {calls:.0f} elementwise and normalisation ops, each through memory"
+    return Action(HALF * share, "torch.compile, which joins them into few kernels", evidence)
+
+
+def optimizer(view: View) -> Action | None:
+    """An update of many small kernels."""
+    rows = [row for row in view.profile.rows if row.phase == "optimizer"]
+    calls = sum(row.calls for row in rows)
+    if any("_fused_" in row.op for row in rows) or calls < 10:
+        return None
+    share = view.share(rows)
+    evidence = f"{100 * share:.0f} % of the step is the optimizer's update, in {calls:.0f} ops"
+    return Action(HALF * share, "the optimizer's fused=True", evidence)
+
+
+def layout(view: View) -> Action | None:
+    """Convolutions that change the memory layout on their way."""
+    if not any(row.group == "D" for row in view.profile.rows):
+        return None
+    kernels = [kernel for kernel in view.profile.kernels if any(word in kernel.name.lower() for word in LAYOUT)]
+    share = sum(kernel.device_s for kernel in kernels) / view.step_s
+    evidence = f"{100 * share:.0f} % of the step is kernels that change the memory layout around convolutions"
+    return Action(share, "model and images in memory_format=torch.channels_last", evidence)
+
+
+def outside_ops(view: View) -> Action | None:
+    """On a CPU, Python and the framework between ops."""
+    if view.on_gpu or view.profile.unprofiled_s is None:
+        return None
+    share = 1 - sum(view.shares.values())
+    evidence = f"{100 * share:.0f} % of the step is outside ops, in Python and torch's own code"
+    return Action(share, "torch.compile, or a larger batch: the time per op stays the same", evidence)
+
+
+RULES: tuple[Callable[[View], Action | None], ...] = (
+    launching,
+    waiting,
+    low_precision,
+    data,
+    copies,
+    attention,
+    fusion,
+    optimizer,
+    layout,
+    outside_ops,
+)

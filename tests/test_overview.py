@@ -1,0 +1,116 @@
+"""The first lines about a profiled model, and what it is advised: numbers from the record, the largest gain first."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from sample_records import GPU, op_row, profile_of, record_of
+
+from fathom.analysis.actions import LEAST_GAIN, MOST, actions
+from fathom.analysis.overview import overview
+from fathom.core.record import ApiCall, GpuTime, Kernel, Record
+
+
+def gpu_time(span_s: float, busy_s: float, starved_s: float, *api: ApiCall) -> GpuTime:
+    return GpuTime(
+        span_s=span_s, kernel_s=busy_s, memcpy_s=0.0, memset_s=0.0, busy_s=busy_s, starved_s=starved_s, gaps=10.0,
+        longest_gap_s=1e-4, activities=100.0, api=list(api), tail_s=0.0,
+    )  # fmt: skip
+
+
+def on_gpu(*rows: Any, outside_s: float = 0.0, gpu: GpuTime | None = None, **changes: Any) -> Record:
+    found = profile_of(list(rows), outside_s=outside_s, gpu=gpu, **changes)
+    return record_of("mine", profile=found, place=GPU)
+
+
+def test_the_overview_has_rates_over_the_whole_step_against_the_ceilings() -> None:
+    rows = [
+        op_row("MatMul", 0.06, place=GPU, flop=6e12, bytes=3e9),
+        op_row("MatMul", 0.02, place=GPU, flop=12e12, bytes=1e9, phase="backward"),
+        op_row("Other", 0.01, place=GPU, flop=None, bytes=None),
+    ]
+    record = on_gpu(*rows, outside_s=0.01, ceiling_flop_per_s=600e12, ceiling_bytes_per_s=4e12)
+    found = overview(record)
+    assert found.step_s == pytest.approx(0.1)
+    assert found.flop_per_s == pytest.approx(180e12)
+    assert found.of_compute == pytest.approx(0.3)
+    assert found.of_memory == pytest.approx(0.01)
+    assert found.busy == pytest.approx(0.9)
+    assert found.counted == pytest.approx(80 / 90)
+    assert found.forward_macs == pytest.approx(3e12 / (record.items_per_step or 1))
+    words = "\n".join(found.lines(record))
+    assert "18 TFLOP a step (88.9 % of the op time is counted)" in words
+    assert "at least 180 TFLOP/s, 30 % of a measured matrix product" in words
+    assert "GPU busy 90 % of the step" in words
+
+
+def test_a_product_without_a_count_leaves_the_macs_unknown() -> None:
+    rows = [op_row("MatMul", 0.1, flop=6e12), op_row("SparseMatMul", 0.1, flop=None)]
+    assert overview(record_of("mine", profile=profile_of(rows))).forward_macs is None
+
+
+def test_an_idle_gpu_that_waits_for_launches_is_advised_to_compile() -> None:
+    gpu = gpu_time(0.10, 0.03, 0.063)
+    (first, *_) = actions(on_gpu(op_row("MatMul", 0.03, place=GPU), outside_s=0.07, gpu=gpu))
+    assert first.gain == pytest.approx(0.7 * 0.9)
+    assert first.evidence == "70 % of the step the GPU is idle, 90 % of that waiting for launches"
+    assert "CUDA graphs" in first.what
+
+
+def test_actions_are_ranked_by_their_gain_and_at_most_three() -> None:
+    rows = [
+        op_row("MatMul", 0.4, place=GPU, dtypes="float float"),
+        op_row("Mul", 0.3, place=GPU, calls=200.0),
+        *(op_row("ApplyAdam", 0.01, place=GPU) for _ in range(20)),
+    ]
+    found = actions(on_gpu(*rows, outside_s=0.1, gpu=gpu_time(1.0, 0.9, 0.1)))
+    assert [round(action.gain, 3) for action in found] == [0.2, 0.15, 0.1]
+    assert len(found) == MOST
+    assert "bf16" in found[0].what
+    assert "torch.compile" in found[1].what
+
+
+def test_what_gains_next_to_nothing_is_not_advised() -> None:
+    record = on_gpu(op_row("MatMul", 1.0, place=GPU, dtypes="c10::BFloat16 c10::BFloat16"), gpu=gpu_time(1, 1, 0))
+    assert actions(record) == []
+    assert LEAST_GAIN > 0
+
+
+def test_a_fused_optimizer_is_not_advised_again() -> None:
+    rows = [op_row("ApplyAdamW", 0.02, place=GPU, op="aten::_fused_adamw_") for _ in range(20)]
+    assert actions(on_gpu(*rows, gpu=gpu_time(0.4, 0.4, 0))) == []
+
+
+def test_attention_written_out_is_advised_to_be_one_op() -> None:
+    rows = [
+        op_row("Softmax", 0.3, place=GPU, shapes="[8, 12, 512, 512] []", layer="block.attention"),
+        op_row("MatMul", 0.3, place=GPU, op="aten::bmm", layer="block.attention", dtypes="c10::Half c10::Half"),
+        op_row("MatMul", 0.4, place=GPU, op="aten::addmm", layer="block.mlp", dtypes="c10::Half c10::Half"),
+    ]
+    found = [action for action in actions(on_gpu(*rows, gpu=gpu_time(1, 1, 0))) if "attention" in action.what]
+    assert [action.gain for action in found] == [pytest.approx(0.3)]
+
+
+def test_copies_from_the_host_are_advised_to_be_pinned() -> None:
+    copy = Kernel(name="Memcpy HtoD (Pageable -> Device)", kind="memcpy", op="aten::copy_", type="Copy", calls=2,
+                  device_s=0.2)  # fmt: skip
+    row = op_row("Copy", 0.2, place=GPU)
+    found = actions(on_gpu(row, op_row("Conv2D", 0.8, place=GPU), kernels=[copy], gpu=gpu_time(1, 1, 0)))
+    assert ["pinned" in action.what for action in found] == [True]
+
+
+def test_synchronisations_are_counted_but_not_the_asynchronous_copies() -> None:
+    calls = [
+        ApiCall(name="cudaMemcpyAsync", calls=50, cpu_s=0.1),
+        ApiCall(name="cudaStreamSynchronize", calls=4, cpu_s=0.2),
+    ]
+    record = on_gpu(op_row("Conv2D", 0.5, place=GPU), outside_s=0.5, gpu=gpu_time(1.0, 0.5, 0.5, *calls))
+    (found,) = [action for action in actions(record) if "keep values" in action.what]
+    assert found.evidence.startswith("4 host synchronisations a step, most of their time in cudaStreamSynchronize")
+
+
+def test_on_a_cpu_time_outside_ops_is_named() -> None:
+    (found,) = actions(record_of("mine", profile=profile_of([op_row("MatMul", 0.6)], outside_s=0.4)))
+    assert found.gain == pytest.approx(0.4)
+    assert "outside ops" in found.evidence
