@@ -10,13 +10,15 @@ from fathom.core.record import GpuTime
 from fathom.trace import gputime
 from fathom.trace.event import Event, launch_args
 from fathom.trace.gpu import activities_of
+from fathom.trace.host import DATA, OPS, WAITING, HostTime
+from fathom.trace.intervals import Intervals
 from fathom.trace.profile import as_profile
 from fathom.trace.steps import Window
 from fathom.trace.walk import breakdown
 
 
 def gpu_time(events: list[Event], windows: list[Window]) -> GpuTime | None:
-    return gputime.gpu_time(*activities_of(events), windows)
+    return gputime.gpu_time(activities_of(events), HostTime(events), windows)
 
 
 def event(name: str, begin: float, duration: float, category: str, correlation: int) -> Event:
@@ -132,3 +134,35 @@ def test_rows_and_gpu_time_are_over_the_same_steps() -> None:
     assert profile.gpu.span_s == pytest.approx(profile.gpu.busy_s + profile.outside_s)
     assert 0 not in found.typical_steps
     assert "only here" not in {row.op for row in profile.rows}
+
+
+def test_what_the_host_did_while_the_gpu_waited_for_it() -> None:
+    """Idle 10-100, the next kernel launched at 95: data 20-40, a wait 40-50 inside an op 35-60, else outside ops."""
+    found = gpu_time(
+        [
+            event("first", 0, 10, "kernel", 1),
+            event("enumerate(DataLoader)#next", 20, 20, "user_annotation", 0),
+            event("aten::item", 35, 25, "cpu_op", 0),
+            event("cudaStreamSynchronize", 40, 10, "cuda_runtime", 0),
+            launch(95, 2),
+            event("second", 100, 20, "kernel", 2),
+        ],
+        [(0.0, 120.0)],
+    )
+    assert found is not None
+    assert found.starved_s == pytest.approx(90e-6)
+    micros = {what: round(1e6 * spent, 6) for what, spent in found.starved_in.items()}
+    # the launch itself is in ops, as long as it takes
+    assert micros[WAITING] == 10
+    assert micros[DATA] == 20
+    assert sum(micros.values()) == pytest.approx(90)
+    assert micros[OPS] == pytest.approx(10 + 5)
+
+
+def test_intervals_are_merged_and_covered() -> None:
+    some, others = Intervals.of([(0, 10), (5, 20), (30, 40)]), Intervals.of([(35, 50), (18, 32)])
+    assert list(some) == [(0, 20), (30, 40)]
+    assert some.length == 30
+    assert some.covered_by(others) == pytest.approx(2 + 2 + 5)
+    assert others.covered_by(some) == pytest.approx(2 + 2 + 5)
+    assert Intervals.of([]).covered_by(some) == some.covered_by(Intervals.of([])) == 0

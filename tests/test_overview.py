@@ -10,10 +10,12 @@ from sample_records import GPU, op_row, profile_of, record_of
 from fathom.analysis.actions import LEAST_GAIN, MOST, actions
 from fathom.analysis.overview import overview
 from fathom.core.record import ApiCall, GpuTime, Kernel, Record
+from fathom.trace.host import DATA, OPS, WAITING
 
 
-def gpu_time(span_s: float, busy_s: float, starved_s: float, *api: ApiCall) -> GpuTime:
+def gpu_time(span_s: float, busy_s: float, starved_s: float, *api: ApiCall, doing: str = OPS) -> GpuTime:
     return GpuTime(
+        starved_in={doing: starved_s},
         span_s=span_s, kernel_s=busy_s, memcpy_s=0.0, memset_s=0.0, busy_s=busy_s, starved_s=starved_s, gaps=10.0,
         longest_gap_s=1e-4, activities=100.0, api=list(api), tail_s=0.0,
     )  # fmt: skip
@@ -54,7 +56,10 @@ def test_an_idle_gpu_that_waits_for_launches_is_advised_to_compile() -> None:
     gpu = gpu_time(0.10, 0.03, 0.063)
     (first, *_) = actions(on_gpu(op_row("MatMul", 0.03, place=GPU), outside_s=0.07, gpu=gpu))
     assert first.gain == pytest.approx(0.7 * 0.9)
-    assert first.evidence == "70 % of the step the GPU is idle, 90 % of that waiting for launches"
+    assert (
+        first.evidence
+        == "70 % of the step the GPU is idle, 90 % of that while the host is in ops and 0 % while it is outside ops"
+    )
     assert "CUDA graphs" in first.what
 
 
@@ -105,7 +110,7 @@ def test_synchronisations_are_counted_but_not_the_asynchronous_copies() -> None:
         ApiCall(name="cudaMemcpyAsync", calls=50, cpu_s=0.1),
         ApiCall(name="cudaStreamSynchronize", calls=4, cpu_s=0.2),
     ]
-    record = on_gpu(op_row("Conv2D", 0.5, place=GPU), outside_s=0.5, gpu=gpu_time(1.0, 0.5, 0.5, *calls))
+    record = on_gpu(op_row("Conv2D", 0.5, place=GPU), outside_s=0.5, gpu=gpu_time(1.0, 0.5, 0.5, *calls, doing=WAITING))
     (found,) = [action for action in actions(record) if "keep values" in action.what]
     assert found.evidence.startswith("4 host synchronisations a step, most of their time in cudaStreamSynchronize")
 
@@ -114,3 +119,10 @@ def test_on_a_cpu_time_outside_ops_is_named() -> None:
     (found,) = actions(record_of("mine", profile=profile_of([op_row("MatMul", 0.6)], outside_s=0.4)))
     assert found.gain == pytest.approx(0.4)
     assert "outside ops" in found.evidence
+
+
+def test_a_gpu_that_waits_for_data_is_not_advised_to_compile() -> None:
+    gpu = gpu_time(1.0, 0.5, 0.5, doing=DATA)
+    (found,) = actions(on_gpu(op_row("Conv2D", 0.5, place=GPU), outside_s=0.5, gpu=gpu))
+    assert found.gain == pytest.approx(0.5)
+    assert found.evidence == "50 % of the step the GPU waits for data"

@@ -12,14 +12,14 @@ from dataclasses import dataclass
 from fathom.analysis.overview import type_shares
 from fathom.analysis.selection import on_gpu, op_seconds, plain_scale, plain_step_s
 from fathom.core.record import OpRow, Profile, Record
+from fathom.trace.host import DATA, OPS, OUTSIDE, WAITING, waits
 
 MOST = 3
 LEAST_GAIN = 0.03  # of the step: below it an action is not worth a line
 HALF = 0.5  # of the time of an op in fp32, what tensor cores save at least
-WAITS = ("Synchronize", "cudaMemcpy", "hipMemcpy")  # calls in which a host waits for the GPU; not the Async ones
-SHORT_KERNEL_S = 10e-6  # a kernel this short hardly hides the launch of the next
 FUSABLE = {"A"}  # classes whose ops a compiler joins with their neighbours
 NORMALISATIONS = ("LayerNorm", "RMSNorm", "GroupNorm", "LayerNormGrad", "RMSNormGrad", "GroupNormGrad")
+GRAPHS = "CUDA graphs, as by torch.compile(mode='reduce-overhead')"
 LAYOUT = ("nchwtonhwc", "nhwctonchw", "batched_transpose", "transpose_readwrite")  # kernels that change the layout
 
 
@@ -53,6 +53,17 @@ class View:
         """The part of the unprofiled step in which no kernel ran."""
         return max(0.0, 1 - op_seconds(self.profile) / self.step_s)
 
+    @property
+    def uses_graphs(self) -> bool:
+        gpu = self.profile.gpu
+        return gpu is not None and any("GraphLaunch" in call.name for call in gpu.api)
+
+    def starved(self, what: str) -> float:
+        """The part of the idle time in which a GPU waited for a host that was doing this."""
+        gpu = self.profile.gpu
+        idle_s = gpu.span_s - gpu.busy_s - (gpu.tail_s or 0.0) if gpu else 0.0
+        return min(1.0, gpu.starved_in.get(what, 0.0) / idle_s) if gpu and idle_s > 0 else 0.0
+
     def share(self, rows: Iterable[OpRow]) -> float:
         scale = plain_scale(self.profile)
         return sum(self.profile.seconds(row) for row in rows) * scale / self.step_s
@@ -69,37 +80,26 @@ def actions(record: Record) -> list[Action]:
 
 
 def launching(view: View) -> Action | None:
-    """The GPU waits for kernels that the host has not launched yet."""
-    gpu = view.profile.gpu
-    if gpu is None or gpu.span_s <= gpu.busy_s:
-        return None
-    idle_s = gpu.span_s - gpu.busy_s - (gpu.tail_s or 0.0)
-    starved = min(1.0, gpu.starved_s / idle_s) if idle_s > 0 else 0.0
-    gain = view.idle * starved
-    evidence = (
-        f"{100 * view.idle:.0f} % of the step the GPU is idle, {100 * starved:.0f} % of that waiting for launches"
-    )
-    done = " or larger batches" if view.record.spec.engine != "eager" else ", CUDA graphs or larger batches"
-    return Action(gain, f"torch.compile(mode='reduce-overhead'){done}", evidence)
+    """The GPU waits for kernels that the host, busy in ops or between them, has not launched yet."""
+    in_ops, outside = view.starved(OPS), view.starved(OUTSIDE)
+    late = f"{100 * in_ops:.0f} % of that while the host is in ops and {100 * outside:.0f} % while it is outside ops"
+    what = "less Python between graph launches" if view.uses_graphs else GRAPHS
+    evidence = f"{100 * view.idle:.0f} % of the step the GPU is idle, {late}"
+    return Action(view.idle * (in_ops + outside), f"{what}, or larger batches", evidence)
 
 
 def waiting(view: View) -> Action | None:
     """The host waits for the GPU, and then the GPU for the host."""
     gpu = view.profile.gpu
-    if gpu is None:
-        return None
-    calls = [call for call in gpu.api if call.name.startswith(("cuda", "hip")) and _waits(call.name)]
-    if not calls or sum(call.calls for call in calls) <= 1:  # one is that of the measured step's end
-        return None
+    calls = [call for call in gpu.api if waits(call.name)] if gpu else []
     count = sum(call.calls for call in calls)
-    after = min(view.idle, count * gpu.starved_s / max(1.0, gpu.gaps))
-    names = max(calls, key=lambda call: call.cpu_s).name
-    evidence = f"{count:.3g} host synchronisations a step, most of their time in {names}"
-    return Action(after, "keep values on the GPU (.item(), .cpu(), printing and boolean masks wait for it)", evidence)
-
-
-def _waits(name: str) -> bool:
-    return not name.endswith("Async") and any(word in name for word in WAITS)
+    if count <= 1:  # one is that of the measured step's end
+        return None
+    share = view.starved(WAITING)
+    name = max(calls, key=lambda call: call.cpu_s).name
+    evidence = f"{count:.3g} host synchronisations a step, most of their time in {name}"
+    what = "keep values on the GPU (.item(), .cpu(), printing and boolean masks wait for it)"
+    return Action(view.idle * share, what, evidence)
 
 
 def low_precision(view: View) -> Action | None:
@@ -114,10 +114,12 @@ def low_precision(view: View) -> Action | None:
 
 def data(view: View) -> Action | None:
     """The step waits for its batch."""
-    if view.profile.data_s is None:
-        return None
-    share = min(1.0, view.profile.data_s / view.step_s)
-    evidence = f"{100 * share:.0f} % of the step is preparing data"
+    if view.on_gpu:
+        share = view.idle * view.starved(DATA)
+        evidence = f"{100 * share:.0f} % of the step the GPU waits for data"
+    else:
+        share = min(1.0, (view.profile.data_s or 0.0) / view.step_s)
+        evidence = f"{100 * share:.0f} % of the step is preparing data"
     return Action(share, "more loader workers, prefetching, or a cheaper preparation", evidence)
 
 

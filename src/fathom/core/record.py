@@ -93,6 +93,7 @@ class GpuTime:
     tail_s: float | None = (
         None  # nothing running after a step's last piece: the host's wait ends; None in older records
     )
+    starved_in: dict[str, float] = field(default_factory=dict)  # what the host did then -> seconds; {}: not known
 
     @property
     def api_s(self) -> float:

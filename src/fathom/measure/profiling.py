@@ -32,6 +32,7 @@ from fathom.trace import reader, walk
 from fathom.trace.event import Event
 from fathom.trace.gpu import activities_of
 from fathom.trace.gputime import gpu_time
+from fathom.trace.host import HostTime
 from fathom.trace.profile import as_profile
 from fathom.trace.steps import STEP
 from fathom.workloads.base import Output
@@ -139,7 +140,7 @@ def program_trace(session: Session) -> tuple[GpuTime | None, list[float] | list[
         recorder.stop()
     events = _events(recorder, None)
     program = [(event.ts, event.end) for event in events if event.name == walk.WHOLE_PROGRAM][:1]
-    return gpu_time(*activities_of(events), program), results
+    return gpu_time(activities_of(events), HostTime(events), program), results
 
 
 def roles(networks: Mapping[str, nn.Module]) -> dict[str, str]:

@@ -8,7 +8,7 @@ graph, which gets an op call of its own.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -34,14 +34,13 @@ class LaunchSite:
 NOWHERE = LaunchSite(float("nan"), None)
 
 
-def activities_of(events: Iterable[Event]) -> tuple[list[GpuActivity], list[Event]]:
-    """The GPU activities of a trace in order, with the times of their launches but no op calls; and the launches."""
-    calls = [event for event in events if event.cat == LAUNCH]
-    launches = {launch_args(event).correlation: LaunchSite(event.ts, None) for event in calls}
+def activities_of(events: Sequence[Event]) -> list[GpuActivity]:
+    """The GPU activities of a trace in order, with the times of their launches but no op calls."""
+    launches = {launch_args(event).correlation: LaunchSite(event.ts, None) for event in events if event.cat == LAUNCH}
     launches.pop(NO_CORRELATION, None)
     attribution = GpuAttribution([], launches, Steps([], waited=False))
     gpu_events = sorted((event for event in events if event.cat in GPU_KINDS), key=lambda event: event.ts)
-    return [attribution.activity(event) for event in gpu_events], calls
+    return [attribution.activity(event) for event in gpu_events]
 
 
 class GpuAttribution:

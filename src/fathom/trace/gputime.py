@@ -5,11 +5,12 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import median
 
 from fathom.core.record import ApiCall, GpuTime
 from fathom.trace.event import GPU_KINDS, Event
+from fathom.trace.host import HostTime
 from fathom.trace.reader import gc_disabled
 from fathom.trace.rows import GpuActivity
 from fathom.trace.steps import Window
@@ -24,22 +25,24 @@ class _Timeline:
     tail: float = 0.0  # idle after the last activity
     gaps: int = 0
     longest: float = 0.0
+    starved_gaps: list[Window] = field(default_factory=list)
 
     def idle(self, begin: float, end: float, starved: bool) -> None:
         if end <= begin:
             return
         self.gaps += 1
         self.longest = max(self.longest, end - begin)
-        self.starved += end - begin if starved else 0.0
+        if starved:
+            self.starved += end - begin
+            self.starved_gaps.append((begin, end))
 
 
 @gc_disabled()
-def gpu_time(activities: Sequence[GpuActivity], calls: Iterable[Event], windows: Sequence[Window]) -> GpuTime | None:
+def gpu_time(activities: Sequence[GpuActivity], host: HostTime, windows: Sequence[Window]) -> GpuTime | None:
     """The mean over the windows (steps, or one window for a whole program); None for a trace without GPU activities.
 
-    activities are in the order of their beginnings; calls are those to the GPU's runtime. Of a kernel that runs from
-    one step into the next, each step has its part, as in op rows: over the same steps, the rows' device times add up to
-    busy_s.
+    activities are in the order of their beginnings. Of a kernel that runs from one step into the next, each step has
+    its part, as in op rows: over the same steps, the rows' device times add up to busy_s.
     """
     if not activities:
         return None
@@ -61,8 +64,12 @@ def gpu_time(activities: Sequence[GpuActivity], calls: Iterable[Event], windows:
         gaps=sum(line.gaps for line in timelines) / len(windows),
         longest_gap_s=median(line.longest for line in timelines) * 1e-6,
         activities=sum(within(activity.begin) for activity in activities) / len(windows),
-        api=_api((event for event in calls if within(event.ts)), len(windows)),
+        api=_api((event for event in host.calls if within(event.ts)), len(windows)),
         tail_s=sum(line.tail for line in timelines) * per_window_s,
+        starved_in={
+            what: spent * per_window_s
+            for what, spent in host.doing([gap for line in timelines for gap in line.starved_gaps]).items()
+        },
     )
 
 

@@ -10,8 +10,9 @@ from fathom.core.record import Profile, Record
 from fathom.core.spec import RunSpec
 from fathom.trace import walk
 from fathom.trace.convolution import split_backward
-from fathom.trace.event import LAUNCH, Event
+from fathom.trace.event import Event
 from fathom.trace.gputime import gpu_time
+from fathom.trace.host import HostTime
 from fathom.trace.reader import gc_disabled, read
 from fathom.trace.rows import Breakdown
 
@@ -57,7 +58,7 @@ def as_profile(found: Breakdown, events: list[Event], step_s: list[float], notes
         plain_step_s=[],
         outside_s=found.outside_s(),
         per_step_s=found.per_step_s(),
-        gpu=gpu_time(found.gpu_activities, (event for event in events if event.cat == LAUNCH), windows),
+        gpu=gpu_time(found.gpu_activities, HostTime(events), windows),
         notes=[*found.notes, *notes],
         data_s=found.data_s(),
     )

@@ -1,0 +1,43 @@
+"""What the host does while the GPU waits for it: runs ops, prepares data, waits for the GPU, or none of these."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fathom.trace.event import LAUNCH, Event
+from fathom.trace.intervals import Interval, Intervals
+from fathom.trace.walk import MARKS
+
+WAITING, DATA, OPS, OUTSIDE = "waiting for the GPU", "preparing data", "in ops", "outside ops"
+DATA_MARKS = ("fathom.data", "enumerate(DataLoader)")
+
+
+class HostTime:
+    """The time of all threads of a trace."""
+
+    def __init__(self, events: Sequence[Event]) -> None:
+        self.calls = [event for event in events if event.cat == LAUNCH]
+        self._events = events
+
+    def doing(self, gaps: Sequence[Interval]) -> dict[str, float]:
+        """How much of these gaps the host spends in what; where threads do several things, in the first of these."""
+        if not gaps:
+            return {}
+        idle, known, before = Intervals.of(gaps), Intervals.of([]), 0.0
+        found = {}
+        for what, events in self._events_by_kind().items():
+            known = known | Intervals.of_events(events)
+            covered = idle.covered_by(known)
+            found[what] = covered - before
+            before = covered
+        return found | {OUTSIDE: idle.length - before}
+
+    def _events_by_kind(self) -> dict[str, list[Event]]:
+        marks = [event for event in self._events if event.name.startswith(DATA_MARKS)]
+        ops = [event for event in self._events if event.cat == "cpu_op" and not event.name.startswith(MARKS)]
+        return {WAITING: [event for event in self.calls if waits(event.name)], DATA: marks, OPS: [*ops, *self.calls]}
+
+
+def waits(call: str) -> bool:
+    """Whether a call to the GPU's runtime returns only when the GPU has done something."""
+    return "Synchronize" in call or call in ("cudaMemcpy", "hipMemcpy", "hipMemcpyWithStream")

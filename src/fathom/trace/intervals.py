@@ -1,0 +1,54 @@
+"""Sets of intervals in time: their union, and how much of one set another covers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fathom.trace.event import Event
+
+Interval = tuple[float, float]
+Floats = NDArray[np.float64]
+
+
+class Intervals:
+    """Intervals in order, merged where they touch."""
+
+    def __init__(self, begins: Floats, ends: Floats) -> None:
+        order = np.argsort(begins, kind="stable")
+        begins, reached = begins[order], np.maximum.accumulate(ends[order])
+        apart = begins[1:] > reached[:-1]  # whether one begins after all before it have ended
+        self.begins: Floats = begins[np.append(True, apart)[: len(begins)]]
+        self.ends: Floats = reached[np.append(apart, True)[: len(begins)]]
+
+    @classmethod
+    def of(cls, intervals: Sequence[Interval]) -> Intervals:
+        given: Floats = np.array(intervals, dtype=np.float64).reshape(-1, 2)
+        return cls(given[:, 0], given[:, 1])
+
+    @classmethod
+    def of_events(cls, events: Sequence[Event]) -> Intervals:
+        begins = np.fromiter((event.ts for event in events), np.float64, len(events))
+        return cls(begins, begins + np.fromiter((event.dur for event in events), np.float64, len(events)))
+
+    def __or__(self, other: Intervals) -> Intervals:
+        return Intervals(np.append(self.begins, other.begins), np.append(self.ends, other.ends))
+
+    def __iter__(self) -> Iterator[Interval]:
+        return zip(self.begins.tolist(), self.ends.tolist(), strict=True)
+
+    @property
+    def length(self) -> float:
+        return float((self.ends - self.begins).sum())
+
+    def covered_by(self, other: Intervals) -> float:
+        """How much of these intervals lies in others."""
+        if not len(self.begins) or not len(other.begins):
+            return 0.0
+        times = np.column_stack([other.begins, other.ends]).ravel()
+        spent = np.concatenate([[0.0], np.cumsum(other.ends - other.begins)])
+        reading = np.column_stack([spent[:-1], spent[1:]]).ravel()  # time covered so far, at each border
+        inside = np.interp(self.ends, times, reading) - np.interp(self.begins, times, reading)
+        return float(inside.sum())
