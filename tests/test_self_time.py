@@ -180,7 +180,7 @@ FUNCTIONS: dict[str, Callable[[], object]] = {
     "adaptive_max_pool2d": lambda: F.adaptive_max_pool2d(IMAGE, 4),
     "fractional_max_pool2d": lambda: F.fractional_max_pool2d(IMAGE, 2, output_size=8),
     "lp_pool2d": lambda: F.lp_pool2d(IMAGE, 2, 2),
-    "max_unpool2d": lambda: F.max_unpool2d(*F.max_pool2d(IMAGE, 2, return_indices=True), [2]),
+    "max_unpool2d": lambda: F.max_unpool2d(*F.max_pool2d(IMAGE, 2, return_indices=True), [2, 2]),
     "fft": lambda: torch.fft.fft(X),
     "rfft2": lambda: torch.fft.rfft2(X),
     "irfft": lambda: torch.fft.irfft(torch.fft.rfft(X)),

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
+from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
-Interval = tuple[float, float]
-Floats = NDArray[np.float64]
+from fathom.trace.intervals import Floats, Interval
+
+
+class Clock(Protocol):
+    """Tells how much of an interval one of the things that run in it has."""
+
+    def between(self, begin: float, end: float) -> float: ...
 
 
 class SharedClock:
@@ -27,7 +32,7 @@ class SharedClock:
         self._running: list[int] = running.tolist()
 
     @classmethod
-    def of(cls, threads: Sequence[Sequence[Interval]]) -> SharedClock | PlainClock:
+    def of(cls, threads: Sequence[Sequence[Interval]]) -> Clock:
         """Of the intervals in which each of several threads works; the plain clock where no two ever do at once."""
         intervals = np.array([each for thread in threads for each in thread], dtype=np.float64).reshape(-1, 2)
         intervals = intervals[np.argsort(intervals[:, 0], kind="stable")]

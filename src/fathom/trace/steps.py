@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from itertools import pairwise
 
 from fathom.trace.event import Event
@@ -20,11 +20,14 @@ class Steps:
         self.windows = list(windows)
         self.waited = waited  # whether the GPU was waited for in every step: then all of a step's work is inside it
         self._begins = [begin for begin, _ in windows]
+        self._latest = 0  # the step that was found last: the next time asked for is most often in the same
 
     @classmethod
-    def of(cls, threads: Collection[list[Event]], gpu: Sequence[Event]) -> Steps:
-        """By marks; a trace without marks is one step."""
-        marks = [(event.name, event.ts, event.end) for thread in threads for event in thread if _is_mark(event)]
+    def of(cls, threads: Collection[list[Event]], gpu: Sequence[Event], names: Iterable[str]) -> Steps:
+        """By marks; a trace without marks is one step. names are those of the threads' events."""
+        called = {name for name in names if name == STEP or name.startswith(PROFILER_STEP)}
+        found = (event for thread in threads for event in thread if event.name in called) if called else ()
+        marks = [(event.name, event.ts, event.end) for event in found]
         if own := sorted({(begin, end) for name, begin, end in marks if name == STEP}):
             return cls(own, waited=True)
         theirs = sorted({(begin, end) for _, begin, end in marks})
@@ -35,8 +38,13 @@ class Steps:
 
     def at(self, time: float) -> int | None:
         """The step at a time; None between steps."""
+        if self.windows[self._latest][0] <= time < self.windows[self._latest][1]:
+            return self._latest
         step = bisect_right(self._begins, time) - 1
-        return step if step >= 0 and time <= self.windows[step][1] else None
+        if step < 0 or time > self.windows[step][1]:
+            return None
+        self._latest = step
+        return step
 
     def overlapping(self, begin: float, end: float) -> int | None:
         """The step in which an interval begins, or else the first that it reaches into."""
@@ -53,10 +61,6 @@ class Steps:
             (begin, max(end, min(last, limit)))
             for (begin, end), last, limit in zip(self.windows, latest, limits, strict=True)
         ]
-
-
-def _is_mark(event: Event) -> bool:
-    return event.name == STEP or event.name.startswith(PROFILER_STEP)
 
 
 def _whole(marks: list[Window], threads: Collection[list[Event]], gpu: Sequence[Event]) -> list[Window]:

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fathom.trace.concurrency import PlainClock, SharedClock
+from fathom.trace.concurrency import Clock, PlainClock, SharedClock
 from fathom.trace.event import GPU_KINDS, LAUNCH, NO_ARGS, Event, OpArgs, launch_args, op_args, sequence_args
 from fathom.trace.gpu import GpuAttribution, LaunchSite
 from fathom.trace.reader import gc_disabled
@@ -68,8 +68,12 @@ def breakdown(events: Iterable[Event], roles: Mapping[str, str] | None = None) -
             threads[event.pid, event.tid].append(event)
     for thread in threads.values():
         thread.sort(key=_begin_then_longest)
-    steps = Steps.of(threads.values(), gpu_events)
-    walk = _Walk(steps, roles or {}, threads.values(), on_gpu=bool(gpu_events))
+    names = {event.name for thread in threads.values() for event in thread}
+    steps = Steps.of(threads.values(), gpu_events, names)
+    clock: Clock = PlainClock()
+    if not gpu_events:  # with a GPU the time of kernels has to add up, not that of threads
+        clock = SharedClock.of([_outermost_ops(thread) for thread in threads.values()])
+    walk = _Walk(steps, roles or {}, names, clock)
     # the thread with the forward pass first: backward ops look up its sequence numbers
     for thread in sorted(threads.values(), key=_first_op_us):
         walk.thread(thread)
@@ -89,16 +93,14 @@ def breakdown(events: Iterable[Event], roles: Mapping[str, str] | None = None) -
 class _Walk:
     """The state of walking all threads."""
 
-    def __init__(self, steps: Steps, roles: Mapping[str, str], threads: Iterable[list[Event]], on_gpu: bool) -> None:
-        names = {event.name for thread in threads for event in thread}
+    def __init__(self, steps: Steps, roles: Mapping[str, str], names: set[str], clock: Clock) -> None:
         self.steps = steps
         self.roles = roles
         self.has_phases = "fathom.forward" in names
         self.has_data = DATA in names
         self.has_modules = any(name.startswith((LAYER, MODULE)) for name in names)
         self.has_backward = any(name.startswith(EVALUATE) for name in names)
-        # on a GPU the time of kernels has to add up, not that of threads
-        self.clock = PlainClock() if on_gpu else SharedClock.of([_outermost_ops(thread) for thread in threads])
+        self.clock = clock
         self.op_calls: list[OpCall] = []
         self.launches: dict[int, LaunchSite] = {}  # correlation id -> where a kernel was launched
         self.data_us = [0.0] * len(steps)
