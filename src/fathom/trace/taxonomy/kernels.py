@@ -49,7 +49,7 @@ def _fused_type(kind: str, ops: str) -> str:
     names, known = _op_names(ops)
     types = dict.fromkeys(_KINDS[name] for name in names)
     if kind == "tem":  # a template with what follows it: the template takes the time
-        return next((each for each in _TEMPLATES if each in types), next(iter(types), OTHER))
+        return next((each for each in _TEMPLATES if each in types), named_type(ops) or OTHER)
     working = [each for each in types if each not in _INDEXING]
     if known and len(working) == 1:
         return working[0]

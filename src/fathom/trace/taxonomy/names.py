@@ -58,19 +58,21 @@ NAMES: tuple[tuple[str, str], ...] = (
     (
         "ScaledDotProductAttentionGrad",
         r"flash_?bwd flash_bprop fmha\w*_?(bwd|backward) fmha_cutlassb attention\w*_?(bwd|backward) "
-        r"attn_?\w*(bwd|backward) flashattnbwd _bwd_kernel_(dq|dk|dv) _bwd_preprocess bwd_dot_do_o sdpa\w*(bwd|backward)",
+        r"attn_?\w*(bwd|backward) flashattnbwd _bwd_kernel_(dq|dk|dv) _bwd_preprocess bwd_dot_do_o "
+        r"sdpa\w*(bwd|backward)",
     ),
     (
         "PagedAttention",
-        r"paged_?att unified_att (batch|single)decode decode_(attention|att) fmhasm\d+\w*forgen mla_a\d+w\d+ "
+        r"paged_?att unified_att (batch|single)_?decode decode_(attention|att) fmhasm\d+\w*forgen mla_a\d+w\d+ "
         r"flash_?mla mla_(decode|reduce|fwd|metadata) get_mla_metadata batchmlapage mla_paged flash_fwd_splitkv "
-        r"flash_?decod fwdcombine splitkv_combine _fwd_(grouped_)?kernel_stage[12] (?<![a-z])pa_(fwd|decode|ragged|bf16|fp16|fp8) "
-        r"\d+pa_(bf16|fp16) masked_multihead_att mmha kernel_mha xqa_ sparse_mla",
+        r"flash_?decod fwdcombine splitkv_combine _fwd_(grouped_)?kernel_stage[12] "
+        r"(?<![a-z])pa_(fwd|decode|ragged|bf16|fp16|fp8) \d+pa_(bf16|fp16) masked_multihead_att mmha kernel_mha "
+        r"xqa_ sparse_mla",
     ),
     (
         "ScaledDotProductAttention",
-        r"flash_?fwd flash_?att fmha att(entio)?n_fwd attention (batch|single)prefill sdpa flash_fprop "
-        r"flex_att merge_?att merge_?state mqa_logits (?<![a-z])indexer aiter\d+fwd_ ^_fwd_kernel$ ^_attn_ attn_func "
+        r"flash_?fwd flash_?att fmha att(entio)?n_fwd attention (batch|single)_?prefill sdpa flash_fprop flex_att "
+        r"merge_?att merge_?state mqa_logits (?<![a-z])indexer aiter\d+fwd_ ^_fwd_kernel$ ^_attn_ attn_func "
         r"flashattn varlen_attn natten",
     ),
     # embedding tables, before optimizers: FBGEMM fuses the update into the backward pass
@@ -84,10 +86,7 @@ NAMES: tuple[tuple[str, str], ...] = (
         r"split_embedding dense_embedding ssd_embedding nbit_\w*embedding embedding_?bag bounds_check_indices "
         r"table_?batched embedding_codegen (?<![a-z])tbe_",
     ),
-    (
-        "EmbeddingGrad",
-        r"embedding\w*_?backward compute_grad_weight krn_partial sum_and_scatter embedding_grad",
-    ),
+    ("EmbeddingGrad", r"embedding\w*_?backward compute_grad_weight krn_partial sum_and_scatter embedding_grad"),
     ("Gather", r"permute_pooled_embs permute_\w*(sparse|1d|2d|lengths|indices) recat_ recat_embedding jagged"),
     ("Embedding", r"embedding"),
     # normalisations, before products and quantisation, which are fused into some
@@ -97,71 +96,78 @@ NAMES: tuple[tuple[str, str], ...] = (
     ("LayerNorm", r"layer_?norm ln_fwd"),
     ("GroupNormGrad", r"group_?norm\w*(grad|backward|bwd)"),
     ("GroupNorm", r"group_?norm"),
-    (
-        "BatchNormGrad",
-        r"batch_?norm_?\w*(_bw|backward|bwd) bn_bw_ bnbwd batchnormbwd",
-    ),
+    ("BatchNormGrad", r"batch_?norm_?\w*(_bw|backward|bwd) bn_bw_ bnbwd batchnormbwd"),
     ("BatchNorm", r"batch_?norm bn_fw_ bnfwd"),
     ("WeightNorm", r"weight_norm renorm"),
     ("Normalization", r"rowwisemoments instance_?norm l2norm_(fwd|bwd) qk_?norm norm_(fwd|bwd)_kernel"),
     # convolution: cuDNN, CUTLASS, MIOpen, Composable Kernel; oneDNN's ops
-    (
-        "Conv2DBackFilter",
-        r"wgrad igemm_wrw conv\w*wrw wrw_ bwd_?weight backward_?filter backwardweights",
-    ),
-    ("Conv2DBackInput", r"dgrad igemm_bwd conv\w*bwd_?data bwd_data backward_?data conv_transpose"),
+    ("Conv2DBackFilter", r"wgrad igemm_wrw conv\w*wrw wrw_ bwd_?weight backward_?filter backwardweights"),
+    ("Conv2DBackInput", r"dgrad igemm_bwd naive_conv\w*_bwd conv\w*bwd_?data bwd_data backward_?data conv_transpose"),
     (
         "Conv2D",
-        r"fprop convolve conv(olution)?_?[123]?d?(_|fwd|forward|pointwise|$) winograd scudnn igemm_fwd sp3asmconv "
-        r"im2col im2d2col col2im depthwise deform\w*conv fft[12]d_\w*[rc]2[rc] pointwise_mult_and_sum_complex flip_filter "
-        r"implicit_?gemm(?!\w*sparse) quantized::conv conv\dd",
+        r"fprop convolve dse:: cask_cudnn conv(olution)?_?[123]?d?(_|fwd|forward|pointwise|$) winograd scudnn "
+        r"igemm_fwd sp3asmconv im2col im2d2col col2im depthwise deform\w*conv fft[12]d_\w*[rc]2[rc] "
+        r"pointwise_mult_and_sum_complex flip_filter implicit_?gemm(?!\w*sparse) conv\dd",
     ),
     # routing of tokens to experts: vLLM, SGLang, TensorRT-LLM, AITER, triton_kernels, Megatron
     (
         "MoERouting",
-        r"topk_?(softmax|gating|sigmoid) grouped_topk moe_?align moe_?sort(?!ed) moe_fused_gate routing deepseek_v3_topk "
-        r"_topk_(forward|backward) sum_bitmatrix expert_?(tokens|offset|prefix|first|maps|histogram) compute_expert "
-        r"computestrides topk_forward moe::dev::routing moe_topk fused_topk noauxtc topk_transform",
+        r"topk_?(softmax|gating|sigmoid) grouped_topk moe_?align moe_?sort(?!ed) moe_fused_gate routing "
+        r"deepseek_v3_topk _topk_(forward|backward) sum_bitmatrix "
+        r"expert_?(tokens|offset|prefix|first|maps|histogram) compute_expert computestrides topk_forward "
+        r"moe::dev::routing moe_topk fused_topk noauxtc topk_transform",
     ),
     (
         "MoEPermute",
-        r"expand_?input_?rows finalize_?moe moe::dev::(finalize|permute) finalize_?kernel moe_?sum moe_?(un)?permute "
-        r"ep_(gather|scatter) shuffle_(mul|rows) moe_weighted_reduce finalize_matmul (pre|post)_reorder token_?permut "
-        r"reduce_grouped (un)?permute_kernel",
+        r"expand_?input_?rows finalize_?moe moe::dev::(finalize|permute) finalize_?kernel moe_?sum "
+        r"moe_?(un)?permute ep_(gather|scatter) shuffle_(mul|rows) moe_weighted_reduce finalize_matmul "
+        r"(pre|post)_reorder token_?permut reduce_grouped (un)?permute_(kernel|mask_map|index_map) sort_chunks_by",
     ),
     # matrix products
-    ("SparseMatMul", r"spmm sddmm csrmm cusparse spgemm sputnik sparse_gemm sparse_tensorop 16832spgemm semi_structured"),
+    ("Activation", r"do_?activation"),
+    (
+        "SparseMatMul",
+        r"spmm sddmm csrmm cusparse spgemm sputnik sparse_gemm sparse_tensorop 16832spgemm semi_structured",
+    ),
     ("Dequantize", r"dequantize_weights awq_dequant"),
     (
         "GroupedMatMul",
         r"fused_moe moe_?(ck2stages|cktile|mxgemm|wna16|flatmm|gemm|mm) fused_experts (grouped?|batched_dyn)_?gemm "
-        r"mfma_moe\d fmoe marlin_moe matmul_ogs grouped_mm group_?gemm gemm_?grouped bmm_(mx)?(e\dm\d|bfloat16|fp16|fp32)_ "
-        r"moe_forward m_grouped",
+        r"mfma_moe\d fmoe marlin_moe matmul_ogs grouped_mm group_?gemm gemm_?grouped "
+        r"bmm_(mx)?(e\dm\d|bfloat16|fp16|fp32)_ moe_forward m_grouped",
     ),
     (
         "ScaledMatMul",
-        r"(fp8|fp4|int8|int4|mxfp\d|nvfp4|i8|f8|f4|a8w8|a4w4|w8a8|w4a16|w4a8|afp4wfp4)\w*(gemm|mm|matmul|mul|linear) "
+        r"(fp8|fp4|int8|int4|mxfp\d|i8|f8|f4)\w*(gemm|_mm|matmul|mul_mat|linear) "
+        r"(a8w8|a4w4|w8a8|w4a16|w4a8|afp4wfp4)\w*(gemm|_mm|matmul|linear) "
         r"(gemm|mm|matmul)\w*_(fp8|fp4|int8|int4|nvfp4|mxfp\d|a8w8|a4w4|a16w4|w8a8|afp4|i8|e\dm\d) blockscale "
         r"scaled_(mm|gemm) gptq(?!_shuffle) awq marlin machete mul_mat_(q|vec) kgemm_4bit gemv_4bit igemmlt "
-        r"llm_int8 quantized::\w*linear",
+        r"llm_int8",
     ),
     (
         "MatMul",
-        r"gemm gemv cublas nvjet cutlass xmma cijk_ splitk_?reduce split_k_reduce matmul wv_?split_?k tensile stream_?k(?![a-z]) "
-        r"(?<![a-z])dot_kernel reduce_1block_kernel llmm (?<![a-z])[ab]?mm_kernel linear_pointwise mkl_linear "
-        r"epilogue::impl::globalkernel ^bmm_ bmm_kernel general_gemm te_gemm _linear_kernel linear_fwd",
+        r"(?<!fb)gemm gemv cublas nvjet cutlass xmma cijk_ splitk_?reduce split_k_reduce matmul wv_?split_?k "
+        r"tensile stream_?k(?![a-z]) (?<![a-z])dot_kernel reduce_1block_kernel llmm (?<![a-z])[ab]?mm_kernel "
+        r"linear_pointwise mkl_linear epilogue::impl::globalkernel ^bmm_ bmm_kernel general_gemm te_gemm "
+        r"_linear_kernel linear_fwd",
     ),
     # recurrent layers
-    ("RNN", r"rnncell lstm\w*(cell|pointwise|fused) gru\w*(cell|pointwise|fused) persist_?rnn rnn_block elemwiserrnn cudnn_rnn miopenrnn"),
+    ("LSTMCell", r"lstm_cell"),
+    ("GRUCell", r"gru_cell"),
+    (
+        "RNN",
+        r"rnncell (lstm|gru|rnn)_elementwise lstm\w*(cell|pointwise|fused) gru\w*(cell|pointwise|fused) "
+        r"persist_?rnn rnn_block elemwiserrnn cudnn_rnn miopenrnn",
+    ),
     # quantisation
     ("Dequantize", r"dequant quantizedto _to_float_ rowwise_to_float hfp8_to"),
     (
         "Quantize",
-        r"quant(?!ile) float8_copy cvt_fp16_to_fp4 cvt_\w*_to_fp\d to_(fp8|fp4|hfp8|mxfp) floatto\w*(fp8|hfp8|int) "
-        r"cast_transpose",
+        r"quant(?!ile) qparam float8_copy cvt_fp16_to_fp4 cvt_\w*_to_fp\d to_(fp8|fp4|hfp8|mxfp) "
+        r"floatto\w*(fp8|hfp8|int) cast_transpose",
     ),
     # losses, softmax
-    ("CrossEntropy", r"nll_?loss cross_?entropy binary_cross_entropy"),
+    ("CrossEntropy", r"nll_?(loss|criterion) cross_?entropy binary_cross_entropy"),
     ("CTCLoss", r"ctc_?loss"),
     ("MSELoss", r"mse_(kernel|backward|loss)"),
     ("HuberLoss", r"smooth_l1 huber"),
@@ -177,27 +183,39 @@ NAMES: tuple[tuple[str, str], ...] = (
     (
         "TokenSampling",
         r"top_?[kp]_?(top_?[kp]_?)?(sampl|mask|renorm) sampling(from|_from)?(prob|logits|kernel) gumbel mix_sample "
-        r"min_?p_sampl penalt(y|ies) rejection_sampl (expand|greedy|random)_sample sample_recovered bad_?words logit_?bias "
-        r"radixtopkkernel_unified speculative_sampl",
+        r"min_?p_sampl penalt(y|ies) rejection_sampl (expand|greedy|random)_sample sample_recovered bad_?words "
+        r"logit_?bias radixtopkkernel_unified speculative_sampl",
     ),
     # sorting, searching, scanning; cub, thrust, rocPRIM
     (
         "Sort",
         r"radix_?sort bitonic sort_?(kv|pairs|keys|bywarp) topk merge_?sort segmented_?sort onesweep radixselect "
-        r"radixfind block_?wise_?\w*kcounts kthvalue median searchsorted bucketize devicesegmentedsort unique device_merge "
-        r"(?<![a-z])nms _sort_ argsort radix_",
+        r"radixfind block_?wise_?\w*kcounts kthvalue median searchsorted bucketize devicesegmentedsort unique "
+        r"device_merge (?<![a-z])nms _sort_ argsort radix_",
     ),
-    ("Scan", r"cumsum device_?scan scan_(kernel|inner|outer|by_key|dim|init) lookback_scan tensor_kernel_scan inclusive_scan exclusive_scan cumprod"),
+    (
+        "Scan",
+        r"cumsum offsets_range device_?scan scan_(kernel|inner|outer|by_key|dim|init) lookback_scan "
+        r"tensor_kernel_scan inclusive_scan exclusive_scan cumprod",
+    ),
     # indexing
-    ("Select", r"deviceselect device_?(compact|partition|flag) compact_?init where_kernel masked_(fill|select|scatter) nonzero select_if"),
+    (
+        "Select",
+        r"deviceselect device_?(compact|partition|flag) compact_?init where_kernel masked_(fill|select|scatter) "
+        r"nonzero select_if",
+    ),
     (
         "Scatter",
-        r"scatter_gather_internal_kernel<true index_put indexing_backward scatter_add index_add indexfunc\w*(add|reduce|copy|fill) "
+        r"scatter_gather_internal_kernel<true index_put indexing_backward scatter_add index_add indexfunc "
         r"(?<!reduce_)scatter(?!_gather) index_copy index_fill index_reduce put_kernel",
     ),
-    ("Gather", r"scatter_gather_internal_kernel<false index_?select gather index_kernel index_elementwise take_kernel indexing permute_1d lengths_range to_dense_repr"),
+    (
+        "Gather",
+        r"scatter_gather_internal_kernel<false index_?select gather index_kernel index_elementwise take_kernel "
+        r"indexing permute_1d lengths_range to_dense_repr",
+    ),
     # pooling, resampling, transforms
-    ("MaxPoolGrad", r"max_?pool\w*(backward|bwd|grad) pooling_bw maxpool\w*bwd mloPoolingBwd"),
+    ("MaxPoolGrad", r"max_?pool\w*(backward|bwd|grad) pooling_?\w*bwd"),
     ("MaxPool", r"max_?pool pooling_fw mlopooling cudnn\w*pooling"),
     ("AvgPoolGrad", r"avg_?pool\w*(backward|bwd|grad)"),
     ("AvgPool", r"avg_?pool pooling"),
@@ -207,25 +225,38 @@ NAMES: tuple[tuple[str, str], ...] = (
     ("InterpolateGrad", r"upsampl\w*(backward|bwd|grad) interpolat\w*(backward|grad)"),
     ("Interpolate", r"upsampl interpolat resize_(bilinear|nearest|bicubic)"),
     ("PixelShuffle", r"pixel_?(un)?shuffle channel_shuffle"),
-    ("FFT", r"regular_fft vector_fft cufft rocfft (?<![a-z])fft dft_ radix\d+_fft bluestein fft_(rtc|fwd|back) hadamard multi_bluestein"),
+    (
+        "FFT",
+        r"regular_fft vector_fft cufft rocfft (?<![a-z])fft dft_ radix\d+_fft bluestein fft_(rtc|fwd|back) "
+        r"hadamard multi_bluestein",
+    ),
     # random numbers
     ("Dropout", r"dropout bernoulli masked_scale"),
     ("RandomNormal", r"normal_(kernel|distribution|and_transform) distribution\w*normal random_normal log_normal"),
     (
         "RandomUniform",
-        r"distribution_(elementwise|nullary|unary|binary) uniform_(kernel|and) randperm philox multinomial exponential_kernel "
-        r"random_(kernel|from|full) sample_\w*replacement curand rocrand",
+        r"distribution_(elementwise|nullary|unary|binary) uniform_(kernel|and) randperm philox multinomial "
+        r"exponential_kernel random_(kernel|from|full) sample_\w*replacement curand rocrand",
     ),
     # layouts, concatenation, padding, copies and fills of tensors
     ("Concat", r"cat_?array concat chunk_cat catdim"),
-    ("Transpose", r"transpose nchw_?to_?nhwc nhwc_?to_?nchw nchw2nhwc nhwc2nchw tensor_?permute convert_?layout cnhw2nchw tensor_reorder"),
-    ("Pad", r"reflection_pad replication_pad constant_pad pad_kernel"),
+    (
+        "Transpose",
+        r"transpose nchw_?to_?nhwc nhwc_?to_?nchw nchw2nhwc nhwc2nchw tensor_?permute convert_?layout cnhw2nchw "
+        r"tensor_reorder",
+    ),
+    ("Pad", r"addpadding reflection_pad replication_pad constant_pad pad_kernel"),
     ("Tile", r"repeat_interleave repeat_kernel tile_kernel"),
-    ("Fill", r"fill_?(functor|kernel|value|buffer) memset triu_tril (?<![a-z])tri[lu](?![a-z]) arange linspace elementwise_kernel_with_index eye_kernel set_?tensor subtensoropwithscalar zero_kernel"),
+    (
+        "Fill",
+        r"fill_?(functor|kernel|value|buffer) memset triu_tril (?<![a-z])tri[lu](?![a-z]) arange linspace "
+        r"elementwise_kernel_with_index eye_kernel set_?tensor subtensoropwithscalar zero_kernel",
+    ),
     (
         "Copy",
         r"direct_copy (bfloat16|float16|half|float)_copy copy_?(kernel|device_to|functor|block) "
-        r"subtensoropwithcasttensor flip_kernel roll_cuda ucopy cast_?kernel batched_copy memcpy tensor_cast",
+        r"subtensoropwithcasttensor nhwcslice flip_kernel roll_cuda ucopy cast_?kernel batched_copy memcpy "
+        r"tensor_cast",
     ),
     # activations, after the products that they are fused into
     ("SiLUGrad", r"(silu|swish|swiglu|mish)\w*(backward|bwd|grad)"),
@@ -242,21 +273,29 @@ NAMES: tuple[tuple[str, str], ...] = (
     ("Tanh", r"tanh"),
     ("SigmoidGrad", r"(sigmoid|softplus)_backward"),
     ("Sigmoid", r"sigmoid softplus"),
-    ("Activation", r"act_and_mul do_?activation activation_?kernel activationderivative gated_act miopenneuron"),
+    ("Activation", r"act_and_mul activation_?kernel activationderivative gated_act miopenneuron"),
     # arithmetic: the functors of torch's elementwise kernels, cuDNN's and MIOpen's tensor ops
     ("Compare", r"compare_?(eq|ne|scalar|functor|kernel) compare\w*functor bitwise logical_ isnan isfinite isinf"),
-    ("Mul", r"mul_?functor multiplies scale_?(packed)?_?tensor scale_?functor axpby mulscalar"),
+    ("Mul", r"mul_?functor (?<![a-z])scal_kernel multiplies scale_?(packed)?_?tensor scale_?functor axpby mulscalar"),
     ("Div", r"div_?functor divides div_(trunc|floor|true) remainder fmod reciprocal"),
     ("Maximum", r"(maximum|minimum|fmax|fmin)_?\w*kernel (maximum|minimum)functor"),
-    ("Add", r"functor_add functoronself_add add_?functor std::plus addc(mul|div) pointwise_?op_?\w*functor lerp add_?(tensor|bias) bias_?add axpy"),
+    (
+        "Add",
+        r"functor(onself|onother)?_add add_?functor std::plus addc(mul|div) pointwise_?op_?\w*functor lerp "
+        r"add_?(tensor|bias) bias_?add axpy",
+    ),
     ("Sub", r"std::minus sub_?functor"),
     ("Pow", r"(?<![a-z])(pow|exp|log|sqrt|rsqrt|sin|cos|erf)_?(1p|2|10|m1)?_?(tensor|kernel|functor)"),
     ("Elementwise", r"op_?(tensor\d|\dd?tensor)"),
     # reductions, last: many kernels above end in one
     ("Max", r"(max|min)(nan)?(ops|functor|_values|_all|_launch) arg(max|min) aminmax reduce_?(max|min)"),
     ("Histogram", r"histogram histc bincount"),
-    ("Sum", r"sum_functor meanops welford normtwo normops lpnorm l2norm reduce_kernel devicereduce reduce_by_key segment_?reduce reduce_segments reducebykey convex_sum reduce_?sum (?<![a-z])sum_kernel mean_kernel"),
-)  # fmt: skip
+    (
+        "Sum",
+        r"sum_functor meanops welford normtwo normops lpnorm l2norm reduce_kernel devicereduce reduce_by_key "
+        r"segment_?reduce reduce_segments reducebykey convex_sum reduce_?sum (?<![a-z])sum_kernel mean_kernel",
+    ),
+)
 
 _COMPILED = tuple((kind, re.compile("|".join(f"(?:{word})" for word in words.split()))) for kind, words in NAMES)
 

@@ -47,26 +47,28 @@ IN_2016 |= dict.fromkeys(("EmbeddingBag", "MSELoss", "HuberLoss", "MarginLoss", 
 _NOT_PER_ELEMENT = {"Softmax", "Quantize", "Dequantize", "Complex"}
 ELEMENTWISE_TYPES = frozenset(TABLE["A"]) - _NOT_PER_ELEMENT
 
-# libraries whose ops are typed by name even where other ops run inside them
-LIBRARIES = frozenset(
-    "c10d _c10d_functional c10d_functional _c10d_functional_autograd symm_mem fsdp fbgemm torchvision torchaudio vllm "
-    "_C _C_cache_ops _C_custom_ar _moe_C _rocm_C _vllm_fa2_C _vllm_fa3_C flash_attn flash_attn_3 flash_attn_2_cuda "
-    "flashinfer flash_mla deep_gemm deep_ep sgl_kernel sglang trtllm xformers xformers_flash xformers_flash3 mamba_ssm "
-    "transformer_engine te_moe aiter mori quantized quantized_decomposed torchao bitsandbytes mkldnn mkl onednn "
-    "torch_scatter torch_sparse pyg liger fla".split()
-)
+# libraries whose ops are typed by name even where other ops run inside them -> the type of an op whose name does not
+# tell it; "" where there is no such type
+_BY_DEFAULT = {
+    "Collective": "c10d c10d_functional _c10d_functional _c10d_functional_autograd",
+    "ScaledDotProductAttention": "flash_attn flash_attn_2_cuda flash_attn_3 _vllm_fa2_C _vllm_fa3_C xformers_flash "
+    "xformers_flash3 flash_mla",
+    "AllToAll": "deep_ep mori",
+    "ScaledMatMul": "deep_gemm",
+    "SelectiveScan": "mamba_ssm",
+    "": "symm_mem fsdp fbgemm torchvision torchaudio vllm _C _C_cache_ops _C_custom_ar _moe_C _rocm_C flashinfer "
+    "sgl_kernel sglang trtllm xformers transformer_engine te_moe aiter quantized quantized_decomposed torchao "
+    "bitsandbytes mkldnn mkl onednn torch_scatter torch_sparse pyg liger fla",
+}
+LIBRARIES = {name: kind for kind, names in _BY_DEFAULT.items() for name in names.split()}
 _BACKENDS = ("nccl:", "gloo:", "ucc:", "mpi:")  # how torch.distributed names a collective: nccl:all_reduce
 # ops of a library that hold others of different types: those are counted instead
 _HOLDERS = ("moe_forward", "unified_attention", "fused_experts", "fused_moe")
-# names of a library that its patterns do not tell: of PyTorch Geometric, torchvision, the sharding of torch
+# names that neither the patterns nor torch's own ops tell
 _LIBRARY_OPS = {
-    "torchvision::nms": "Sort",
-    "torchvision::deform_conv2d": "Conv2D",
-    "torchvision::ps_roi_align": "RoiAlign",
-    "torchvision::ps_roi_pool": "RoiAlign",
-    "fsdp::chunk_cat": "Concat",
-    "fsdp::split_with_sizes_copy": "Copy",
-    "fsdp::copy_": "Copy",
+    "quantized::linear": "ScaledMatMul",
+    "quantized::linear_relu": "ScaledMatMul",
+    "quantized::linear_dynamic": "ScaledMatMul",
     "detach": "Reshape",  # as torch itself names it outside aten
 }
 
@@ -85,13 +87,18 @@ def type_of(op: str) -> str | None:
     if op.startswith("aten::"):
         return _torch_type(op.removeprefix("aten::"))
     found = _LIBRARY_OPS.get(op.removesuffix("_"))
-    if found or not _of_library(op) or any(word in op for word in _HOLDERS):
-        return found
-    return named_type(op) or _torch_type(op.rpartition("::")[2])
+    known = op.partition("::")[0] in LIBRARIES or op.startswith(_BACKENDS) or op == "record_param_comms"
+    return found or (_library_type(op) if known and not any(word in op for word in _HOLDERS) else None)
 
 
-def _of_library(op: str) -> bool:
-    return op.partition("::")[0] in LIBRARIES or op.startswith(_BACKENDS) or op == "record_param_comms"
+def _library_type(op: str) -> str | None:
+    """By the op's name without its library: the fbgemm of fbgemm::cumsum is no matrix product."""
+    library, _, name = op.rpartition("::")
+    if LIBRARIES.get(library) == "Collective" or op.startswith(_BACKENDS):
+        return named_type(op)
+    found = named_type(name) or _torch_type(name.removesuffix("_out")) or LIBRARIES.get(library) or None
+    backward = found == "ScaledDotProductAttention" and "bwd" in name
+    return "ScaledDotProductAttentionGrad" if backward else found
 
 
 def _torch_type(name: str) -> str | None:
@@ -111,7 +118,7 @@ def leaf_type(op: str) -> str | None:
     if op.startswith("triton_"):
         return kernel_type(op)
     composite = _COMPOSITE_OF.get(op.removeprefix("aten::").removesuffix("_"))
-    return composite or type_of(op) or named_type(op) or OTHER
+    return composite or type_of(op) or _library_type(op) or OTHER
 
 
 @cache
