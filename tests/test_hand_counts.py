@@ -562,7 +562,8 @@ MOVEMENT = [
 UNKNOWN = [
     hand("complex", None, None, real=f32(3, 4), imag=f32(3, 4)),
     hand("equal", None, None, self=f32(3, 4), other=f32(3, 4)),
-    hand("quantize_per_tensor", None, None, self=f32(3, 4), scale=0.1, zero_point=0, dtype=torch.qint8),
+    hand("_fake_quantize_learnable_per_tensor_affine", None, None, self=f32(3, 4), scale=f32(1), zero_point=f32(1),
+         quant_min=0, quant_max=255),
     hand("dequantize", None, None, self=f32(3, 4)),
     hand("linalg_inv", None, None, A=f32(4, 4)),
     hand("_cdist_forward", None, None, x1=f32(3, 4), x2=f32(5, 4), p=2.0, compute_mode=None),

@@ -23,7 +23,7 @@ FAMILIES: dict[str, str] = {
     "resampling": "Interpolate InterpolateGrad GridSample GridSampleGrad PixelShuffle RoiAlign",
     "FFT": "FFT",
     "reduction": "Sum Max Histogram",
-    "elementwise": "Add AddN Sub Mul Div Pow Special Complex Neg Round Maximum Compare Elementwise",
+    "elementwise": "Add Sub Mul Div Pow Special Complex Neg Round Maximum Compare Elementwise",
     "fused": "FusedPointwise FusedReduction",
     "quantisation": "Quantize Dequantize",
     "embedding": "Embedding EmbeddingGrad EmbeddingBag EmbeddingBagGrad",

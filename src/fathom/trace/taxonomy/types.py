@@ -113,7 +113,8 @@ def leaf_type(op: str) -> str | None:
 
     None for autograd's own bookkeeping.
     """
-    if op.startswith(("autograd::", "torch::autograd::")) or op.rstrip("0123456789").endswith("Backward"):
+    node = op.removesuffix("_copy").rstrip("0123456789").endswith("Backward")
+    if node or op.startswith(("autograd::", "torch::autograd::")):
         return None
     if op.startswith("triton_"):
         return kernel_type(op)
