@@ -61,7 +61,8 @@ def main(folder: Path) -> int:
         worst = max(worst, untyped)
         heaviest = ", ".join(f"{name} {100 * share:.0f}" for name, share in families.most_common(SHOWN))
         print(
-            f"{path.relative_to(folder)!s:70} {100 * untyped:5.2f} % untyped of {sum(durations.values()) / 1e3:9.1f} ms; {heaviest}"
+            f"{path.relative_to(folder)!s:70} {100 * untyped:5.2f} % untyped of "
+            f"{sum(durations.values()) / 1e3:9.1f} ms; {heaviest}"
         )
     print(f"most untyped: {100 * worst:.2f} %")
     return int(worst > MOST_UNTYPED)

@@ -579,7 +579,8 @@ UNKNOWN = [
          grid=f32(1, 5, 5, 2), interpolation_mode=0, padding_mode=0, align_corners=False, output_mask=[True, True]),
     hand("histc", None, None, self=f32(12)),
     hand("pixel_shuffle", None, None, self=f32(1, 4, 3, 3), upscale_factor=2),
-    hand("im2col", None, None, self=f32(1, 2, 4, 4), kernel_size=[2, 2], dilation=[1, 1], padding=[0, 0], stride=[1, 1]),
+    hand("im2col", None, None, self=f32(1, 2, 4, 4), kernel_size=[2, 2], dilation=[1, 1], padding=[0, 0],
+         stride=[1, 1]),
 ]  # fmt: skip
 
 HANDS = [

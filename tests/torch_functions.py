@@ -1,4 +1,4 @@
-"""Calls of common torch functions, whose ops must all have a type; `image`, `x` and others are arguments of the calls."""
+"""Calls of common torch functions, whose ops must all have a type; the names in them are those of ARGUMENTS."""
 
 from __future__ import annotations
 
@@ -115,4 +115,4 @@ def run(call: str) -> None:
     with torch.enable_grad() if not call.endswith("_()") else torch.no_grad():
         found = eval(call, arguments)
     if isinstance(found, torch.Tensor) and found.requires_grad:
-        (found.abs() if found.is_complex() else found).sum().backward()
+        (found.abs() if found.is_complex() else found).sum().backward()  # type: ignore[no-untyped-call]

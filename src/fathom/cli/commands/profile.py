@@ -76,22 +76,18 @@ def _profiled(
 
 
 def _report(record: Record, path: Path, references: list[Record], as_json: bool) -> None:
-    from fathom.analysis.questions.similarity import CREDITED, IN_2016, nearest, nearest_measured
+    from fathom.analysis.relatives import nearest_measured, nearest_published
     from fathom.analysis.selection import bounded_percent, outside_bounds
 
     assert record.profile is not None
     rows = by_type(record.profile)
-    printed, measured = nearest(record), nearest_measured(record, references)
+    printed, measured = nearest_published(record), nearest_measured(record, references)
     if as_json:
         keys = ("type", "group", "seconds", "percent", "flop")
-        here = (
-            {"closest": measured[0].workload, "distance": measured[0].distance, "machine": measured[1]}
-            if measured
-            else None
-        )
+        here = {**measured[0].to_json(), "machine": measured[1]} if measured else None
         document: dict[str, Any] = {"record": str(path), "workload": record.spec.workload}
         document |= {"ops": [dict(zip(keys, row, strict=True)) for row in rows], "notes": record.profile.notes}
-        document |= {"closest": printed.workload, "distance": printed.distance, "measured": here}
+        document |= {"published": printed.to_json() if printed else None, "measured": here}
         print_json(document | {"slowdown": record.profile.slowdown})
         return
     title = f"Time of {record.spec.workload} by op type"
@@ -100,8 +96,8 @@ def _report(record: Record, path: Path, references: list[Record], as_json: bool)
         human.print(f"{measured[0]}, among the reference workloads measured on {measured[1]}", highlight=False)
     else:
         human.print("no records of reference workloads on such a device; --reference FOLDER gives some")
-    credited = f" ({CREDITED})" if any(row.type in IN_2016 for row in record.profile.rows) else ""
-    human.print(f"{printed}, among the eight workloads of the 2016 paper{credited}", highlight=False)
+    if printed:
+        human.print(f"{printed}, among the eight workloads of the 2016 paper (training)", highlight=False)
     if (slowdown := record.profile.slowdown) is not None:
         human.print(f"profiled over unprofiled step time: {slowdown:.2f}; shares are of the unprofiled step")
         low, high = outside_bounds(record.profile)

@@ -249,7 +249,7 @@ NAMES: tuple[tuple[str, str], ...] = (
     ("Tile", r"repeat_interleave repeat_kernel tile_kernel"),
     (
         "Fill",
-        r"fill_?(functor|kernel|value|buffer) memset triu_tril (?<![a-z])tri[lu](?![a-z]) arange linspace "
+        r"fill_?(functor|kernel|value|buffer) memset triu_tril (?<![a-z])(tril|triu)(?![a-z]) arange linspace "
         r"elementwise_kernel_with_index eye_kernel set_?tensor subtensoropwithscalar zero_kernel",
     ),
     (

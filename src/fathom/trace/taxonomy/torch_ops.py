@@ -188,7 +188,8 @@ TABLE: dict[str, dict[str, str]] = {
         "col_indices indices _indices values _values",
         "Shape": "size stride numel sym_size result_type item _local_scalar_dense is_nonzero _fused_sdp_choice "
         "cudnn_is_acceptable _use_cudnn_ctc_loss _use_miopen_ctc_loss _nnpack_available is_same_size dense_dim "
-        "sparse_dim _nnz _assert_async _functional_assert_async q_scale q_zero_point qscheme is_coalesced promote_types",
+        "sparse_dim _nnz _assert_async _functional_assert_async q_scale q_zero_point qscheme is_coalesced "
+        "promote_types",
         "Concat": "cat stack concat concatenate hstack vstack dstack column_stack _chunk_cat",
         "PixelShuffle": "pixel_shuffle pixel_unshuffle channel_shuffle native_channel_shuffle",
         "Unfold": "im2col col2im",
@@ -229,14 +230,14 @@ COMPOSITES: dict[str, str] = {
     "MarginLoss": "cosine_embedding_loss hinge_embedding_loss margin_ranking_loss triplet_margin_loss "
     "multilabel_margin_loss",
     "MSELoss": "l1_loss",
-    "Mul": "cross linalg_cross linalg_vander vander gradient trapezoid trapz cumulative_trapezoid multiply ldexp deg2rad "
-    "rad2deg",
+    "Mul": "cross linalg_cross linalg_vander vander gradient trapezoid trapz cumulative_trapezoid multiply ldexp "
+    "deg2rad rad2deg",
     "Sub": "diff subtract",
     "Compare": "allclose isreal isclose",
     "Histogram": "histogramdd",
     "Dropout": "dropout alpha_dropout feature_dropout feature_alpha_dropout",
-    "Copy": "chalf combinations cartesian_prod to_dense_backward fliplr flipud rot90 fft_fftshift fft_ifftshift to_dense to_sparse "
-    "coalesce nested_to_padded_tensor",
+    "Copy": "chalf combinations cartesian_prod to_dense_backward fliplr flipud rot90 fft_fftshift fft_ifftshift "
+    "to_dense to_sparse coalesce nested_to_padded_tensor",
     "Shape": "is_pinned broadcast_tensors to type_as resolve_conj resolve_neg",
     "Div": "divide",
     "Pow": "float_power",
