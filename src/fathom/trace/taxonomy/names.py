@@ -140,9 +140,9 @@ NAMES: tuple[tuple[str, str], ...] = (
         "ScaledMatMul",
         r"(fp8|fp4|int8|int4|mxfp\d|i8|f8|f4)\w*(gemm|_mm|matmul|mul_mat|linear) "
         r"(a8w8|a4w4|w8a8|w4a16|w4a8|afp4wfp4)\w*(gemm|_mm|matmul|linear) "
-        r"(gemm|mm|matmul)\w*_(fp8|fp4|int8|int4|nvfp4|mxfp\d|a8w8|a4w4|a16w4|w8a8|afp4|i8|e\dm\d) blockscale "
-        r"scaled_(mm|gemm) gptq(?!_shuffle) awq marlin machete mul_mat_(q|vec) kgemm_4bit gemv_4bit igemmlt "
-        r"llm_int8",
+        r"(gemm|mm|matmul)\w*_(fp8|fp4|int8|int4|nvfp4|mxfp\d|a8w8|a4w4|a16w4|w8a8|afp4|i8|e\dm\d) "
+        r"blockscale(?!quant) scaled_(mm|gemm) gptq(?!_shuffle) awq marlin machete mul_mat_(q|vec) kgemm_4bit "
+        r"gemv_4bit igemmlt llm_int8",
     ),
     (
         "MatMul",
