@@ -122,9 +122,7 @@ def test_one_run_answers_for_itself_alone() -> None:
     told = {question: analyse(question, [a_record(MatMul=0.9, Add=0.1)]).summary for question in QUESTIONS}
     assert told["sections"] == "Not measured. Run `fathom repeat`."
     assert "matrix operations in autoenc (90 %)" in told["breakdown"]
-    assert told["similarity"].startswith(
-        f"Only autoenc was measured on {LAPTOP_NAME}. Among the published rows it is closest"
-    )
+    assert told["similarity"].startswith(f"Only autoenc was measured on {LAPTOP_NAME}. Published rows: closest")
     assert told["parallelism"].startswith("Only one thread count was measured")
     assert told["phases"] == "Only one configuration: nothing to compare."
     assert told["skew"].startswith(f"Op types that take 90 % of op time: 1 on {LAPTOP_NAME}.")
@@ -383,22 +381,9 @@ def test_distance_by_hand() -> None:
     assert similarity.distance({"Add": 0.0}, {"Add": 1.0}) == 1
 
 
-def test_the_nearest_of_the_eight() -> None:
-    profile = profile_of([op_row("MatMul", 0.89), op_row("Tile", 0.07), op_row("Select", 0.03)])
-    name, distance = similarity.nearest(profile)
-    assert name == "speech"
-    assert distance == pytest.approx(0, abs=1e-12)
-    assert str(similarity.nearest(profile)) == "closest to speech, distance 0.00"
-
-
-def test_the_nearest_among_records() -> None:
-    among = [record_of("vgg", [op_row("Conv2D", 1.0)]), record_of("memnet", [op_row("Add", 1.0)])]
-    assert similarity.nearest(profile_of([op_row("Add", 2.0), op_row("Conv2D", 1.0)]), among).workload == "memnet"
-
-
 def test_a_model_alone_is_placed_among_the_published() -> None:
     finding = similarity.analyse([record_of("own", [op_row("MatMul", 1.0), op_row("Tile", 0.1)])])
-    assert "Among the published rows it is closest to speech" in finding.summary
+    assert "Published rows: closest to speech, distance 0.0" in finding.summary
     assert [chart.title for chart in finding.charts] == ["Published in 2016"]
 
 

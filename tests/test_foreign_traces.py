@@ -161,7 +161,7 @@ def test_kernels_of_an_unknown_op_are_its_own_and_typed_by_their_names() -> None
     found = walk.breakdown(
         [
             event("ProfilerStep#1", 0, 100, "user_annotation"),
-            event("record_param_comms", 10, 40),
+            event("mylib::exchange", 10, 40),
             event("an annotation", 12, 30, "user_annotation"),
             event("cudaLaunchKernel", 15, 5, "cuda_runtime", correlation=1),
             event("aten::mm", 25, 10),
@@ -171,8 +171,20 @@ def test_kernels_of_an_unknown_op_are_its_own_and_typed_by_their_names() -> None
         ]
     )
     rows = {(row.op, row.type): round(1e6 * (row.device_s or 0)) for row in found.rows() if row.device_s}
-    assert rows == {("record_param_comms", "MatMul"): 20, ("aten::mm", "MatMul"): 10}
+    assert rows == {("mylib::exchange", "MatMul"): 20, ("aten::mm", "MatMul"): 10}
     assert found.notes == []
+
+
+def test_the_kernel_of_a_collective_tells_which_it_is() -> None:
+    found = walk.breakdown(
+        [
+            event("record_param_comms", 10, 40),
+            event("cudaLaunchKernel", 15, 5, "cuda_runtime", correlation=1),
+            event("ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)", 30, 20, "kernel", tid=9,
+                  correlation=1),
+        ]
+    )  # fmt: skip
+    assert {(row.op, row.type) for row in found.rows() if row.device_s} == {("record_param_comms", "AllReduce")}
 
 
 def test_rates_have_full_durations_and_shares_have_divided_time() -> None:

@@ -438,6 +438,10 @@ ELEMENTWISE = [
     hand("floor", 12, 4 * 2 * 12, self=f32(3, 4)),
     hand("nan_to_num", 12, 4 * 2 * 12, self=f32(3, 4)),
     hand("maximum", 12, 4 * 3 * 12, self=f32(3, 4), other=f32(3, 4)),
+    hand("erfinv", 12, 4 * 2 * 12, self=f32(3, 4)),
+    hand("atan2", 12, 4 * (12 + 4 + 12), self=f32(3, 4), other=f32(4)),
+    hand("signbit", 12, 4 * 12 + 12, self=f32(3, 4)),
+    hand("hardshrink_backward", 12, 4 * 3 * 12, grad_out=f32(3, 4), self=f32(3, 4), lambd=0.5),
     hand("eq", 12, 4 * 2 * 12 + 12, self=f32(3, 4), other=f32(3, 4)),  # a bool is a byte
     hand("addcmul", 12, 4 * 4 * 12, self=f32(3, 4), tensor1=f32(3, 4), tensor2=f32(3, 4)),
     hand("_foreach_add_", 30, 4 * 3 * 30, self=[f32(10), f32(4, 5)], other=[f32(10), f32(4, 5)]),
@@ -554,9 +558,34 @@ MOVEMENT = [
     hand("native_dropout_backward", 12, 4 * 2 * 12 + 12, grad_output=f32(3, 4), mask=of(BOOL, 3, 4), scale=2.0),
 ]
 
+# typed, but what they do depends on a method or on the data: not known
+UNKNOWN = [
+    hand("complex", None, None, real=f32(3, 4), imag=f32(3, 4)),
+    hand("equal", None, None, self=f32(3, 4), other=f32(3, 4)),
+    hand("_fake_quantize_learnable_per_tensor_affine", None, None, self=f32(3, 4), scale=f32(1), zero_point=f32(1),
+         quant_min=0, quant_max=255),
+    hand("dequantize", None, None, self=f32(3, 4)),
+    hand("linalg_inv", None, None, A=f32(4, 4)),
+    hand("_cdist_forward", None, None, x1=f32(3, 4), x2=f32(5, 4), p=2.0, compute_mode=None),
+    hand("_fft_r2c", None, None, self=f32(3, 4), dim=[1], normalization=0, onesided=True),
+    hand("soft_margin_loss", None, None, self=f32(3, 4), target=f32(3, 4)),
+    hand("renorm", None, None, self=f32(3, 4), p=2.0, dim=0, maxnorm=1.0),
+    hand("upsample_nearest2d", None, None, self=f32(1, 2, 3, 4), output_size=[6, 8]),
+    hand("upsample_nearest2d_backward", None, None, grad_output=f32(1, 2, 6, 8), output_size=[6, 8],
+         input_size=[1, 2, 3, 4]),
+    hand("grid_sampler_2d", None, None, input=f32(1, 2, 3, 4), grid=f32(1, 5, 5, 2), interpolation_mode=0,
+         padding_mode=0, align_corners=False),
+    hand("grid_sampler_2d_backward", None, None, grad_output=f32(1, 2, 5, 5), input=f32(1, 2, 3, 4),
+         grid=f32(1, 5, 5, 2), interpolation_mode=0, padding_mode=0, align_corners=False, output_mask=[True, True]),
+    hand("histc", None, None, self=f32(12)),
+    hand("pixel_shuffle", None, None, self=f32(1, 4, 3, 3), upscale_factor=2),
+    hand("im2col", None, None, self=f32(1, 2, 4, 4), kernel_size=[2, 2], dilation=[1, 1], padding=[0, 0],
+         stride=[1, 1]),
+]  # fmt: skip
+
 HANDS = [
     *PRODUCTS, *CONVOLUTIONS, *ATTENTIONS, *RECURRENTS, *NORMALISATIONS, *REDUCTIONS, *POOLING, *LOOKUPS, *ELEMENTWISE,
-    *LOSSES, *OPTIMIZERS, *MOVEMENT,
+    *LOSSES, *OPTIMIZERS, *MOVEMENT, *UNKNOWN,
 ]  # fmt: skip
 
 

@@ -170,20 +170,20 @@ def sized(
 
 
 @pytest.mark.parametrize(
-    ("count", "vocabularies", "dropout", "evaluations", "interval"),
+    ("count", "vocabularies", "dropouts", "evaluations", "interval"),
     [
-        (1_000, (2000, 2000), 0.5, 93, 20_000),
-        (20_000, (4000, 8000), 0.5, 93, 20_000),
-        (29_000, (6000, 12_000), 0.5, 64, 29_000),
-        (99_999, (20_000, 32_000), 0.5, 19, 99_999),
-        (200_000, (32_000, 32_000), 0.3, 19, 100_000),
-        (1_000_000, (32_000, 32_000), 0.2, 40, 100_000),
+        (1_000, (2000, 2000), (0.5, 0.2), 93, 20_000),
+        (20_000, (4000, 8000), (0.5, 0.2), 93, 20_000),
+        (29_000, (6000, 12_000), (0.5, 0.2), 64, 29_000),
+        (99_999, (20_000, 32_000), (0.5, 0.2), 19, 99_999),
+        (200_000, (32_000, 32_000), (0.3, 0.1), 19, 100_000),
+        (1_000_000, (32_000, 32_000), (0.2, 0.0), 40, 100_000),
     ],
 )
 def test_sizes_follow_from_how_much_text_there_is(
     count: int,
     vocabularies: tuple[int, int],
-    dropout: float,
+    dropouts: tuple[float, float],
     evaluations: int,
     interval: int,
     monkeypatch: pytest.MonkeyPatch,
@@ -193,7 +193,8 @@ def test_sizes_follow_from_how_much_text_there_is(
     recipe = sized(count)
     options = recipe.options
     assert (options["source_vocabulary"], options["target_vocabulary"]) == vocabularies
-    assert (options["dropout"], recipe.evaluations, recipe.items_per_evaluation) == (dropout, evaluations, interval)
+    assert (options["dropout"], options["word_dropout"]) == dropouts
+    assert (recipe.evaluations, recipe.items_per_evaluation) == (evaluations, interval)
     assert evaluations * interval >= max(4 * count, 1_800_000)
     Seq2Seq.configured(recipe.preset, **options)
 
@@ -242,7 +243,7 @@ def test_what_was_taken_tells_what_is_used_and_where_the_splits_come_from(tmp_pa
     recipe = RECIPE.for_run(text_of(tmp_path, ["en", "fr"], count=200, test=5), {"source_vocabulary": 500, "beam": 2})
     assert recipe.taken == (
         "en to fr, 190 training pairs: source_vocabulary 500, target_vocabulary 2000, source_length 12, target_length "
-        "16, dropout 0.5; 9768 evaluations; validation: 10 pairs of the training text, test: "
+        "16, dropout 0.5, word_dropout 0.2; 9768 evaluations; validation: 10 pairs of the training text, test: "
         "test; no target: that of 33 BLEU is for Multi30k from English to German"
     )
 

@@ -16,7 +16,7 @@ from test_cli import document
 from torch import nn
 
 import fathom as suite
-from fathom.analysis.questions.similarity import nearest_measured
+from fathom.analysis.relatives import nearest_measured
 from fathom.analysis.selection import select
 from fathom.cli import terminal
 from fathom.cli.commands.profile import by_type
@@ -178,8 +178,8 @@ def test_the_command_tells_which_of_the_eight_it_is_like(
     monkeypatch.setattr(sys, "path", list(sys.path))
     assert fathom(monkeypatch, "profile", "mine_for_test:make", "--device", "cpu", "--out", "kept", "--json") == 0
     told = document(capsys)
-    assert told["closest"] in {"residual", "vgg", "alexnet", "deepq"}
-    assert 0 <= told["distance"] < 0.5
+    assert told["published"]["workload"] in {"residual", "vgg", "alexnet", "deepq"}
+    assert 0 <= told["published"]["distance"] < 0.5
     assert Path(told["record"]).exists()
     assert told["workload"] == "mine_for_test:make"
     assert told["measured"] is None
@@ -301,10 +301,12 @@ def test_the_column_adds_up_to_the_typical_step() -> None:
 
 def test_fused_ops_are_compared_as_what_they_were_in_2016() -> None:
     language_model = quick([op_row("LSTM", 0.8), op_row("MatMul", 0.1), op_row("Tile", 0.07)], "mine")
-    assert suite.nearest(language_model).workload == "speech"
-    assert suite.nearest(language_model).distance < 0.01
     attentive = quick([op_row("Attention", 0.9), op_row("Tile", 0.07)], "mine")
-    assert suite.nearest(attentive).distance < 0.01
+    for model in (language_model, attentive):
+        found = suite.nearest(model)
+        assert found is not None
+        assert (found.workload, found.close) == ("speech", True)
+        assert found.distance < 0.02
     with pytest.raises(BadOption, match="no profile to compare"):
         suite.nearest(record_of("mine"))
 
@@ -317,10 +319,11 @@ def test_the_nearest_is_of_the_same_kind_of_device_and_of_the_eight() -> None:
         quick([op_row("LSTM", 1.0, place=GPU)], "memnet", GPU),
         quick([op_row("LSTM", 1.0)], "another_of_mine"),
     ]
-    assert suite.nearest(mine, among).workload == "seq2seq"
+    nearest = suite.nearest(mine, among)
+    assert nearest is not None
+    assert (nearest.workload, nearest.next_workload, nearest.next_distance) == ("seq2seq", "speech", 1.0)
     found = nearest_measured(mine, among)
-    assert found is not None
-    assert found[1] == "Laptop CPU, 4 cores"
+    assert found == (nearest, "Laptop CPU, 4 cores")
     assert nearest_measured(mine, among[2:]) is None
 
 

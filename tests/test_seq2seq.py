@@ -14,7 +14,7 @@ from conftest import real_data
 from torch import Tensor
 
 from fathom.core.errors import BadOption
-from fathom.data._vocabulary import EOS, GO, PAD
+from fathom.data._vocabulary import EOS, GO, PAD, UNK
 from fathom.engine.session import load
 from fathom.workloads._translator import CHECK_EVERY, Translator, beam_search, greedy
 from fathom.workloads.seq2seq import Seq2Seq
@@ -376,6 +376,19 @@ def test_dropout_acts_in_training_alone() -> None:
     assert (workload.forward(model, batch) == workload.forward(model, batch)).all()
     model.train()
     assert (workload.forward(model, batch) != workload.forward(model, batch)).any()
+
+
+def test_words_are_hidden_in_training_alone_and_never_an_end_or_padding() -> None:
+    workload = tiny(word_dropout=0.5)
+    model, batch = expressive(workload), workload.example()
+    words = torch.cat([batch["target"], torch.zeros_like(batch["target"])], 1)
+    assert model._drop_words(words) is words
+    model.train()
+    shown = model._drop_words(words)
+    hidden = shown != words
+    assert (shown[hidden] == UNK).all()
+    assert (words[hidden] > EOS).all()
+    assert 0.3 < hidden.sum() / (words > EOS).sum() < 0.7
 
 
 def test_loss_falls_and_repeats_with_its_seed() -> None:

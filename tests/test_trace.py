@@ -132,7 +132,7 @@ def test_kernels_of_a_cuda_graph_are_rows_with_a_note() -> None:
     assert product.device_s == pytest.approx(6e-6)
     assert product.cpu_s == 0
     assert rows["triton_poi_fused_relu_0"].type == "Relu"
-    assert (rows["triton_poi_fused_add_mul_1"].type, rows["triton_poi_fused_add_mul_1"].group) == ("Other", "other")
+    assert rows["triton_poi_fused_add_mul_1"].type == "FusedPointwise"
     assert rows["triton_poi_fused_add_mul_2"].phase == "optimizer"
     assert_adds_up(found)
     (note,) = found.notes

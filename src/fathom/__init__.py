@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from fathom.analysis.finding import Finding
     from fathom.analysis.frame import frame, op_frame
-    from fathom.analysis.questions.similarity import nearest
+    from fathom.analysis.relatives import nearest
     from fathom.core.errors import (
         BadOption,
         DataError,
@@ -44,7 +44,7 @@ _HOME = {  # public name -> the module that defines it, and the name there where
     "Finding": "analysis.finding",
     "frame": "analysis.frame",
     "op_frame": "analysis.frame",
-    "nearest": "analysis.questions.similarity",
+    "nearest": "analysis.relatives",
     "write_report": "report:write",
     # what a plug-in fills in
     "Workload": "workloads.base",

@@ -101,7 +101,7 @@ def profile(
     The record carries the name, which is that of the module's class where none is given:
 
         record = fathom.profile(module, batch, name="mine")
-        fathom.nearest(record)  # which of the paper's eight it is like
+        fathom.nearest(record)  # which of the paper's eight it is like, if any; they are of training
         eight = list(fathom.Store("results/h200").records())
         fathom.nearest(record, eight)  # which of the measured ones
         fathom.write_report([record, *eight], Path("report.html"))

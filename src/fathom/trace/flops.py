@@ -74,6 +74,8 @@ def rule_of(op: str) -> Rule | None:
     name = op.removeprefix("aten::").removesuffix("_")
     if name in RULES:
         return RULES[name]
+    if name.rstrip("_") in elementwise.UNCOUNTED:
+        return None
     if name.startswith(elementwise.FOREACH):
         single = name.removeprefix(elementwise.FOREACH)
         return elementwise.FOREACH_ELEMENTWISE if type_of(f"aten::{single}") in ELEMENTWISE_TYPES else None

@@ -31,6 +31,7 @@ class LaunchSite:
     optimizer: str = ""
 
 
+ANY_COLLECTIVE = "Collective"  # the type of record_param_comms: the name of its kernel tells which
 NOWHERE = LaunchSite(float("nan"), None)
 
 
@@ -77,7 +78,7 @@ class GpuAttribution:
         site = self.launches.get(correlation, NOWHERE)
         kind = GPU_KINDS[event.cat or ""]
         call = site.call
-        if call is not None and not site.typed:
+        if call is not None and (not site.typed or call.type == ANY_COLLECTIVE):
             call = self._of_kernel_type(call, event.name)
         stream = (event.pid, event.tid)
         return GpuActivity(kind, event.name, event.ts, event.end, correlation, call, launched=site.ts, stream=stream)

@@ -34,6 +34,9 @@ MULTI30K = 29_000  # training pairs: other texts are trained on for as many pair
 LEAST_EPOCHS = 4  # of a text that is larger
 INTERVAL = 100_000  # pairs between two evaluations, at most
 SHORTEST_INTERVAL = 20_000  # ... and at least: to translate the validation text takes as long as to learn from a few
+SMALL_TEXT = 100_000  # pairs
+LARGE_TEXT = {"dropout": 0.3, "word_dropout": 0.1}
+LARGEST_TEXT = {"dropout": 0.2, "word_dropout": 0.0}
 LONGER = 1.75  # subwords in a word, at most, in the longest sentences that are learnt
 LONGEST = 80  # subwords
 SHOWN = 8  # of the translations, in the report
@@ -55,7 +58,7 @@ class TranslationRecipe(Recipe["Seq2Seq"]):
         return self._for_text(wmt.sizes(folder, source, target), source, target, options)
 
     def _for_text(self, text: wmt.TextSizes, source: str, target: str, options: Mapping[str, Any]) -> TranslationRecipe:
-        """Vocabularies, lengths, dropout and the number of evaluations for so much text; the target is Multi30k's."""
+        """Vocabularies, lengths, dropouts and the number of evaluations for so much text; the target is Multi30k's."""
         longest = [min(LONGEST, -(-round(LONGER * words) // 4) * 4) for words in text.long_sentence]
         taken = {
             "source_language": source,
@@ -64,8 +67,11 @@ class TranslationRecipe(Recipe["Seq2Seq"]):
             "target_vocabulary": _subwords(text.words[1], text.letters[1]),
             "source_length": longest[0],
             "target_length": longest[1] + 4,  # EOS, and a translation may be a little longer
-            "dropout": self.options["dropout"] if text.count < 100_000 else 0.3 if text.count < 500_000 else 0.2,
         }
+        if text.count >= SMALL_TEXT:  # more text needs less of what keeps a network from learning it by heart
+            taken |= LARGE_TEXT if text.count < 5 * SMALL_TEXT else LARGEST_TEXT
+        else:
+            taken |= {name: self.options[name] for name in LARGE_TEXT}
         known = (source, target) == ("en", "de") and text.is_multi30k and text.count == MULTI30K
         interval = max(SHORTEST_INTERVAL, min(text.count, INTERVAL))
         seen = max(self.evaluations * MULTI30K, LEAST_EPOCHS * text.count)
@@ -167,6 +173,7 @@ class Seq2Seq(Workload):
             "source_length": 44,
             "hidden": 512,
             "dropout": 0.5,
+            "word_dropout": 0.2,  # without it, what is learnt after some 40 epochs no longer holds for other text
             "forget_bias": 1.0,
             "solver": "adam",
             "learning_rate": 0.001,

@@ -12,27 +12,25 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations
-from typing import NamedTuple
 
 from scipy import stats
 
 from fathom import published as paper
+from fathom.analysis import relatives
 from fathom.analysis.finding import Cell, Chart, Finding, Series, Table, not_measured
 from fathom.analysis.formatting import listed
-from fathom.analysis.selection import RunGroup, Selection, machine_name, on_cpu, op_type, seconds_by, select
-from fathom.core.errors import BadOption
-from fathom.core.record import Profile, Record
-from fathom.trace import taxonomy
+from fathom.analysis.relatives import CLEARLY, CLOSE, Vector, nearest_of, todays_type
+from fathom.analysis.selection import RunGroup, Selection, op_type, select
+from fathom.core.record import Record
+from fathom.core.spec import PHASES
 
 TITLE = "Which workloads are similar?"
 ORDER = 70
-IN_2016 = taxonomy.IN_2016  # what an op type of today is compared with in a published row
 CREDITED = (
     "with recurrent layers and attention counted as MatMul, fused LSTM cells as Mul, and other ops of today as "
     "docs/op-types.md lists"
 )
-
-Vector = Mapping[str, float]  # op type -> time, in any unit
+IN_WORDS = {"train": "Training", "infer": "Inference"}
 
 
 @dataclass(frozen=True)
@@ -48,24 +46,21 @@ class Merge:
         return self.left + self.right
 
 
-class Nearest(NamedTuple):
-    workload: str
-    distance: float
-
-    def __str__(self) -> str:
-        return f"closest to {self.workload}, distance {self.distance:.2f}"
-
-
 @dataclass(frozen=True)
 class Clustering:
-    """The workloads that are clustered together: those of one machine, and others measured where no reference was.
+    """The workloads that are clustered together: those of one machine in one phase, and others measured elsewhere.
 
-    References are the workloads whose rows the paper prints.
+    Others are those of a machine without references, which are the workloads whose rows the paper prints.
     """
 
+    phase: str
     machine: str
     groups: list[RunGroup]
     others: list[RunGroup]
+
+    @property
+    def title(self) -> str:
+        return f"{IN_WORDS.get(self.phase, self.phase)} on {self.machine}"
 
     @cached_property
     def merges(self) -> list[Merge]:
@@ -82,10 +77,10 @@ class Clustering:
 
 
 def analyse(records: Sequence[Record]) -> Finding:
-    selection = select(records, profiled=True, phases=("train",))
+    selection = select(records, profiled=True)
     if not selection.groups:
         return not_measured("similarity", TITLE, "fathom study", selection.notes)
-    clusterings = _clusterings(selection)
+    clusterings = [each for phase in PHASES for each in _clusterings(phase, selection)]
     drawn = [each for each in clusterings if each.merges]
     published_merges = linkage(paper.op_percent())
     return Finding(
@@ -94,11 +89,11 @@ def analyse(records: Sequence[Record]) -> Finding:
         summary=" ".join(map(_sentence, clusterings)),
         tables=[
             _nearest_table(clusterings),
-            *(_merge_table(f"Clusters on {each.machine}", each.merges) for each in drawn),
+            *(_merge_table(_merges_title(each), each.merges) for each in drawn),
             _merge_table("Clusters in the 2016 paper", published_merges),
         ],
         charts=[
-            *(_dendrogram(f"Training on {each.machine}", each.merges, _others_note(each)) for each in drawn),
+            *(_dendrogram(each.title, each.merges, _others_note(each)) for each in drawn),
             _dendrogram("Published in 2016", published_merges),
         ],
         notes=[*_notes(), *selection.notes],
@@ -120,80 +115,22 @@ def published() -> Finding:
     )
 
 
-def nearest(model: Record | Profile, among: Sequence[Record] = ()) -> Nearest:
-    """The workload with the most similar profile: among the records given, else among the paper's rows.
-
-    A record is compared with what was measured on the same kind of device in the same phase (nearest_measured), a bare
-    profile with all training runs.
-    """
-    if isinstance(model, Record):
-        measured = nearest_measured(model, among)
-        return measured[0] if measured else _nearest(_in_2016(_vector(model)), paper.op_percent())
-    selection = select(among, profiled=True, phases=("train",))
-    vectors = {group.workload: group.seconds_by(op_type) for group in selection.groups}
-    own = seconds_by([model], op_type)
-    return _nearest(own, vectors) if vectors else _nearest(_in_2016(own), paper.op_percent())
-
-
-def nearest_measured(record: Record, among: Sequence[Record]) -> tuple[Nearest, str] | None:
-    """The nearest reference workload on the machine most like the record's, and that machine; None without any."""
-    selection = select(among, profiled=True, phases=(record.spec.phase,))
-    machine = _reference_machine(record, selection)
-    if machine is None:
-        return None
-    peers = {name: vector for name, vector in _percentages(selection.on(machine)).items() if name in paper.op_percent()}
-    peers.pop(record.spec.workload, None)
-    return (_nearest(_vector(record), peers), machine) if peers else None
-
-
-def _vector(record: Record) -> Vector:
-    if record.profile is None:
-        raise BadOption(f"the run of {record.spec.workload} has no profile to compare; a profiled run has one")
-    return seconds_by([record.profile], op_type)
-
-
-def _in_2016(vector: Vector) -> Vector:
-    """The same time under the op types of the paper."""
-    credited: dict[str, float] = {}
-    for kind, value in vector.items():
-        there = IN_2016.get(kind, kind)
-        credited[there] = credited.get(there, 0.0) + value
-    return credited
-
-
-def _clusterings(selection: Selection) -> list[Clustering]:
+def _clusterings(phase: str, measured: Selection) -> list[Clustering]:
     """One per machine. A machine without reference workloads has its workloads added to one that has them."""
+    selection = Selection([group for group in measured.groups if group.phase == phase], [])
     others: dict[str, list[RunGroup]] = {}
     for machine in selection.machines:
         groups = selection.on(machine)
-        if _references(groups) == 0:
-            target = _reference_machine(groups[0].runs[0], selection, other_kinds=True)
+        if relatives.references(selection, machine) == 0:
+            target = relatives.reference_machine(groups[0].runs[0], selection, other_kinds=True)
             if target is not None:
                 others.setdefault(target, []).extend(groups)
     moved = {group.machine for each in others.values() for group in each}
     return [
-        Clustering(machine, selection.on(machine), others.get(machine, []))
+        Clustering(phase, machine, selection.on(machine), others.get(machine, []))
         for machine in selection.machines
         if machine not in moved
     ]
-
-
-def _reference_machine(record: Record, selection: Selection, other_kinds: bool = False) -> str | None:
-    """The machine with reference workloads that is most like the record's; None without one, or one of its kind."""
-
-    def likeness(machine: str) -> tuple[bool, bool, bool, int]:
-        groups = selection.on(machine)
-        other = groups[0].runs[0]
-        same_kind, same_precision = on_cpu(other) == on_cpu(record), other.spec.precision == record.spec.precision
-        return same_kind, machine == machine_name(record), same_precision, _references(groups)
-
-    machines = [machine for machine in selection.machines if _references(selection.on(machine))]
-    return max((machine for machine in machines if other_kinds or likeness(machine)[0]), key=likeness, default=None)
-
-
-def _references(groups: Sequence[RunGroup]) -> int:
-    """How many of the paper's workloads are among these."""
-    return len({group.workload for group in groups} & set(paper.op_percent()))
 
 
 def distance(one: Vector, other: Vector) -> float:
@@ -226,31 +163,38 @@ def _percentages(groups: Sequence[RunGroup]) -> dict[str, Vector]:
     return {group.workload: group.percent_by(op_type) for group in groups}
 
 
-def _nearest(vector: Vector, among: Mapping[str, Vector]) -> Nearest:
-    distances = {name: distance(vector, other) for name, other in among.items()}
-    name = min(distances, key=lambda name: distances[name])
-    return Nearest(name, distances[name])
+def _todays(groups: Sequence[RunGroup]) -> dict[str, Vector]:
+    return {group.workload: group.seconds_by(todays_type) for group in groups}
 
 
 def _sentence(clustering: Clustering) -> str:
     merges = clustering.merges
     if not merges:
-        only = clustering.groups[0]
-        closest = _nearest(_in_2016(only.percent_by(op_type)), paper.op_percent())
-        return f"Only {only.workload} was measured on {clustering.machine}. Among the published rows it is {closest}."
+        return _only(clustering.groups[0])
     first, last = merges[0], merges[-1]
-    sentences = [f"Closest on {clustering.machine}: {_together(first)} (distance {first.distance:.3f})."]
+    where = clustering.machine if clustering.phase == "train" else f"{clustering.machine} in inference"
+    sentences = [f"Closest on {where}: {_together(first)} (distance {first.distance:.3f})."]
     if len(merges) > 1:
         sentences.append(f"Farthest: {listed(last.left)} from {listed(last.right)} ({last.distance:.2f}).")
-    agreement = _agreement(_percentages(clustering.groups))
+    agreement = _agreement(_percentages(clustering.groups)) if clustering.phase == "train" else None
     if agreement is not None:
         sentences.append(f"Rank correlation of the distances with the 2016 paper: {agreement:.2f}.")
     return " ".join([*sentences, *(_other_sentence(clustering, other) for other in clustering.others)])
 
 
+def _only(group: RunGroup) -> str:
+    """The paper's rows are of training: a workload alone in inference has nothing to be compared with."""
+    if group.phase != "train":
+        return f"Only {group.workload} was measured in inference on {group.machine}: nothing to compare it with."
+    own = relatives.in_2016(group.seconds_by(todays_type))
+    return (
+        f"Only {group.workload} was measured on {group.machine}. Published rows: {nearest_of(own, paper.op_percent())}."
+    )
+
+
 def _other_sentence(clustering: Clustering, other: RunGroup) -> str:
-    closest = _nearest(other.percent_by(op_type), _percentages(clustering.groups))
-    return f"{other.workload}, measured on {other.machine} without reference workloads, is {closest} there."
+    closest = nearest_of(other.seconds_by(todays_type), _todays(clustering.groups))
+    return f"{other.workload}, measured on {other.machine} without reference workloads: {closest}."
 
 
 def _others_note(clustering: Clustering) -> str:
@@ -270,40 +214,46 @@ def _agreement(ours: Mapping[str, Vector]) -> float | None:
 
 
 def _nearest_table(clusterings: Sequence[Clustering]) -> Table:
-    rows: list[list[Cell]] = []
-    for clustering in clusterings:
-        for group in [*clustering.groups, *clustering.others]:
-            own = group.percent_by(op_type)
-            peers = _percentages([other for other in clustering.groups if other is not group])
-            measured = _nearest(own, peers) if peers else None
-            printed = _nearest(_in_2016(own), paper.op_percent())
-            itself = paper.op_percent().get(group.workload)
-            rows.append(
-                [
-                    group.workload,
-                    group.machine,
-                    measured.workload if measured else None,
-                    measured.distance if measured else None,
-                    clustering.machine if measured else None,
-                    printed.workload,
-                    printed.distance,
-                    distance(_in_2016(own), itself) if itself else None,
-                ]
-            )
+    rows = [
+        _nearest_row(clustering, group)
+        for clustering in clusterings
+        for group in [*clustering.groups, *clustering.others]
+    ]
     return Table(
-        title="Nearest neighbour of each workload",
+        title="Nearest reference of each workload",
         columns=[
             "workload",
+            "phase",
             "machine",
             "nearest measured",
             "distance",
+            "next",
+            "distance to it",
+            "close relative",
             "measured on",
             "nearest published row",
-            "distance to it",
+            "distance to that row",
             "distance to its own published row",
         ],
         rows=rows,
     )
+
+
+def _nearest_row(clustering: Clustering, group: RunGroup) -> list[Cell]:
+    own = group.seconds_by(todays_type)
+    measured = nearest_of(own, _todays([other for other in clustering.groups if other is not group]))
+    row: list[Cell] = [group.workload, group.phase, group.machine]
+    row += [*measured, "yes" if measured.close else "no", clustering.machine] if measured else [None] * 6
+    if clustering.phase != "train":
+        return [*row, None, None, None]
+    credited, itself = relatives.in_2016(own), paper.op_percent().get(group.workload)
+    printed = nearest_of(credited, paper.op_percent())
+    row += list(printed[:2]) if printed else [None, None]
+    return [*row, relatives.distance(credited, itself) if itself else None]
+
+
+def _merges_title(clustering: Clustering) -> str:
+    return f"Clusters {'in inference ' if clustering.phase != 'train' else ''}on {clustering.machine}"
 
 
 def _merge_table(title: str, merges: Sequence[Merge]) -> Table:
@@ -345,9 +295,12 @@ def _together(merge: Merge) -> str:
 def _notes() -> list[str]:
     pairs = " and ".join(" with ".join(cluster) for cluster in paper.CLUSTERS_IN_TEXT)
     return [
-        "The distance of two profiles (time by op type) is 1 - cos of their angle: 0 is the same mix, 1 has no op type "
-        "in common. The two closest are merged into their centroid, weighted by members, until one is left.",
-        f"Measured distances use our op types. Distances to a published row are {CREDITED}.",
+        "Clusters, as in the paper: the distance of two profiles (time by op type) is 1 - cos of their angle. The two "
+        "closest are merged into their centroid, weighted by members, until one is left.",
+        "Nearest: the distance is 1 less the Bhattacharyya coefficient of the two mixes of today's op types: 0 is the "
+        f"same mix, 1 has no op type in common. A close relative is at most {CLOSE} away and at least {CLEARLY} times "
+        "as near as the next. Inference is compared with inference only; the published rows are of training.",
+        f"Distances to a published row are {CREDITED}.",
         f"Published: the dendrogram of Fig. 4, from the rows of {paper.SOURCES['fathom_fig3_op_percent']}. Its text "
         f"gives about {paper.SIMILARITY_IN_TEXT} between {pairs}.",
     ]

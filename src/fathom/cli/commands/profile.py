@@ -107,28 +107,23 @@ def _report(record: Record, path: Path, references: list[Record], as_json: bool)
 
 
 def _similar(record: Record, references: list[Record]) -> dict[str, Any]:
-    from fathom.analysis.questions.similarity import nearest, nearest_measured
+    from fathom.analysis.relatives import nearest_measured, nearest_published
 
-    printed, measured = nearest(record), nearest_measured(record, references)
-    here = (
-        {"closest": measured[0].workload, "distance": measured[0].distance, "machine": measured[1]}
-        if measured
-        else None
-    )
-    return {"closest": printed.workload, "distance": printed.distance, "measured": here}
+    printed, measured = nearest_published(record), nearest_measured(record, references)
+    here = {**measured[0].to_json(), "machine": measured[1]} if measured else None
+    return {"published": printed.to_json() if printed else None, "measured": here}
 
 
 def _print_similar(record: Record, references: list[Record]) -> None:
-    from fathom.analysis.questions.similarity import CREDITED, IN_2016, nearest, nearest_measured
+    from fathom.analysis.relatives import nearest_measured, nearest_published
 
-    assert record.profile is not None
-    printed, measured = nearest(record), nearest_measured(record, references)
+    printed, measured = nearest_published(record), nearest_measured(record, references)
     if measured:
         human.print(f"{measured[0]}, among the reference workloads measured on {measured[1]}", highlight=False)
     else:
         human.print("no records of reference workloads on such a device; --reference FOLDER gives some")
-    credited = f" ({CREDITED})" if any(row.type in IN_2016 for row in record.profile.rows) else ""
-    human.print(f"{printed}, among the eight workloads of the 2016 paper{credited}", highlight=False)
+    if printed:
+        human.print(f"{printed}, among the eight workloads of the 2016 paper (training)", highlight=False)
 
 
 def _print_profiler(profile: Profile) -> None:

@@ -18,18 +18,37 @@ _TWO = (
     "add sub rsub clamp_min clamp_max mul div true_divide floor_divide remainder fmod pow maximum minimum fmax fmin "
     "eq ne lt le gt ge logical_and logical_or logical_xor bitwise_and bitwise_or bitwise_xor masked_fill _prelu_kernel "
     "_add_relu threshold_backward hardtanh_backward leaky_relu_backward elu_backward gelu_backward silu_backward "
-    "tanh_backward sigmoid_backward softplus_backward hardsigmoid_backward hardswish_backward mish_backward"
+    "tanh_backward sigmoid_backward softplus_backward hardsigmoid_backward hardswish_backward mish_backward "
+    "hardshrink_backward softshrink_backward logit_backward atan2 hypot logaddexp "
+    "logaddexp2 xlogy copysign nextafter heaviside gcd lcm igamma igammac bitwise_left_shift bitwise_right_shift "
+    "special_xlog1py special_zeta special_chebyshev_polynomial_t special_chebyshev_polynomial_u "
+    "special_chebyshev_polynomial_v special_chebyshev_polynomial_w special_hermite_polynomial_h "
+    "special_hermite_polynomial_he special_laguerre_polynomial_l special_legendre_polynomial_p "
+    "special_shifted_chebyshev_polynomial_t special_shifted_chebyshev_polynomial_u "
+    "special_shifted_chebyshev_polynomial_v special_shifted_chebyshev_polynomial_w"
 )
 _THREE = "addcmul addcdiv lerp where clamp log_sigmoid_backward"
 _OPERANDS = dict.fromkeys(_TWO.split(), 2) | dict.fromkeys(_THREE.split(), 3)
+
+# of an elementwise type, but with results of another number, size or width than one for each element: not counted
+_UNCOUNTED = (
+    "equal isin frexp positive log_sigmoid_forward rrelu_with_noise rrelu_with_noise_backward _prelu_kernel_backward "
+    "__and __or __xor __lshift __rshift __iand __ior __ixor"
+)
+UNCOUNTED = frozenset(_UNCOUNTED.split())
 
 # category of each dtype in torch's type promotion: the highest one wins
 _RANK = dict.fromkeys(WIDTH, 2) | {"bool": 0}
 _RANK |= {dtype: 1 for dtype in WIDTH if "int" in dtype or "long" in dtype or "char" in dtype or "short" in dtype}
 _RANK |= {dtype: 3 for dtype in WIDTH if "complex" in dtype}
 _FLOATING = 2
-_FLOAT = "div true_divide reciprocal sqrt rsqrt exp exp2 log log2 log10 log1p expm1 cos sin tan tanh sigmoid erf erfc"
-_BOOL = "eq ne lt le gt ge logical_and logical_or logical_xor logical_not isfinite isnan isinf"
+_FLOAT = (
+    "div true_divide reciprocal sqrt rsqrt exp exp2 log log2 log10 log1p expm1 logit cos sin tan tanh acos asin "
+    "atan atan2 cosh sinh acosh asinh atanh sinc sigmoid erf erfc erfinv lgamma digamma polygamma i0"
+)
+_BOOL = (
+    "eq ne lt le gt ge logical_and logical_or logical_xor logical_not isfinite isnan isinf isposinf isneginf signbit"
+)
 _ALWAYS_FLOAT, _TO_BOOL = frozenset(_FLOAT.split()), frozenset(_BOOL.split())
 
 
