@@ -16,6 +16,8 @@ from fathom.trace.host import HostTime
 from fathom.trace.reader import gc_disabled, read
 from fathom.trace.rows import Breakdown
 
+PRECISION_OF = {"double": "fp64", "float": "fp32", "BFloat16": "bf16", "Half": "fp16"}
+MOST = 0.9  # of the products' time: a precision of as much is that of all
 LONGEST_NAME = 100  # of a record: its file is called after it
 
 
@@ -29,17 +31,43 @@ def from_trace(path: Path) -> Record:
     device = "cuda" if found.on_gpu else "cpu"
     # files of one name may hold different runs, and these must not be taken for repetitions of one
     identity = {"trace": trace.digest}
+    profile = as_profile(found, trace.events, steps, notes)
     return Record(
         spec=RunSpec(
-            workload=path.name[:LONGEST_NAME], phase=found.phase, kind="profiled", device=device, options=identity
+            workload=path.name[:LONGEST_NAME],
+            source="trace",
+            phase=found.phase,
+            kind="profiled",
+            device=device,
+            precision=precision(profile),
+            seed=None,
+            options=identity,
         ),
         machine=_machine(trace.gpus, found.on_gpu),
         device=device,
         outcome="ok",
         step_s=steps,
-        profile=as_profile(found, trace.events, steps, notes=notes),
+        profile=profile,
         notes=[f"read from {path.name}"],
     )
+
+
+def precision(profile: Profile) -> str | None:
+    """What most of the matrix products and convolutions are computed in, by their inputs; None where that is not known.
+
+    Inputs in float32 do not tell whether a GPU rounded them to TF32 on the way.
+    """
+    seconds: dict[str, float] = {}
+    for row in profile.rows:
+        if row.group in ("B", "D") and row.dtypes:
+            kind = PRECISION_OF.get(row.dtypes.split()[0])
+            if kind is not None:
+                seconds[kind] = seconds.get(kind, 0.0) + profile.seconds(row)
+    total = sum(seconds.values())
+    most = max(seconds, key=lambda kind: seconds[kind], default=None)
+    if most is None or not total:
+        return None
+    return most if seconds[most] >= MOST * total else "mixed"
 
 
 def _machine(gpus: Sequence[str], on_gpu: bool) -> Machine:
