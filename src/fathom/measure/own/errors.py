@@ -20,7 +20,7 @@ LIBRARIES = (str(Path(torch.__file__).parent), "<frozen")  # where a line number
 INSTALLED = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib", "platlib"))
 CALLERS = tuple(  # the files of ours that call a user's code, or torch with what the user made
     str(Path(OURS, *each))
-    for each in (("engine", "base.py"), ("engine", "session.py"), ("core", "plugins.py"), ("measure", "own_"))
+    for each in (("engine", "base.py"), ("engine", "session.py"), ("core", "plugins.py"), ("measure", "own"))
 )
 
 
