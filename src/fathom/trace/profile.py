@@ -7,7 +7,7 @@ from pathlib import Path
 
 from fathom.core.fingerprint import Cpu, Gpu, Machine
 from fathom.core.record import Profile, Record
-from fathom.core.spec import RunSpec
+from fathom.core.spec import OWN, RunSpec
 from fathom.trace import walk
 from fathom.trace.convolution import split_backward
 from fathom.trace.event import Event
@@ -36,6 +36,7 @@ def from_trace(path: Path) -> Record:
         spec=RunSpec(
             workload=path.name[:LONGEST_NAME],
             source="trace",
+            preset=OWN,
             phase=found.phase,
             kind="profiled",
             device=device,
