@@ -38,7 +38,8 @@ RUN_COLUMNS = {  # of frame(), with their types
     "batch": COUNT,  # missing: the preset's
     "threads": COUNT,  # intra-op threads that torch used
     "cores": COUNT,  # how many it was bound to; missing: not bound
-    "data": TEXT,  # missing: synthetic
+    "source": TEXT,  # a workload, a user's model or step, or a trace
+    "data": TEXT,  # missing: synthetic, or a user's own
     "seed": COUNT,
     "options": TEXT,  # changed fields of the workload, as JSON
     "outcome": TEXT,
@@ -115,7 +116,7 @@ def _run(record: Record) -> dict[str, Any]:
     step_s = statistics.median(settled_steps(record)) if record.step_s else None
     return {
         **{name: getattr(spec, name) for name in ("workload", "phase", "kind", "preset", "precision", "engine")},
-        **{name: getattr(spec, name) for name in ("batch", "data", "seed")},
+        **{name: getattr(spec, name) for name in ("batch", "source", "data", "seed")},
         **{name: getattr(record, name) for name in ("id", "device", "outcome", "reason", "item", "items_per_step")},
         **{name: getattr(record, name) for name in ("parameters", "peak_host_bytes", "peak_device_bytes", "started")},
         **dataclasses.asdict(record.sections),

@@ -148,7 +148,7 @@ def machine_name(record: Record) -> str:
     The same GPU in bf16, or replaying CUDA graphs, counts as another machine: such runs are not pooled with others.
     """
     spec, usual = record.spec, ("fp32", "eager")
-    other = [value for value in (spec.precision, spec.engine) if value not in usual]
+    other = [value for value in (spec.precision, spec.engine) if value and value not in usual]
     return ", ".join([record.machine_label, *other])
 
 
