@@ -20,7 +20,6 @@ from fathom.engine.memory import refuse_what_cannot_fit
 from fathom.machine.devices import ProcessSettings, resolve
 from fathom.workloads.base import Output, State, Workload, workload_class
 
-
 AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}  # precision -> what products are computed in
 
 

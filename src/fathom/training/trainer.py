@@ -252,7 +252,9 @@ def held_out_for(session: Session, recipe: Recipe[Any]) -> HeldOut:
     """Real data that training has not seen, or synthetic data of other seeds; both are opened before training."""
     spec, workload = session.spec, session.workload
     if spec.data is None:
-        return HeldOut(*(recipe.synthetic_evaluation_data(workload, _other_seed(spec.seed or 0, each)) for each in (1, 2)))
+        return HeldOut(
+            *(recipe.synthetic_evaluation_data(workload, _other_seed(spec.seed or 0, each)) for each in (1, 2))
+        )
     folder = folder_at(spec.data, workload.expects)
     validation = recipe.evaluation_data(workload, folder, recipe.validated_on)
     return HeldOut(validation, recipe.evaluation_data(workload, folder, recipe.split))

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from fathom.analysis.finding import Cell
-from fathom.cli.commands._options import Device, Json, Out, Phase, Precision
+from fathom.cli.commands._options import Device, Json, Out, Phase
 from fathom.cli.terminal import count, human, print_json, print_table, skipped
-from fathom.core.errors import BadOption, FathomError
+from fathom.core.errors import BadOption
 from fathom.core.record import Profile, Record
+from fathom.core.spec import RunSpec
 from fathom.core.store import Store, check_writable, read
+from fathom.experiments.checks import check_device
+from fathom.experiments.own import TIMEOUT_S, profile_target
 
 LEAST_PERCENT = 0.1  # op types below it share one row; the record has them all
 OUTSIDE = "outside ops"
@@ -23,13 +27,34 @@ RENAMED = {"--beside": "--reference"}
 
 def command(
     target: Annotated[
-        str | None, typer.Argument(help="package.module:function that returns the model and a batch.")
+        str | None,
+        typer.Argument(
+            help="package.module:function that returns a model and a batch (and a loss, and an optimizer), or a step: "
+            "a function without arguments."
+        ),
     ] = None,
     trace: Annotated[Path | None, typer.Option(help="Read this torch.profiler trace, .json or .json.gz.")] = None,
     trace_out: Annotated[Path | None, typer.Option(help="Write the trace to this file, for Perfetto.")] = None,
     phase: Phase = "train",
     device: Device = "auto",
-    precision: Precision = "fp32",
+    precision: Annotated[
+        str | None,
+        typer.Option(help="tf32, or bf16 or fp16 by autocast, of a model in fp32; default: the model's own."),
+    ] = None,
+    loss: Annotated[
+        str | None,
+        typer.Option(
+            help="A loss of torch.nn.functional, such as cross_entropy, or package.module:function. The target is "
+            "the batch's `labels` or `target`, or the last element of a tuple. Default: the model's own loss, else the "
+            "mean of its outputs."
+        ),
+    ] = None,
+    optimizer: Annotated[
+        str | None,
+        typer.Option(help="sgd (default), adam, adamw, ..., or package.module:function of the model."),
+    ] = None,
+    threads: Annotated[int | None, typer.Option(help="Intra-op CPU threads; default: torch's choice.")] = None,
+    timeout: Annotated[float, typer.Option(help="Seconds after which the model's process is ended.")] = TIMEOUT_S,
     reference: Annotated[
         list[Path] | None,
         typer.Option(help="Records of the reference workloads, such as results/h200; those in --out count too."),
@@ -39,8 +64,11 @@ def command(
 ) -> None:
     """Profile your own model, or read a trace you have: time by op type, and the most similar reference workload."""
     _check(target, trace, trace_out)
+    settings = {"phase": phase, "device": device, "precision": precision, "threads": threads}
+    settings |= {"loss": loss, "optimizer": optimizer}
+    _check_settings(trace, timeout, settings)
     references = read(reference or [], skipped)
-    record = _profiled(target, trace, trace_out, phase, device, precision)
+    record = _profiled(target, trace, trace_out, timeout, settings)
     path = Store(out).add(record)
     _report(record, path, [*references, *Store(out).records()], as_json)
 
@@ -56,23 +84,31 @@ def _check(target: str | None, trace: Path | None, trace_out: Path | None) -> No
     check_writable(trace_out)
 
 
-def _profiled(
-    target: str | None, trace: Path | None, trace_out: Path | None, phase: str, device: str, precision: str
-) -> Record:
-    from fathom.measure import own
+def _check_settings(trace: Path | None, timeout: float, settings: dict[str, Any]) -> None:
+    """Names and numbers, before a process is started; those of losses and optimizers need torch."""
+    given = [name for name in ("precision", "threads", "loss", "optimizer") if settings[name] is not None]
+    if trace is not None and given:
+        raise BadOption(f"--trace reads an existing trace; --{given[0]} is for a model that is profiled")
+    if not 0 < timeout < math.inf:
+        raise BadOption(f"--timeout must be some seconds, not {timeout:g}")
+    precision = settings["precision"] or "fp32"
+    RunSpec(workload="own", phase=settings["phase"], threads=settings["threads"], precision=precision)
+    check_device(settings["device"], precision)
 
+
+def _profiled(
+    target: str | None, trace: Path | None, trace_out: Path | None, timeout: float, settings: dict[str, Any]
+) -> Record:
     if trace is not None:
+        from fathom.measure import own
+
         return own.from_trace(trace)
     assert target is not None
-    model, *rest = own.from_target(target)
-    batch, loss = [*rest, None, None][:2]
-    settings = {"phase": phase, "device": device, "precision": precision, "name": target}
-    try:
-        return own.profile(model, batch, loss=loss, trace_out=trace_out, **settings)
-    except FathomError:
-        raise
-    except Exception as error:
-        raise own.users_fault(target, error) from None
+    where = None if trace_out is None else str(trace_out)
+    record = profile_target(target, timeout, trace_out=where, **settings)
+    for note in record.notes:
+        human.print(f"{target}: {note}", style="yellow", highlight=False)
+    return record
 
 
 def _report(record: Record, path: Path, references: list[Record], as_json: bool) -> None:
