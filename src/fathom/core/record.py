@@ -9,14 +9,18 @@ import statistics
 import uuid
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
+from fathom.core import summary, tables
 from fathom.core.errors import DataError, FathomError
 from fathom.core.fingerprint import THROTTLES, Gpu, Machine
 from fathom.core.spec import RunSpec
 from fathom.core.upgrades import UPGRADES
+
+if TYPE_CHECKING:
+    import pandas
 
 SCHEMA = 4
 
@@ -330,6 +334,18 @@ class Record:
         Two machines may have the same one: analysis/labels.py renames their processors where records meet.
         """
         return str(self.gpu.name) if self.gpu is not None else self.machine.cpu.label
+
+    def __str__(self) -> str:
+        """A few lines: what ran where, its step time and throughput, its largest op types."""
+        return summary.text(self)
+
+    def _repr_html_(self) -> str:
+        """The same as a small table, which a notebook shows."""
+        return summary.html(self)
+
+    def frame(self) -> pandas.DataFrame:
+        """The op rows as a pandas table, values per step: record.frame().groupby("type").seconds.sum()."""
+        return tables.table(tables.op_rows(self), tables.OP_COLUMNS)
 
     def to_json(self) -> dict[str, Any]:
         """Plain data; op rows as a table, as a profile has thousands and their column names need saying once."""

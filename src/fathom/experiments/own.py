@@ -30,11 +30,9 @@ def profile_target(target: str, timeout_s: float = TIMEOUT_S, **settings: Any) -
 def _ended(found: NoRecord, timeout_s: float) -> str:
     if found.timed_out:
         return f"was not profiled within {timeout_s:g} s and was ended; --timeout gives it longer"
-    return f"ended its process: {found.reason}{_crash_line(found.printed)}"
-
-
-def _crash_line(printed: str) -> str:
-    """Where in the user's code a crash happened, as Python's fault handler tells it."""
-    frames = [match.groupdict() for match in FRAME.finditer(printed)]
+    frames = [match.groupdict() for match in FRAME.finditer(found.printed)]
+    if not frames:
+        return f"ended its process: {found.reason}"
+    how = found.reason.partition(": ")[0]  # what was printed last is the fault handler's
     theirs = [each for each in frames if not (LIBRARY.search(each["file"]) or each["file"].startswith(OURS))]
-    return f" ({theirs[0]['file']}, line {theirs[0]['line']})" if theirs else ""
+    return f"ended its process: {how}" + (f" ({theirs[0]['file']}, line {theirs[0]['line']})" if theirs else "")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sysconfig
 import traceback
 from collections.abc import Callable
@@ -13,6 +14,7 @@ import torch
 from fathom.core.errors import BadOption, FathomError
 
 LONGEST_TEXT = 300  # characters of an error's own text
+ESCAPE = re.compile(r"\x1b(\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(\x07|\x1b\\)?|.)")  # colours, titles, cursor moves
 OURS = str(Path(__file__).parents[1])
 LIBRARIES = (str(Path(torch.__file__).parent), "<frozen")  # where a line number is of no use
 INSTALLED = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib", "platlib"))
@@ -54,7 +56,8 @@ def _text_of(error: BaseException) -> str:
 
 def readable(text: str) -> str:
     """Without control characters, which a terminal would obey, and of a sensible length."""
-    shown = "".join(letter if letter.isprintable() else " " for letter in text[: 2 * LONGEST_TEXT])
+    plain = ESCAPE.sub("", text[: 10 * LONGEST_TEXT])
+    shown = "".join(letter if letter.isprintable() else " " for letter in plain)
     shown = " ".join(shown.split())
     return shown if len(shown) <= LONGEST_TEXT else f"{shown[: LONGEST_TEXT - 1]}…"
 

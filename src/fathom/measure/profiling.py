@@ -20,6 +20,7 @@ from pathlib import Path
 
 import torch
 from torch import nn
+from torch.jit._script import RecursiveScriptModule
 from torch.profiler import ProfilerActivity, record_function
 
 from fathom.core.record import GpuTime, LightPass, Profile
@@ -195,6 +196,8 @@ def layers_marked(networks: Mapping[str, nn.Module]) -> Iterator[None]:
         open_marks.pop().__exit__(None, None, None)
 
     for path, module in _modules(networks):
+        if isinstance(module, RecursiveScriptModule):
+            continue  # a scripted module takes no hooks
         handles.append(module.register_forward_pre_hook(enter(path)))
         handles.append(module.register_forward_hook(leave, always_call=True))
     try:
