@@ -15,8 +15,8 @@ from typing import Any
 from fathom.core.errors import BadOption, UnknownName
 
 PHASES = ("train", "infer")
-PRECISIONS = ("fp32", "tf32", "bf16", "fp16")  # that a run can be asked for; the last two by autocast
-FOUND_PRECISIONS = (*PRECISIONS, "fp64", "mixed")  # those of parameters that somebody else made
+PRECISIONS = ("fp32", "tf32", "bf16")  # of a workload; bf16 is by autocast
+FOUND_PRECISIONS = (*PRECISIONS, "fp16", "fp64", "mixed")  # of what a user made
 OWN = "own"  # the preset of what a user brought along
 SOURCES = {  # where the work comes from -> the fields that may then be None: not known
     "workload": (),  # a workload of the suite or of a package: its name, preset and seed are enough to run it again

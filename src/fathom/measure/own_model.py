@@ -14,12 +14,13 @@ from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
 from fathom.core.errors import BadOption
-from fathom.engine.session import Session
+from fathom.engine.session import AUTOCAST, Session
 from fathom.measure.own_batch import Takes, bind, on_device, rebuilt, tensors_in
 from fathom.measure.own_training import Criterion, OptimizerLike, optimizer_of
 from fathom.workloads.base import Output, Workload
 
 PRECISIONS = {torch.float64: "fp64", torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
+OF_FP32 = ("tf32", *AUTOCAST)  # what a model in fp32 can be asked to compute in
 REAL = {torch.complex128: torch.float64, torch.complex64: torch.float32}  # what a complex number consists of
 
 
@@ -114,8 +115,12 @@ def precision_of(module: nn.Module, batch: Any, asked: str | None) -> str | None
     """
     found = _dtypes(module.parameters()) or _dtypes(tensors_in(batch))
     own = PRECISIONS.get(next(iter(found))) if len(found) == 1 else "mixed" if found else None
-    if own == "fp32" or asked in (None, "fp32", own):
-        return asked or own if own == "fp32" else own
+    if asked in (None, "fp32", own):
+        return own
+    if own == "fp32" and asked in OF_FP32:
+        return asked
+    if own == "fp32":
+        raise BadOption(f"a model in fp32 can be run in {', '.join(OF_FP32)}, not in {asked}")
     raise BadOption(
         f"precision {asked} is for a model in fp32; the parameters of this one are {own or 'of other types'}"
     )

@@ -92,7 +92,8 @@ def _check_settings(trace: Path | None, timeout: float, settings: dict[str, Any]
     if not 0 < timeout < math.inf:
         raise BadOption(f"--timeout must be some seconds, not {timeout:g}")
     precision = settings["precision"] or "fp32"
-    RunSpec(workload="own", phase=settings["phase"], threads=settings["threads"], precision=precision)
+    names = {name: settings[name] for name in ("phase", "threads")}
+    RunSpec(workload="own", source="model", precision=precision, **names)
     check_device(settings["device"], precision)
 
 
