@@ -263,6 +263,15 @@ def test_ceilings_are_measured_in_the_precision_or_absent(monkeypatch: pytest.Mo
     assert [measured(device, each) for each in ("mixed", None)] == [(None, 2.0), (None, 2.0)]
 
 
+def test_a_device_that_is_full_has_no_ceilings(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> Tensor:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    for name in ("randn", "ones"):
+        monkeypatch.setattr(torch, name, refuse)
+    assert peaks.ceilings.__wrapped__(torch.device("cpu"), "fp32") == (None, None)
+
+
 def test_nothing_is_invented_of_a_users_model() -> None:
     record = profile(network(), X, threads=1)
     assert (record.spec.source, record.spec.preset, record.spec.seed, record.spec.data) == ("model", "own", None, None)

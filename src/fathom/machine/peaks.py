@@ -27,10 +27,10 @@ CPUS = Path("/sys/devices/system/cpu")
 
 
 @cache
-def ceilings(device: torch.device, precision: str | None) -> tuple[float | None, float]:
+def ceilings(device: torch.device, precision: str | None) -> tuple[float | None, float | None]:
     """FLOP/s of a square product in the run's precision, and bytes/s (read plus written) of a copy.
 
-    No FLOP/s where the precision is mixed or not known, or the device has no such product.
+    None where the precision is mixed or not known, the device has no such product, or its memory is full.
     """
     dtype = DTYPES.get(precision or "")
     return None if dtype is None else _product(device, dtype), _copy(device)
@@ -58,9 +58,12 @@ def _multiplication(size: int, device: torch.device, dtype: torch.dtype) -> Call
     return lambda: torch.mm(a, b, out=out)
 
 
-def _copy(device: torch.device) -> float:
+def _copy(device: torch.device) -> float | None:
     count = (1 << 30 if device.type != "cpu" else _bytes_past_cache()) // 4
-    source, target = (torch.ones(count, device=device) for _ in range(2))
+    try:
+        source, target = (torch.ones(count, device=device) for _ in range(2))
+    except torch.OutOfMemoryError:
+        return None
     return 2 * source.nbytes / fastest(lambda: target.copy_(source), device, REPEATS, BUDGET_S)
 
 
