@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from fathom.core import summary, tables
+from fathom.core.depth import TraceDepth
 from fathom.core.errors import DataError, FathomError
 from fathom.core.fingerprint import THROTTLES, Gpu, Machine
 from fathom.core.spec import RunSpec
@@ -137,6 +138,7 @@ class Profile:
     data_s: float | None = None  # per step, wall time of preparing data, in ops or not; None where it was not marked
     free_step_s: list[float] = field(default_factory=list)  # on a GPU, plain steps that were not waited for one by one
     light: LightPass | None = None  # on a CPU, where the profiler slowed the steps; None where there was no such pass
+    depth: TraceDepth | None = None  # communication, idle time, launches, critical path; None in older records
 
     @property
     def slowdown(self) -> float | None:

@@ -10,6 +10,7 @@ from fathom.core.record import Profile, Record
 from fathom.core.spec import OWN, RunSpec
 from fathom.trace import walk
 from fathom.trace.convolution import split_backward
+from fathom.trace.depth import trace_depth
 from fathom.trace.event import Event
 from fathom.trace.gputime import gpu_time
 from fathom.trace.host import HostTime
@@ -31,7 +32,7 @@ def from_trace(path: Path) -> Record:
     device = "cuda" if found.on_gpu else "cpu"
     # files of one name may hold different runs, and these must not be taken for repetitions of one
     identity = {"trace": trace.digest}
-    profile = as_profile(found, trace.events, steps, notes)
+    profile = as_profile(found, trace.events, steps, notes, ranks=(trace.rank, trace.world_size))
     return Record(
         spec=RunSpec(
             workload=path.name[:LONGEST_NAME],
@@ -77,7 +78,13 @@ def _machine(gpus: Sequence[str], on_gpu: bool) -> Machine:
     return Machine(cpu=Cpu(name="the CPU of a trace"), gpus=[Gpu(name=name) for name in names])
 
 
-def as_profile(found: Breakdown, events: list[Event], step_s: list[float], notes: Sequence[str]) -> Profile:
+def as_profile(
+    found: Breakdown,
+    events: list[Event],
+    step_s: list[float],
+    notes: Sequence[str],
+    ranks: tuple[int | None, int | None] = (None, None),
+) -> Profile:
     """What a trace came to, as a record keeps it; unprofiled steps and measured peaks are for the caller to add."""
     windows = [found.steps[step] for step in sorted(found.typical_steps)]  # the steps of the rows
     return Profile(
@@ -90,4 +97,5 @@ def as_profile(found: Breakdown, events: list[Event], step_s: list[float], notes
         gpu=gpu_time(found.gpu_activities, HostTime(events), windows),
         notes=[*found.notes, *notes],
         data_s=found.data_s(),
+        depth=trace_depth(found, events, *ranks),
     )

@@ -6,11 +6,14 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import msgspec
+
 from fathom.core.errors import FathomError
 from fathom.core.record import Kernel, OpRow
 from fathom.trace.call import DEFAULT_WIDTH, FLOATING, WIDTH, TracedCall
-from fathom.trace.event import NO_ARGS, NO_CORRELATION, OpArgs
+from fathom.trace.event import EMPTY, NO_ARGS, NO_CORRELATION, Event, OpArgs
 from fathom.trace.flops import Cost, cost
+from fathom.trace.threads import HostThread
 from fathom.trace.taxonomy import AUTOGRAD, OTHER, group_of
 
 ROUNDING = 1e-6  # of a step, by which op times and time outside ops may miss it
@@ -50,6 +53,8 @@ class GpuActivity:
     step: int | None = None  # the step in which it began
     launched: float = float("nan")  # when; NaN where the trace does not have the call
     stream: tuple[object, object] = (0, 0)  # device and stream
+    launch: Event | None = None  # the call that launched it; None where the trace does not have it
+    args: msgspec.Raw = field(default_factory=lambda: EMPTY)  # as in the file
 
 
 @dataclass
@@ -62,6 +67,7 @@ class Breakdown:
     data_us: list[float] | None = None  # per step, in the data marker; None in a trace without the marker
     events: list[int] = field(default_factory=list)  # per step, what the profiler recorded on the CPU: ops and marks
     events_in_ops: list[int] = field(default_factory=list)  # those of them nested in an op call of op_calls
+    host: list[HostThread] = field(default_factory=list)
     all_steps: bool = False  # whether every step counts, as in a trace that a user has; else the typical ones
 
     @property

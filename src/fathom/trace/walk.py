@@ -17,6 +17,7 @@ from typing import Any
 from fathom.trace.concurrency import Clock, PlainClock, SharedClock
 from fathom.trace.event import GPU_KINDS, LAUNCH, NO_ARGS, Event, OpArgs, launch_args, op_args, sequence_args
 from fathom.trace.gpu import GpuAttribution, LaunchSite
+from fathom.trace.threads import HostThread
 from fathom.trace.reader import gc_disabled
 from fathom.trace.rows import Breakdown, OpCall
 from fathom.trace.steps import Steps
@@ -86,6 +87,7 @@ def breakdown(events: Iterable[Event], roles: Mapping[str, str] | None = None) -
         data_us=walk.data_us if walk.has_data else None,
         events=walk.events,
         events_in_ops=walk.events_in_ops,
+        host=walk.host,
         all_steps=not steps.waited,
     )
 
@@ -108,6 +110,7 @@ class _Walk:
         self.events_in_ops = [0] * len(steps)
         self.layer_of: dict[int, tuple[str, str]] = {}  # autograd sequence number -> layer and role
         self.last_backward = ("", "")
+        self.host: list[HostThread] = []
         self._distinct: dict[object, OpArgs] = {}  # equal arguments are kept once: a trace repeats its steps
 
     def thread(self, events: Sequence[Event]) -> None:
@@ -115,13 +118,17 @@ class _Walk:
         stack = [Frame(end=float("inf"), event=None, phase="" if self.has_phases else "forward")]
         claimed_until = float("-inf")
         claimed_by: OpCall | None = None
+        host = HostThread((events[0].pid, events[0].tid))
+        self.host.append(host)
         for event in events:
             inside = event.ts < claimed_until
             if not inside:
                 while stack[-1].end <= event.ts:
                     self._close(stack)
+            outermost = not inside and stack[-1].op is None
             if event.cat == LAUNCH:
                 self._launch(event, claimed_by if inside else None, stack[-1])
+                host.add_call(event, outermost)
                 continue
             if self.steps.waited:
                 self._count(event, inside or stack[-1].op is not None)
@@ -130,6 +137,8 @@ class _Walk:
             elif event.cat != "cpu_op" or event.name.startswith(MARKS):
                 self._mark(event, stack)
             else:
+                if outermost:
+                    host.work.append(event)
                 claimed_by = self._op(event, stack)
                 claimed_until = min(event.ts + event.dur, stack[-1].end) if claimed_by else float("-inf")
         while len(stack) > 1:
@@ -265,11 +274,11 @@ class _Walk:
             return
         op = frame.op
         if claimed_by is not None:
-            self.launches[correlation] = LaunchSite(event.ts, claimed_by, typed=True)
+            self.launches[correlation] = LaunchSite(event, claimed_by, typed=True)
         elif op is not None and op.call is not None:
-            self.launches[correlation] = LaunchSite(event.ts, op.call, typed=False)
+            self.launches[correlation] = LaunchSite(event, op.call, typed=False)
         else:
-            self.launches[correlation] = LaunchSite(event.ts, None, phase=frame.phase, optimizer=frame.optimizer)
+            self.launches[correlation] = LaunchSite(event, None, phase=frame.phase, optimizer=frame.optimizer)
 
     def _close(self, stack: list[Frame]) -> None:
         frame = stack.pop()
