@@ -26,6 +26,7 @@ from fathom.trace.taxonomy import kernel_type
 ROUNDING_US = 1.0  # older traces have whole microseconds: an activity may seem to begin before the one before it ended
 OUTSIDE = "outside ops"
 LAUNCH_LATENCY = "launch latency"  # between the end of the launch call and the beginning of the kernel
+FIRST = "first kernel of its stream"  # the same of the first, which may have waited for work before the trace
 BETWEEN_KERNELS = "between kernels"
 UNKNOWN = "launch not in the trace"
 Key = tuple[str, str]  # kind and name
@@ -54,16 +55,18 @@ class _Spans:
 
     @classmethod
     def of(cls, thread: HostThread) -> _Spans:
-        begins: list[float] = []
-        ends: list[float] = []
-        names: list[str] = []
-        for event in thread.work:
-            begin = max(event.ts, ends[-1]) if ends else event.ts
-            if event.end > begin:
-                begins.append(begin)
-                ends.append(event.end)
-                names.append(event.name)
-        return cls(begins, ends, names, thread.waits, [wait.ts for wait in thread.waits])
+        begins = np.array([event.ts for event in thread.work])
+        ends = begins + np.array([event.dur for event in thread.work])
+        reached = np.maximum.accumulate(ends)
+        begins[1:] = np.maximum(begins[1:], reached[:-1])  # outermost ones overlap by rounding only
+        kept = ends > begins
+        return cls(
+            begins=begins[kept].tolist(),
+            ends=ends[kept].tolist(),
+            names=[event.name for event, keep in zip(thread.work, kept.tolist(), strict=True) if keep],
+            waits=thread.waits,
+            wait_begins=[wait.ts for wait in thread.waits],
+        )
 
 
 class _Ended:
@@ -131,8 +134,8 @@ class _Walk:
 
     def run(self) -> None:
         activity = self.ended.last_by(self.last, self.visited)
-        thread = self._worked_last(self.last)
-        if activity is not None and (thread is None or self.activities[activity].end >= self.host_ends[-1]):
+        thread, ended = self._worked_last(self.last)
+        if activity is not None and (thread is None or self.activities[activity].end >= ended):
             self._emit(self.activities[activity].end, START)
             thread = None
         else:
@@ -170,7 +173,7 @@ class _Walk:
             return cause, None
         if launch is None:
             return None, None
-        self._emit(launch.end, ("wait", LAUNCH_LATENCY))
+        self._emit(launch.end, ("wait", LAUNCH_LATENCY if self.before[index] is not None else FIRST))
         return None, self.thread_of.get((launch.pid, launch.tid))
 
     def _may_wait_for_streams(self, index: int) -> bool:
@@ -188,34 +191,42 @@ class _Walk:
         return activity.op_call.type if activity.op_call is not None else kernel_type(activity.name)
 
     def _through_host(self, number: int) -> Place:
-        """Over one span of a thread, or the gap after it, to what it waited for."""
-        thread, time = self.threads[number], self.time
-        at = bisect_left(thread.begins, time) - 1
-        end = thread.ends[at] if at >= 0 else float("-inf")
-        if end < time:
-            other = self._worked_last(time)
-            ended = self.host_ends[bisect_right(self.host_ends, time) - 1] if other is not None else self.first
-            self._emit(ended, START)
-            return None, other
-        key = ("host", thread.names[at])
-        wait = bisect_left(thread.wait_begins, time) - 1
-        while wait >= 0 and thread.wait_begins[wait] >= thread.begins[at]:
-            awaited = self._awaited(thread.waits[wait], time)
+        """Back along a thread to where it waited for the GPU, or for the work of another thread."""
+        thread = self.threads[number]
+        at = bisect_left(thread.begins, self.time) - 1
+        while self.time > self.first:
+            end = thread.ends[at] if at >= 0 else float("-inf")
+            if end < self.time:
+                other, ended = self._worked_last(self.time)
+                self._emit(ended, START)
+                if other != number:
+                    return None, other
+            awaited = self._awaited_in(thread, at)
             if awaited is not None:
-                self._emit(self.activities[awaited].end, key)
+                self._emit(self.activities[awaited].end, ("host", thread.names[at]))
                 return awaited, None
-            wait -= 1
-        self._emit(thread.begins[at], key)
-        return None, number
+            self._emit(thread.begins[at], ("host", thread.names[at]))
+            at -= 1
+        return None, None
 
-    def _worked_last(self, time: float) -> int | None:
-        """The thread whose work ended last by a time; None before all work."""
+    def _worked_last(self, time: float) -> tuple[int | None, float]:
+        """The thread whose work ended last by a time, and when that was; none before all work."""
         at = bisect_right(self.host_ends, time) - 1
-        return self.host_threads[at] if at >= 0 else None
+        return (self.host_threads[at], self.host_ends[at]) if at >= 0 else (None, self.first)
 
-    def _awaited(self, call: Event, time: float) -> int | None:
+    def _awaited_in(self, thread: _Spans, at: int) -> int | None:
+        """The activity that a thread waited for last in one of its spans, before where the path is known."""
+        wait = bisect_left(thread.wait_begins, self.time) - 1
+        while wait >= 0 and thread.wait_begins[wait] >= thread.begins[at]:
+            awaited = self._awaited(thread.waits[wait])
+            if awaited is not None:
+                return awaited
+            wait -= 1
+        return None
+
+    def _awaited(self, call: Event) -> int | None:
         """The activity whose end a call waited for; None where it did not wait."""
-        until = min(call.end, time)
+        until = min(call.end, self.time)
         if "Memcpy" in call.name:  # waits for its own copy, if for anything
             copy = self.of_call.get(id(call))
             waited = copy is not None and not self.visited[copy] and self.activities[copy].end <= until

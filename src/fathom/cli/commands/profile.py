@@ -10,7 +10,9 @@ from typing import Annotated, Any
 import typer
 
 from fathom.analysis.finding import Cell
+from fathom.cli.commands._depth import print_depth
 from fathom.cli.commands._options import Device, Json, Out, Phase
+from fathom.cli.commands._ranks import report_ranks
 from fathom.cli.terminal import count, human, print_json, print_table, print_text, skipped
 from fathom.core.errors import BadOption
 from fathom.core.record import Profile, Record
@@ -35,7 +37,9 @@ def command(
             "a function without arguments."
         ),
     ] = None,
-    trace: Annotated[Path | None, typer.Option(help="Read this torch.profiler trace, .json or .json.gz.")] = None,
+    trace: Annotated[
+        Path | None, typer.Option(help="Read this torch.profiler trace, .json or .json.gz, or a folder with one per rank.")
+    ] = None,
     trace_out: Annotated[Path | None, typer.Option(help="Write the trace to this file, for Perfetto.")] = None,
     phase: Phase = "train",
     device: Device = "auto",
@@ -69,6 +73,9 @@ def command(
     settings = {"phase": phase, "device": device, "precision": precision, "threads": threads}
     settings |= {"loss": loss, "optimizer": optimizer}
     _check_settings(trace, timeout, settings)
+    if trace is not None and trace.is_dir():
+        report_ranks(trace, out, as_json)
+        return
     references = read(reference or [], skipped)
     record = _profiled(target, trace, trace_out, timeout, settings)
     path = Store(out).add(record)
@@ -124,6 +131,8 @@ def _report(record: Record, path: Path, references: list[Record], as_json: bool)
         document: dict[str, Any] = {"record": str(path), "workload": record.spec.workload}
         document |= {"overview": dataclasses.asdict(found), "actions": [dataclasses.asdict(each) for each in advised]}
         document |= {"ops": [dict(zip(keys, row, strict=True)) for row in rows], "notes": record.profile.notes}
+        depth = record.profile.depth
+        document |= {"depth": dataclasses.asdict(depth) if depth else None}
         print_json(document | _similar(record, references) | {"slowdown": record.profile.slowdown})
         return
     print_text(f"{record.spec.workload}, {record.spec.phase}")
@@ -134,6 +143,8 @@ def _report(record: Record, path: Path, references: list[Record], as_json: bool)
     for number, action in enumerate(advised, 1):
         print_text(f"  {number}. {action}")
     print_table("Time by op type", ["op type", "class", "per step (s)", "%", "FLOP"], rows)
+    if record.profile.depth is not None:
+        print_depth(record.profile.depth)
     _print_similar(record, references)
     _print_profiler(record.profile)
     for note in record.profile.notes:
