@@ -126,7 +126,12 @@ def test_short_kernels() -> None:
     assert (found.short_s, found.shorter_than_call_s) == pytest.approx((9.9 * US, 9.9 * US))
 
 
-COMM = {"Collective name": "allreduce", "In msg nelems": 1000, "Out msg nelems": 1000, "dtype": "BFloat16"}
+COMM: dict[str, Any] = {
+    "Collective name": "allreduce",
+    "In msg nelems": 1000,
+    "Out msg nelems": 1000,
+    "dtype": "BFloat16",
+}
 COMM |= {"Group size": 4, "Process Group Name": "tp", "Process Group Ranks": "[0, 1, 2, 3]"}
 
 
@@ -141,7 +146,7 @@ def test_collectives_of_kernel_arguments() -> None:
 
 def test_collectives_of_the_host() -> None:
     """A kernel that says nothing is described by the host's events around its launch."""
-    annotation = {"Input Dims": [[8, 100]], "Input type": ["float"]}
+    annotation: dict[str, Any] = {"Input Dims": [[8, 100]], "Input type": ["float"]}
     events = [
         event("record_param_comms", 0, 20),
         event("nccl:all_to_all", 1, 18, "user_annotation", **annotation),
