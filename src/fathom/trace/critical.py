@@ -18,10 +18,10 @@ import numpy as np
 from fathom.core.depth import CriticalPath, PathPart
 from fathom.trace.columns import KINDS, Columns
 from fathom.trace.event import Event
-from fathom.trace.threads import HostThread
 from fathom.trace.rows import Breakdown, GpuActivity
 from fathom.trace.steps import Window
 from fathom.trace.taxonomy import kernel_type
+from fathom.trace.threads import HostThread
 
 ROUNDING_US = 1.0  # older traces have whole microseconds: an activity may seem to begin before the one before it ended
 OUTSIDE = "outside ops"

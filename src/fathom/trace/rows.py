@@ -13,8 +13,8 @@ from fathom.core.record import Kernel, OpRow
 from fathom.trace.call import DEFAULT_WIDTH, FLOATING, WIDTH, TracedCall
 from fathom.trace.event import EMPTY, NO_ARGS, NO_CORRELATION, Event, OpArgs
 from fathom.trace.flops import Cost, cost
-from fathom.trace.threads import HostThread
 from fathom.trace.taxonomy import AUTOGRAD, OTHER, group_of
+from fathom.trace.threads import HostThread
 
 ROUNDING = 1e-6  # of a step, by which op times and time outside ops may miss it
 

@@ -17,11 +17,11 @@ from typing import Any
 from fathom.trace.concurrency import Clock, PlainClock, SharedClock
 from fathom.trace.event import GPU_KINDS, LAUNCH, NO_ARGS, Event, OpArgs, launch_args, op_args, sequence_args
 from fathom.trace.gpu import GpuAttribution, LaunchSite
-from fathom.trace.threads import HostThread
 from fathom.trace.reader import gc_disabled
 from fathom.trace.rows import Breakdown, OpCall
 from fathom.trace.steps import Steps
 from fathom.trace.taxonomy import leaf_type, type_of, update_type
+from fathom.trace.threads import HostThread
 
 WHOLE_PROGRAM = "fathom.life"  # around setup and all steps of a whole-program trace
 # how the names of marks begin that have the category of an op: our own fast ones, and all of torch before 1.10

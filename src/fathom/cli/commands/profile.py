@@ -38,7 +38,8 @@ def command(
         ),
     ] = None,
     trace: Annotated[
-        Path | None, typer.Option(help="Read this torch.profiler trace, .json or .json.gz, or a folder with one per rank.")
+        Path | None,
+        typer.Option(help="Read this torch.profiler trace (.json, .json.gz), or a folder of one per rank."),
     ] = None,
     trace_out: Annotated[Path | None, typer.Option(help="Write the trace to this file, for Perfetto.")] = None,
     phase: Phase = "train",
