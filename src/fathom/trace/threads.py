@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
+from functools import cache
 
 from fathom.trace.event import Event
 
-# parts of the names of calls that may return only when the GPU has finished something, whatever the vendor's prefix
-WAITING = ("Synchronize", "Memcpy", "Free")
-NOT_WAITING = ("FreeAsync", "Query")
+# a call that returns only when the GPU has finished something, or may do so, whatever the vendor's prefix
+WAITS = re.compile(r"Synchronize|Memcpy|Free(?!Async)")
 STREAM_WAIT = "StreamWait"  # makes a stream wait for another; the host goes on
+
+
+@cache
+def may_wait(call: str) -> bool:
+    return WAITS.search(call) is not None
 
 
 @dataclass(slots=True)
@@ -25,8 +31,7 @@ class HostThread:
         """A call to the GPU's runtime."""
         if outermost:
             self.work.append(event)
-        name = event.name
-        if STREAM_WAIT in name:
+        if STREAM_WAIT in event.name:
             self.stream_waits.append(event.ts)
-        elif any(part in name for part in WAITING) and not any(part in name for part in NOT_WAITING):
+        elif may_wait(event.name):
             self.waits.append(event)
