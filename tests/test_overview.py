@@ -9,6 +9,7 @@ from sample_records import GPU, op_row, profile_of, record_of
 
 from fathom.analysis.actions import LEAST_GAIN, MOST, actions
 from fathom.analysis.overview import overview
+from fathom.core.depth import Collective, GpuSplit, TraceDepth
 from fathom.core.record import ApiCall, GpuTime, Kernel, Record
 from fathom.trace.host import DATA, OPS, WAITING
 
@@ -126,3 +127,18 @@ def test_a_gpu_that_waits_for_data_is_not_advised_to_compile() -> None:
     (found,) = actions(on_gpu(op_row("Conv2D", 0.5, place=GPU), outside_s=0.5, gpu=gpu))
     assert found.gain == pytest.approx(0.5)
     assert found.evidence == "50 % of the step the GPU waits for data"
+
+
+def test_communication_that_nothing_hides_is_named() -> None:
+    split = GpuSplit(
+        span_s=1.0, computation_s=0.6, communication_s=0.5, exposed_communication_s=0.3, memory_s=0.0,
+        exposed_memory_s=0.0, idle_s=0.1,
+    )  # fmt: skip
+    calls = Collective(name="all_reduce", group="", ranks="", size=8, seconds=[0.5], steps=[0], bytes=[None])
+    depth = TraceDepth(steps=[split], collectives=[calls])
+    half = {"dtypes": "BFloat16", "place": GPU}
+    record = on_gpu(op_row("MatMul", 0.6, **half), op_row("AllReduce", 0.3, **half), outside_s=0.1, depth=depth)
+    (found,) = actions(record)
+    assert found.gain == pytest.approx(0.3)
+    assert "most of it all_reduce" in found.evidence
+    assert "GPU busy 90 % of the step, 30 % with communication alone" in "\n".join(overview(record).lines(record))

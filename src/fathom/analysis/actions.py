@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from fathom.analysis.overview import type_shares
+from fathom.analysis.overview import exposed_communication, type_shares
 from fathom.analysis.selection import on_gpu, op_seconds, plain_scale, plain_step_s
 from fathom.core.record import OpRow, Profile, Record
 from fathom.trace.host import DATA, OPS, OUTSIDE, WAITING, waits
@@ -123,6 +123,18 @@ def data(view: View) -> Action | None:
     return Action(share, "more loader workers, prefetching, or a cheaper preparation", evidence)
 
 
+def communication(view: View) -> Action | None:
+    """Communication that no computation hides."""
+    share = exposed_communication(view.profile)
+    depth = view.profile.depth
+    if share is None or depth is None or not depth.collectives:
+        return None
+    longest = max(depth.collectives, key=lambda each: sum(each.seconds)).name
+    evidence = f"{100 * share:.0f} % of the step is communication that no computation hides, most of it {longest}"
+    what = "overlap it (larger or fewer buckets, FSDP prefetch), balance the ranks that others wait for, or send less"
+    return Action(share, what, evidence)
+
+
 def copies(view: View) -> Action | None:
     """Copies from the host, which pinned memory hides."""
     gpu = view.profile.gpu
@@ -198,6 +210,7 @@ RULES: tuple[Callable[[View], Action | None], ...] = (
     waiting,
     low_precision,
     data,
+    communication,
     copies,
     attention,
     fusion,
