@@ -18,6 +18,7 @@ from fathom.core.depth import TraceDepth
 from fathom.core.errors import DataError, FathomError
 from fathom.core.fingerprint import THROTTLES, Gpu, Machine
 from fathom.core.spec import RunSpec
+from fathom.core.traced import Memory, RowKernels, Sources, Timeline
 from fathom.core.upgrades import UPGRADES
 
 if TYPE_CHECKING:
@@ -139,6 +140,10 @@ class Profile:
     free_step_s: list[float] = field(default_factory=list)  # on a GPU, plain steps that were not waited for one by one
     light: LightPass | None = None  # on a CPU, where the profiler slowed the steps; None where there was no such pass
     depth: TraceDepth | None = None  # communication, idle time, launches, critical path; None in older records
+    row_kernels: RowKernels | None = None  # None on a CPU, and in older records, as all that follows
+    sources: Sources | None = None  # None where the trace has neither stacks nor waits for a device
+    memory: Memory | None = None  # None where allocations were not recorded
+    timeline: Timeline | None = None
 
     @property
     def slowdown(self) -> float | None:
