@@ -164,6 +164,13 @@ class Profile:
         """The time that counts: the device's where there is one, else the CPU's."""
         return row.cpu_s if row.device_s is None else row.device_s
 
+    def rate_seconds(self, row: OpRow) -> float:
+        """The time that FLOP/s and bytes/s are of: its kernels in full, whatever else runs at the same time.
+
+        Older records have only the time that concurrent kernels share, in which each seems faster than it is.
+        """
+        return row.kernel_s or self.seconds(row)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Artifact:
