@@ -127,6 +127,23 @@ def test_older_traces_have_the_stack_in_the_op() -> None:
     assert found.unknown_s == pytest.approx(2e-6)
 
 
+def test_what_calls_fathom_does_not_call_the_op() -> None:
+    events = [
+        frame("main.py(3): <module>", 0, 50),
+        frame("typer/main.py(1445): wrapper", 1, 48),
+        frame("fathom/engine/base.py(60): apply", 2, 40),
+        event("aten::mul", 3, 1),
+        frame("torch/optim/sgd.py(90): step", 5, 20),
+        event("aten::add_", 6, 5),
+        frame(FORWARD, 30, 8),
+        event("aten::relu", 31, 2),
+    ]
+    lines = {line.line: line.seconds for line in found_in(events).lines}
+    assert lines == pytest.approx(
+        {"fathom/engine/base.py(60): apply": 1e-6, "torch/optim/sgd.py(90): step": 5e-6, FORWARD: 2e-6}
+    )
+
+
 def test_a_library_is_named_where_nothing_is_the_users() -> None:
     events = [
         frame("threading.py(1032): _bootstrap", 0, 50),

@@ -10,8 +10,9 @@ import re
 from functools import cache
 
 USERS, LIBRARY, FRAMEWORK, NO_SOURCE = 3, 2, 1, 0  # the larger, the more a frame says
+HARNESS = -1  # Fathom itself: what is around it called Fathom and not the op
 FRAME = re.compile(r"(?P<path>.+)\(\d+\): .+")
-FRAMEWORKS = {"torch", "functorch", "triton", "torchgen", "fathom", "caffe2"}
+FRAMEWORKS = {"torch", "functorch", "triton", "torchgen", "caffe2"}
 _LIBRARIES = """
 transformers diffusers accelerate peft datasets tokenizers safetensors huggingface_hub trl sentence_transformers timm
 torchvision torchaudio torchtext torchdata torchrec torchao torchtune fbgemm_gpu torch_geometric torch_scatter
@@ -42,6 +43,8 @@ def owner_of(frame: str) -> int:
         return FRAMEWORK  # "<frozen os>", "<string>", "<eval_with_key>.0"
     installed = re.search(r"(?:site|dist)-packages/(.+)", path)
     top = (installed[1] if installed else path).lstrip("./").partition("/")[0].removesuffix(".py")
+    if top == "fathom" and (installed or not path.startswith("/")):
+        return HARNESS
     if top in FRAMEWORKS or "/torchinductor_" in path:
         return FRAMEWORK
     if installed or (top in LIBRARIES and not path.startswith("/")):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from fathom.core.traced import SourceLine, Sources, Wait
 from fathom.trace.event import LAUNCH, Event, launch_args
@@ -49,6 +49,23 @@ def sources(found: Breakdown, events: Sequence[Event]) -> Sources | None:
         waits=_summed(waits, known, steps),
         exact=exact and bool(lines),
     )
+
+
+def scaled(found: Sources, op_s: float) -> Sources:
+    """The same shares of another total: of a pass that was slower, as it recorded stacks."""
+    total = sum(line.seconds for line in found.lines) + found.other_s + found.unknown_s
+    factor = op_s / total if total else 0.0
+    lines = [
+        replace(
+            line,
+            seconds=line.seconds * factor,
+            backward_s=line.backward_s * factor,
+            types={kind: seconds * factor for kind, seconds in line.types.items()},
+            libraries={name: seconds * factor for name, seconds in line.libraries.items()},
+        )
+        for line in found.lines
+    ]
+    return replace(found, lines=lines, other_s=found.other_s * factor, unknown_s=found.unknown_s * factor)
 
 
 def _totals(found: Breakdown, known: dict[int, Place], launches: dict[int, Event]) -> tuple[dict[str, _Total], float]:

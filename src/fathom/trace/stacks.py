@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from fathom.trace.event import Event, sequence_args, view
-from fathom.trace.owners import LIBRARY, NO_SOURCE, owner_of
+from fathom.trace.owners import FRAMEWORK, HARNESS, LIBRARY, NO_SOURCE, owner_of
 from fathom.trace.walk import BACKWARD_NODE, EVALUATE
 
 CALL_STACK = b'"Call stack"'
@@ -40,6 +40,8 @@ class Place:
     def inside(self, frame: str) -> Place:
         """The place of what the frame calls, if this is the place of the frame."""
         owner = owner_of(frame)
+        if owner == HARNESS:
+            return Place(frame, FRAMEWORK)
         if owner and owner >= self.owner:
             return Place(frame, owner)
         return replace(self, library=frame) if owner == LIBRARY else self
