@@ -154,7 +154,9 @@ def test_nothing_is_fetched_but_the_file_itself(page: Any, address: str) -> None
 
 
 def test_charts_have_names_for_those_who_do_not_see_them(page: Any) -> None:
-    labels = ask(page, "[...document.querySelectorAll('.plot[role=img], .plot[role=application]')].map((plot) => plot.ariaLabel)")
+    labels = ask(
+        page, "[...document.querySelectorAll('.plot[role=img], .plot[role=application]')].map((plot) => plot.ariaLabel)"
+    )
     assert [label.split(":")[0] for label in labels] == [chart.title for chart in CHARTS]
     heading = "document.getElementById(each.getAttribute('aria-labelledby')).textContent"
     headings = f"[...document.querySelectorAll('figure.chart')].map((each) => {heading})"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,17 +14,27 @@ from fathom.workloads.base import State
 ALLOCATED_BLOCK = 512  # bytes: a GPU's allocator gives whole blocks
 
 
-def bytes_of(state: State) -> dict[str, int]:
-    """What a step finds allocated on its device: parameters with buffers, gradients and the optimizer's state."""
-    networks = [state.model, *state.beside.values()]
-    weights = [weight for network in networks for weight in network.parameters()]
-    held = {
-        "parameters": [*weights, *(buffer for network in networks for buffer in network.buffers())],
-        "gradients": [weight.grad for weight in weights if weight.grad is not None],
-        "optimizer state": _tensors(dict(state.optimizer.state)) if state.optimizer else [],
-    }
-    block = 1 if state.device.type == "cpu" else ALLOCATED_BLOCK
-    return {name: sum(-(-size // block) * block for size in _sizes(tensors, state)) for name, tensors in held.items()}
+class Held:
+    """What a step finds allocated on its device, made before some steps and asked after them."""
+
+    def __init__(self, state: State) -> None:
+        self.state = state
+        # an engine may free gradients and allocate new ones in every step: these are found in the trace
+        self._gradients = [weakref.ref(weight.grad) for weight in state.weights if weight.grad is not None]
+
+    def bytes(self) -> dict[str, int]:
+        """Parameters with buffers, the optimizer's state, and gradients that were there before the steps."""
+        networks = [self.state.model, *self.state.beside.values()]
+        held = {
+            "parameters": [each for network in networks for each in (*network.parameters(), *network.buffers())],
+            "gradients": [gradient for each in self._gradients if (gradient := each()) is not None],
+            "optimizer state": _tensors(dict(self.state.optimizer.state)) if self.state.optimizer else [],
+        }
+        block = 1 if self.state.device.type == "cpu" else ALLOCATED_BLOCK
+        return {
+            name: sum(-(-size // block) * block for size in _sizes(tensors, self.state))
+            for name, tensors in held.items()
+        }
 
 
 def _sizes(tensors: Sequence[Tensor], state: State) -> list[int]:

@@ -29,7 +29,7 @@ from fathom.engine.session import Session, Step
 from fathom.machine.clock import StepClock, wait
 from fathom.machine.peaks import ceilings
 from fathom.measure.convolution import split_convolution_backward
-from fathom.measure.held import bytes_of
+from fathom.measure.held import Held
 from fathom.trace import reader, walk
 from fathom.trace.gpu import activities_of
 from fathom.trace.gputime import gpu_time
@@ -94,7 +94,7 @@ def profiled(
 
 def _in_detail(session: Session, profile: Profile, stacks: bool) -> Profile:
     networks = {"": session.state.model, **session.state.beside}
-    known = bytes_of(session.state)
+    before = Held(session.state)
     with layers_marked(networks), _stderr_silenced():  # torch warns of memory that is freed and is older than the trace
         _, trace = _recorded(session, DETAIL_STEPS, shapes=False, memory=True, stacks=stacks)
     found = walk.breakdown(trace.events, roles(networks))
@@ -102,7 +102,7 @@ def _in_detail(session: Session, profile: Profile, stacks: bool) -> Profile:
     lines = sources(found, trace.events) if stacks else None
     return replace(
         profile,
-        memory=with_known(held, known) if held else None,
+        memory=with_known(held, before.bytes()) if held else None,
         sources=scaled(lines, sum(map(profile.seconds, profile.rows))) if lines else profile.sources,
     )
 
