@@ -165,8 +165,8 @@ def test_a_library_is_named_where_nothing_is_the_users() -> None:
     [
         ("train.py(5): step", USERS),
         ("profile.py(5): main", USERS),
-        ("/home/me/site.py(5): main", USERS),
-        ("/home/me/torch/train.py(5): main", USERS),
+        ("/srv/me/site.py(5): main", USERS),
+        ("/srv/me/torch/train.py(5): main", USERS),
         ("/tmp/ipykernel_12/31.py(1): <module>", USERS),
         ("<ipython-input-3-ab>(1): <module>", USERS),
         ("C:\\work\\net.py(5): forward", USERS),
