@@ -21,7 +21,7 @@ from fathom.core.record import Profile, Record
 from fathom.core.traced import Lane, Memory, Timeline
 from fathom.trace.taxonomy import GROUPS, group_of
 
-OWN = {"trace", "parameters"}  # options by which records of a user's traces and models are told apart
+OWN = {"trace", "parameters"}  # options that records of a user's traces and models have; older ones have no source
 SHOWN_LINES, SHOWN_WAITS, SHOWN_HOLDERS = 15, 10, 12
 SHOWN_TYPES = 3
 MEGA = 1e6
@@ -29,7 +29,7 @@ MEGA = 1e6
 
 def is_own(record: Record) -> bool:
     """Whether it is of a user's model or trace, and not of a workload."""
-    return bool(OWN & record.spec.options.keys())
+    return record.spec.source != "workload" or bool(OWN & record.spec.options.keys())
 
 
 def findings(records: Sequence[Record]) -> list[Finding]:
@@ -75,7 +75,8 @@ def _summary(record: Record, profile: Profile) -> str:
         parts.append(f"The device is busy for {100 * (1 - low):.0f} % of it.")
     parts.append(f"Most time in one class of ops: {heaviest}, {share:.0f} %.")
     if profile.memory:
-        parts.append(f"{peak_in_words(profile.memory)}.")
+        peak = peak_in_words(profile.memory)
+        parts.append(f"{peak[0].upper()}{peak[1:]}.")
     if profile.sources and profile.sources.lines:
         first = profile.sources.lines[0]
         percent = 100 * first.seconds / op_seconds(profile)
@@ -84,7 +85,7 @@ def _summary(record: Record, profile: Profile) -> str:
 
 
 def peak_in_words(memory: Memory) -> str:
-    """Peak memory 3.2 GiB on cuda:0: activations 60 %, parameters 25 %, gradients 15 %."""
+    """peak memory 3.2 GiB on cuda:0: activations 60 %, parameters 25 %, gradients 15 %."""
     least = "at least " if memory.is_lower_bound else ""
     shares = [
         f"{kind} {100 * held / memory.peak_bytes:.0f} %"
@@ -92,7 +93,7 @@ def peak_in_words(memory: Memory) -> str:
         if held >= 0.005 * memory.peak_bytes
     ]
     parts = f": {', '.join(shares)}" if shares else ""
-    return f"Peak memory {least}{size(memory.peak_bytes)} on {memory.device}{parts}"
+    return f"peak memory {least}{size(memory.peak_bytes)} on {memory.device}{parts}"
 
 
 def lines_table(profile: Profile) -> Table:

@@ -31,6 +31,7 @@ OP_COLUMNS = {  # of Record.frame() and op_frame(): the run, the fields of its o
     "calls": NUMBER,
     "cpu_s": NUMBER,
     "device_s": NUMBER,
+    "kernel_s": NUMBER,
     "flop": NUMBER,
     "bytes": NUMBER,
     "seconds": NUMBER,  # per step: the device's time where there is one, else the CPU's
