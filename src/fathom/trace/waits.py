@@ -8,10 +8,10 @@ from functools import cache
 # of CUDA and HIP, their drivers, MTIA and SYCL. A copy without Async in its name returns when it is done; HIP's
 # hipMemcpyWithStream does too. Asynchronous copies from pageable memory may wait, but a trace does not tell which do.
 WAIT = re.compile(
-    r"(cuda|hip|cu|mtia|musa|acl(rt)?)(Stream|Device|Event|Ctx|Thread)Synchronize(_\w+)?"
+    r"\w*Synchronize\w*"
     r"|(cuda|hip)Memcpy(2D|3D|Peer|ToSymbol|FromSymbol|ToArray|FromArray|WithStream)?(_\w+)?"
     r"|cuMemcpy(HtoD|DtoH|DtoD)?(_v2)?"
-    r"|(ur|pi)(QueueFinish|EventWait)|ze(EventHostSynchronize|CommandQueueSynchronize|FenceHostSynchronize)"
+    r"|(ur|pi)(QueueFinish|EventWait)"
 )
 
 
