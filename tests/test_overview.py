@@ -11,6 +11,7 @@ from fathom.analysis.actions import LEAST_GAIN, MOST, actions
 from fathom.analysis.overview import overview
 from fathom.core.depth import Collective, GpuSplit, TraceDepth
 from fathom.core.record import ApiCall, GpuTime, Kernel, Record
+from fathom.core.traced import Memory, Sources, Wait
 from fathom.trace.host import DATA, OPS, WAITING
 
 
@@ -114,6 +115,25 @@ def test_synchronisations_are_counted_but_not_the_asynchronous_copies() -> None:
     record = on_gpu(op_row("Conv2D", 0.5, place=GPU), outside_s=0.5, gpu=gpu_time(1.0, 0.5, 0.5, *calls, doing=WAITING))
     (found,) = [action for action in actions(record) if "keep values" in action.what]
     assert found.evidence.startswith("4 host synchronisations a step, most of their time in cudaStreamSynchronize")
+
+
+def test_the_longest_synchronisation_is_named_by_op_and_line() -> None:
+    calls = [ApiCall(name="cudaStreamSynchronize", calls=4, cpu_s=0.2)]
+    wait = Wait(call="cudaStreamSynchronize", op="aten::item", line="train.py(3): step", calls=4, seconds=0.2)
+    sources = Sources(lines=[], other_s=0.0, unknown_s=0.0, waits=[wait], exact=False)
+    gpu = gpu_time(1.0, 0.5, 0.5, *calls, doing=WAITING)
+    record = on_gpu(op_row("Conv2D", 0.5, place=GPU), outside_s=0.5, gpu=gpu, sources=sources)
+    (found,) = [action for action in actions(record) if "keep values" in action.what]
+    assert found.evidence.endswith("; the longest is of aten::item at train.py(3): step")
+
+
+def test_the_peak_of_memory_is_told_with_what_holds_it() -> None:
+    memory = Memory(device="cuda:0", step=0, times_s=[0.0], allocated=[2**30], peak_bytes=2**30, peak_s=0.0,
+                    kinds={"activations": 3 * 2**28, "parameters": 2**28}, held=[])  # fmt: skip
+    record = on_gpu(op_row("Conv2D", 1.0, place=GPU), memory=memory)
+    lines = list(overview(record).lines(record))
+    assert "peak memory 1 GiB on cuda:0: activations 75 %, parameters 25 %" in lines
+    assert overview(record).peak_bytes == 2**30
 
 
 def test_on_a_cpu_time_outside_ops_is_named() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +23,12 @@ from fathom.cli import terminal
 from fathom.cli.commands.profile import by_type
 from fathom.core.errors import BadOption
 from fathom.core.record import OpRow
+from fathom.measure.held import Held
 from fathom.measure.own import errors as own_errors
 from fathom.measure.own import target as own_target
 from fathom.trace.profile import from_trace
 from fathom.trace.steps import STEP
+from fathom.workloads.base import State
 
 HIDDEN_FLOP = 2 * 32 * 64 * 128
 HEAD_FLOP = 2 * 32 * 128 * 10
@@ -263,3 +266,68 @@ def test_the_report_of_a_model_of_ones_own_is_one_call(tmp_path: Path) -> None:
     mine = quick([op_row("MatMul", 1.0)], "mymods:lstm")
     path = suite.write_report([mine], tmp_path / "report.md")
     assert "mymods:lstm" in path.read_text()
+
+
+def test_peak_memory_of_a_model_by_what_holds_it() -> None:
+    module = nn.Sequential(nn.Linear(256, 512), nn.ReLU(), nn.Linear(512, 256))
+    record = suite.profile(module, torch.randn(64, 256), device="cpu")
+    assert record.profile is not None
+    memory = record.profile.memory
+    assert memory is not None
+    weights = 4 * sum(weight.numel() for weight in module.parameters())
+    assert memory.kinds["parameters"] == weights
+    assert sum(memory.kinds.values()) == memory.peak_bytes == max(memory.allocated)
+    assert not memory.is_lower_bound
+    assert memory.kinds["gradients"] <= weights
+    assert record.profile.sources is None, "stacks cost time: only where they are asked for"
+
+
+def test_stacks_give_the_lines_of_the_model_and_leave_rows_alone() -> None:
+    record = suite.profile(Lined(), torch.randn(8, 16), device="cpu", stacks=True)
+    assert record.profile is not None
+    found = record.profile.sources
+    assert found is not None
+    total = sum(line.seconds for line in found.lines) + found.other_s + found.unknown_s
+    assert total == pytest.approx(sum(row.cpu_s for row in record.profile.rows)), "of the pass without stacks"
+    own_line = next(line for line in found.lines if "test_own.py" in line.line)
+    assert own_line.line.endswith(": forward")
+    assert own_line.backward_s > 0
+    assert not any("pytest" in line.line for line in found.lines), "what is around Fathom called no op"
+
+
+class Lined(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(16, 16)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.linear(x).relu()  # type: ignore[no-any-return]
+
+
+def test_stacks_are_no_option_of_a_trace(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert fathom(monkeypatch, "profile", "--trace", tmp_path / "any.json", "--stacks") == 2
+    assert "--stacks is for a model" in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_gradients_are_counted_once_whether_they_are_kept_between_steps_or_not(kept: bool) -> None:
+    weight = nn.Parameter(torch.ones(100))
+    weight.grad = torch.zeros(100)
+    model = nn.ParameterList([weight])
+    optimizer = torch.optim.Adam(model.parameters())
+    optimizer.step()
+    state = State(
+        model=model,
+        device=torch.device("cpu"),
+        source=None,
+        batches=iter(()),
+        optimizer=optimizer,
+        autocast=nullcontext,
+    )
+    held = Held(state)
+    if not kept:
+        weight.grad = torch.zeros(100)
+    steps_of_adam = 4  # one number beside the two moments
+    assert held.bytes() == {"parameters": 400, "gradients": 400 * kept, "optimizer state": 800 + steps_of_adam}

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from fathom.analysis.formatting import number, prefixed, seconds, size
+from fathom.analysis.own_model import peak_in_words
 from fathom.analysis.selection import on_gpu, op_seconds, plain_scale, plain_step_s
 from fathom.core.record import Profile, Record
 
@@ -62,7 +63,9 @@ class Overview:
         if self.busy is not None:
             exposed = "" if self.exposed is None else f", {100 * self.exposed:.3g} % with communication alone"
             yield f"GPU busy {100 * self.busy:.3g} % of the step{exposed}"
-        if self.peak_bytes:
+        if record.profile and record.profile.memory:
+            yield peak_in_words(record.profile.memory)
+        elif self.peak_bytes:
             yield f"peak memory {size(self.peak_bytes)}"
 
 
@@ -89,7 +92,7 @@ def overview(record: Record) -> Overview:
         of_memory=_share(_rate(moved, step_s), profile.ceiling_bytes_per_s),
         exposed=exposed_communication(profile),
         busy=min(1.0, op_seconds(profile) / step_s) if on_gpu(profile) and step_s > 0 else None,
-        peak_bytes=record.peak_device_bytes or record.peak_host_bytes,
+        peak_bytes=profile.memory.peak_bytes if profile.memory else record.peak_device_bytes or record.peak_host_bytes,
     )
 
 

@@ -18,6 +18,7 @@ from fathom.core.depth import TraceDepth
 from fathom.core.errors import DataError, FathomError
 from fathom.core.fingerprint import THROTTLES, Gpu, Machine
 from fathom.core.spec import RunSpec
+from fathom.core.traced import Memory, RowKernels, Sources, Timeline
 from fathom.core.upgrades import UPGRADES
 
 if TYPE_CHECKING:
@@ -139,6 +140,10 @@ class Profile:
     free_step_s: list[float] = field(default_factory=list)  # on a GPU, plain steps that were not waited for one by one
     light: LightPass | None = None  # on a CPU, where the profiler slowed the steps; None where there was no such pass
     depth: TraceDepth | None = None  # communication, idle time, launches, critical path; None in older records
+    row_kernels: RowKernels | None = None  # None on a CPU, and in older records, as all that follows
+    sources: Sources | None = None  # None where the trace has neither stacks nor waits for a device
+    memory: Memory | None = None  # None where allocations were not recorded
+    timeline: Timeline | None = None
 
     @property
     def slowdown(self) -> float | None:
@@ -158,6 +163,13 @@ class Profile:
     def seconds(self, row: OpRow) -> float:
         """The time that counts: the device's where there is one, else the CPU's."""
         return row.cpu_s if row.device_s is None else row.device_s
+
+    def rate_seconds(self, row: OpRow) -> float:
+        """The time that FLOP/s and bytes/s are of: its kernels in full, whatever else runs at the same time.
+
+        Older records have only the time that concurrent kernels share, in which each seems faster than it is.
+        """
+        return row.kernel_s or self.seconds(row)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,8 +14,11 @@ from fathom.trace.depth import trace_depth
 from fathom.trace.event import Event
 from fathom.trace.gputime import gpu_time
 from fathom.trace.host import HostTime
+from fathom.trace.memory import memory
 from fathom.trace.reader import gc_disabled, read
 from fathom.trace.rows import Breakdown
+from fathom.trace.sources import sources
+from fathom.trace.timeline import timeline
 
 PRECISION_OF = {"double": "fp64", "float": "fp32", "BFloat16": "bf16", "Half": "fp16"}
 MOST = 0.9  # of the products' time: a precision of as much is that of all
@@ -32,7 +35,7 @@ def from_trace(path: Path) -> Record:
     device = "cuda" if found.on_gpu else "cpu"
     # files of one name may hold different runs, and these must not be taken for repetitions of one
     identity = {"trace": trace.digest}
-    profile = as_profile(found, trace.events, steps, notes, ranks=(trace.rank, trace.world_size))
+    profile = as_profile(found, trace.events, steps, notes, trace.memory, ranks=(trace.rank, trace.world_size))
     return Record(
         spec=RunSpec(
             workload=path.name[:LONGEST_NAME],
@@ -83,12 +86,14 @@ def as_profile(
     events: list[Event],
     step_s: list[float],
     notes: Sequence[str],
+    allocations: Sequence[Event] = (),
     ranks: tuple[int | None, int | None] = (None, None),
 ) -> Profile:
     """What a trace came to, as a record keeps it; unprofiled steps and measured peaks are for the caller to add."""
+    groups = found.grouped()
     windows = [found.steps[step] for step in sorted(found.typical_steps)]  # the steps of the rows
     return Profile(
-        rows=found.rows(),
+        rows=found.rows(groups),
         kernels=found.kernels(),
         step_s=step_s,
         plain_step_s=[],
@@ -98,4 +103,8 @@ def as_profile(
         notes=[*found.notes, *notes],
         data_s=found.data_s(),
         depth=trace_depth(found, events, *ranks),
+        row_kernels=found.row_kernels(groups),
+        sources=sources(found, events),
+        memory=memory(found, allocations),
+        timeline=timeline(found),
     )

@@ -22,6 +22,7 @@ from fathom.trace.rows import Breakdown, OpCall
 from fathom.trace.steps import Steps
 from fathom.trace.taxonomy import leaf_type, type_of, update_type
 from fathom.trace.threads import HostThread
+from fathom.trace.waits import is_wait
 
 WHOLE_PROGRAM = "fathom.life"  # around setup and all steps of a whole-program trace
 # how the names of marks begin that have the category of an op: our own fast ones, and all of torch before 1.10
@@ -89,6 +90,7 @@ def breakdown(events: Iterable[Event], roles: Mapping[str, str] | None = None) -
         events_in_ops=walk.events_in_ops,
         host=walk.host,
         all_steps=not steps.waited,
+        waits=walk.waits,
     )
 
 
@@ -105,6 +107,7 @@ class _Walk:
         self.clock = clock
         self.op_calls: list[OpCall] = []
         self.launches: dict[int, LaunchSite] = {}  # correlation id -> where a kernel was launched
+        self.waits: list[tuple[Event, OpCall | None]] = []
         self.data_us = [0.0] * len(steps)
         self.events = [0] * len(steps)
         self.events_in_ops = [0] * len(steps)
@@ -260,6 +263,7 @@ class _Walk:
             step=step,
             cpu_us=self._time(event.ts, end, step),
             args=self._arguments(event),
+            event=event,
         )
         self.op_calls.append(found)
         return found
@@ -269,10 +273,12 @@ class _Walk:
         return self._distinct.setdefault(args.key, args)
 
     def _launch(self, event: Event, claimed_by: OpCall | None, frame: Frame) -> None:
+        op = frame.op
+        if is_wait(event.name):
+            self.waits.append((event, claimed_by or (op.call if op else None)))
         correlation = launch_args(event).correlation
         if correlation < 0:
             return
-        op = frame.op
         if claimed_by is not None:
             self.launches[correlation] = LaunchSite(event, claimed_by, typed=True)
         elif op is not None and op.call is not None:

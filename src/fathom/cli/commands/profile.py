@@ -7,6 +7,7 @@ import math
 from pathlib import Path
 from typing import Annotated, Any
 
+import msgspec
 import typer
 
 from fathom.analysis.finding import Cell
@@ -42,6 +43,9 @@ def command(
         typer.Option(help="Read this torch.profiler trace (.json, .json.gz), or a folder of one per rank."),
     ] = None,
     trace_out: Annotated[Path | None, typer.Option(help="Write the trace to this file, for Perfetto.")] = None,
+    stacks: Annotated[
+        bool, typer.Option("--stacks", help="Also record Python stacks, in a pass of its own: time by source line.")
+    ] = False,
     phase: Phase = "train",
     device: Device = "auto",
     precision: Annotated[
@@ -70,9 +74,9 @@ def command(
     as_json: Json = False,
 ) -> None:
     """Profile your own model, or read a trace you have: time by op type, and the most similar reference workload."""
-    _check(target, trace, trace_out)
+    _check(target, trace, trace_out, stacks)
     settings = {"phase": phase, "device": device, "precision": precision, "threads": threads}
-    settings |= {"loss": loss, "optimizer": optimizer}
+    settings |= {"loss": loss, "optimizer": optimizer, "stacks": stacks or None}
     _check_settings(trace, timeout, settings)
     if trace is not None and trace.is_dir():
         report_ranks(trace, out, as_json)
@@ -83,10 +87,12 @@ def command(
     _report(record, path, [*references, *Store(out).records()], as_json)
 
 
-def _check(target: str | None, trace: Path | None, trace_out: Path | None) -> None:
+def _check(target: str | None, trace: Path | None, trace_out: Path | None, stacks: bool) -> None:
     """What can be refused before the profiling, which may take minutes."""
     if (target is None) == (trace is None):
         raise BadOption("give either package.module:function or --trace FILE")
+    if trace is not None and stacks:
+        raise BadOption("--trace reads an existing trace, with its stacks if it has any; --stacks is for a model")
     if trace_out is None:
         return
     if trace is not None:
@@ -124,6 +130,7 @@ def _report(record: Record, path: Path, references: list[Record], as_json: bool)
     """The lines that matter most first: what it reaches, what to do, then where the time goes."""
     from fathom.analysis.actions import actions
     from fathom.analysis.overview import overview
+    from fathom.analysis.own_model import lines_table, waits_table
 
     assert record.profile is not None
     rows, found, advised = by_type(record.profile), overview(record), actions(record)
@@ -132,9 +139,8 @@ def _report(record: Record, path: Path, references: list[Record], as_json: bool)
         document: dict[str, Any] = {"record": str(path), "workload": record.spec.workload}
         document |= {"overview": dataclasses.asdict(found), "actions": [dataclasses.asdict(each) for each in advised]}
         document |= {"ops": [dict(zip(keys, row, strict=True)) for row in rows], "notes": record.profile.notes}
-        depth = record.profile.depth
-        document |= {"depth": dataclasses.asdict(depth) if depth else None}
-        print_json(document | _similar(record, references) | {"slowdown": record.profile.slowdown})
+        details = {name: msgspec.to_builtins(getattr(record.profile, name)) for name in ("depth", "sources", "memory")}
+        print_json(document | _similar(record, references) | {"slowdown": record.profile.slowdown} | details)
         return
     print_text(f"{record.spec.workload}, {record.spec.phase}")
     for line in found.lines(record):
@@ -146,6 +152,9 @@ def _report(record: Record, path: Path, references: list[Record], as_json: bool)
     print_table("Time by op type", ["op type", "class", "per step (s)", "%", "FLOP"], rows)
     if record.profile.depth is not None:
         print_depth(record.profile.depth)
+    for table in (lines_table(record.profile), waits_table(record.profile)):
+        if table.rows:
+            print_table(table.title, table.columns, table.rows)
     _print_similar(record, references)
     _print_profiler(record.profile)
     for note in record.profile.notes:

@@ -6,6 +6,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from fathom.core.errors import BadOption, DoesNotFit
-from fathom.core.record import Record
+from fathom.core.record import Profile, Record
 from fathom.core.spec import OWN, RunSpec
 from fathom.engine.session import Session
 from fathom.machine.devices import resolve
@@ -30,6 +31,7 @@ from fathom.workloads.base import Workload
 
 WARMUP = 3
 LONGEST_NAME = 100  # of a model: the file of its record is called after it
+Profiler = Callable[[Session], Profile]
 
 
 def profile(
@@ -45,6 +47,7 @@ def profile(
     trace_out: Path | None = None,
     name: str | None = None,
     in_place: bool = False,
+    stacks: bool = False,
 ) -> Record:
     """The op rows of a model: profile(module, batch), of a ready step: profile(step), or of a workload.
 
@@ -64,8 +67,10 @@ def profile(
         eight = list(fathom.Store("results/h200").records())
         fathom.write_report([record, *eight], Path("report.html"))
 
-    in_place saves the memory of a copy, for a module that is not needed afterwards.
+    in_place saves the memory of a copy, for a module that is not needed afterwards. stacks adds the time and the host's
+    waits by source line.
     """
+    profiler = partial(profiled, trace_out=trace_out, memory=True, stacks=stacks)
     asked = RunSpec(
         workload=_file_safe(name or _called(model)),
         phase=phase,
@@ -77,14 +82,14 @@ def profile(
     )
     if isinstance(model, Workload):
         source = "model" if name else "workload"
-        return _record(Session(dataclasses.replace(asked, source=source), model), trace_out)
+        return _record(Session(dataclasses.replace(asked, source=source), model), profiler)
     spec = dataclasses.replace(asked, preset=OWN, seed=None)
     with RandomStates():
         if isinstance(model, nn.Module):
-            return _of_module(spec, model, batch, loss, optimizer, trace_out, in_place)
+            return _of_module(spec, model, batch, loss, optimizer, profiler, in_place)
         if not callable(model):
             raise BadOption(f"expected a torch module or a function that does one step, not {type(model).__name__}")
-        return _of_step(spec, model, batch, trace_out)
+        return _of_step(spec, model, batch, profiler)
 
 
 def _of_module(
@@ -93,7 +98,7 @@ def _of_module(
     batch: Any,
     loss: LossLike,
     optimizer: OptimizerLike,
-    trace_out: Path | None,
+    profiler: Profiler,
     in_place: bool,
 ) -> Record:
     precision = precision_of(module, batch, spec.precision)
@@ -114,27 +119,27 @@ def _of_module(
             batch=items or 1,
         )
         try:
-            record = _record(OwnSession(dataclasses.replace(spec, precision=precision), workload), trace_out)
+            record = _record(OwnSession(dataclasses.replace(spec, precision=precision), workload), profiler)
         except DoesNotFit as error:
             why = f"a step of {spec.workload} does not fit in the memory of {device}; give a smaller batch"
             raise DoesNotFit(why) from error
     return _told_apart(record, items)
 
 
-def _of_step(spec: RunSpec, step: Callable[[], Any], batch: Any, trace_out: Path | None) -> Record:
+def _of_step(spec: RunSpec, step: Callable[[], Any], batch: Any, profiler: Profiler) -> Record:
     if batch is not None:
         raise BadOption("a step takes no batch: it is a function without arguments")
     check_step(step)
     network = network_of(step)
     session = StepSession(dataclasses.replace(spec, source="step"), step, network, device_of(network, spec.device))
-    return _told_apart(_record(session, trace_out), None)
+    return _told_apart(_record(session, profiler), None)
 
 
-def _record(session: Session, trace_out: Path | None) -> Record:
+def _record(session: Session, profiler: Profiler) -> Record:
     with session.setup():
         first = session.run(WARMUP)
         watch = Watch(session.device)
-        found = profiled(session, trace_out=trace_out)
+        found = profiler(session)
         watch.look()
         last = session.run(1)
         parameters = sum(weight.numel() for weight in session.state.weights)
