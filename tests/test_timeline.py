@@ -49,6 +49,20 @@ def test_outermost_ops_of_threads_and_kernels_of_streams() -> None:
     assert found.step_s == pytest.approx(100e-6)
 
 
+def test_ops_inside_a_node_of_autograds_are_shown() -> None:
+    node = "autograd::engine::evaluate_function: "
+    events = [
+        event(f"{node}MmBackward0", 0, 50),
+        event("MmBackward0", 1, 48),
+        event("aten::mm", 2, 20),
+        event("aten::mm", 25, 20),
+        event(f"{node}torch::autograd::AccumulateGrad", 60, 10),
+    ]
+    found = drawn(events)
+    shown = [found.names[name] for name in found.lanes[0].names]
+    assert shown == ["aten::mm", "aten::mm", f"{node}torch::autograd::AccumulateGrad"]
+
+
 def test_the_step_of_median_length_is_shown() -> None:
     windows = [(0.0, 100.0), (100.0, 130.0), (130.0, 330.0)]
     events = [

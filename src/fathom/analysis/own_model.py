@@ -24,6 +24,7 @@ from fathom.trace.taxonomy import GROUPS, group_of
 OWN = {"trace", "parameters"}  # options that records of a user's traces and models have; older ones have no source
 SHOWN_LINES, SHOWN_WAITS, SHOWN_HOLDERS = 15, 10, 12
 SHOWN_TYPES = 3
+LEAST_PERCENT = 0.1  # of op time: lines below it are not shown
 MEGA = 1e6
 
 
@@ -100,7 +101,8 @@ def lines_table(profile: Profile) -> Table:
     """The source lines whose ops take the most time."""
     found, total, scale = profile.sources, op_seconds(profile), plain_scale(profile)
     rows: list[list[Cell]] = []
-    for line in found.lines[:SHOWN_LINES] if found else []:
+    heavy = [line for line in found.lines if 100 * line.seconds >= LEAST_PERCENT * total] if found else []
+    for line in heavy[:SHOWN_LINES]:
         types = ", ".join(f"{kind} {_percent(time, line.seconds)}" for kind, time in _first(line.types))
         below = ", ".join(f"{name} {_percent(time, line.seconds)}" for name, time in _first(line.libraries))
         shares: list[Cell] = [100 * line.seconds / total, 100 * line.backward_s / total]

@@ -11,7 +11,7 @@ from fathom.core.traced import Lane, Timeline
 from fathom.trace.reader import gc_disabled
 from fathom.trace.rows import Breakdown
 from fathom.trace.steps import Window
-from fathom.trace.taxonomy import kernel_type, short_name
+from fathom.trace.taxonomy import AUTOGRAD, kernel_type, short_name
 
 RECTANGLES = 2000  # at most: a drawing has no more pixels side by side
 LANES = 40  # at most, the busiest
@@ -61,7 +61,9 @@ def _lanes(found: Breakdown, step: int, window: Window) -> Lanes:
     """The busiest, in order: threads, then streams, by their first rectangle."""
     lanes: Lanes = defaultdict(list)
     for call in found.op_calls:
-        if call.step == step and call.event is not None and call.calls:
+        # a node of autograd's says little: the ops inside it are shown
+        around = call.is_wrapper and call.type == AUTOGRAD
+        if call.step == step and call.event is not None and call.calls and not around:
             event = call.event
             key = False, f"thread {event.tid}"
             lanes[key].append(_Rectangle(event.ts, event.end, call.op, call.type, event.dur))
