@@ -238,8 +238,9 @@ def test_waits_are_known_without_stacks() -> None:
     assert [wait.line for wait in found.waits] == ["", ""]
 
 
-def test_neither_stacks_nor_waits() -> None:
-    events = [event("aten::relu", 0, 5)]
+@pytest.mark.parametrize("args", [{}, {"stack": ""}])
+def test_neither_stacks_nor_waits(args: dict[str, str]) -> None:
+    events = [event("aten::relu", 0, 5, **args)]
     assert sources(walk.breakdown(events), events) is None
 
 

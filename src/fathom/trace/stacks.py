@@ -18,7 +18,6 @@ from fathom.trace.event import Event, sequence_args, view
 from fathom.trace.owners import FRAMEWORK, HARNESS, LIBRARY, NO_SOURCE, owner_of
 from fathom.trace.walk import BACKWARD_NODE, EVALUATE
 
-CALL_STACK = b'"Call stack"'
 SAMPLED = 2000  # ops that are searched for stacks: all threads but those of backward have them, or none
 
 
@@ -55,7 +54,7 @@ def has_frames(events: Iterable[Event]) -> bool:
 def has_call_stacks(events: Sequence[Event]) -> bool:
     """Whether ops have their stack as an argument, as before torch 1.12."""
     ops = [event for event in events if event.cat == "cpu_op"]
-    return any(CALL_STACK in bytes(event.args) for event in ops[:: 1 + len(ops) // SAMPLED])
+    return any(stack_args(event).stack for event in ops[:: 1 + len(ops) // SAMPLED])
 
 
 def places(events: Iterable[Event], wanted: Set[int], call_stacks: bool) -> dict[int, Place]:
