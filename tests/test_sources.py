@@ -240,7 +240,7 @@ def test_waits_are_known_without_stacks() -> None:
 
 @pytest.mark.parametrize("args", [{}, {"stack": ""}])
 def test_neither_stacks_nor_waits(args: dict[str, str]) -> None:
-    events = [event("aten::relu", 0, 5, **args)]
+    events = [event("aten::relu", 0, 5, **args)]  # type: ignore[arg-type]
     assert sources(walk.breakdown(events), events) is None
 
 
