@@ -16,6 +16,7 @@ from fathom.core.errors import BadOption, DataError
 from fathom.core.fingerprint import Machine
 from fathom.core.record import Record
 from fathom.core.spec import RunSpec
+from fathom.core.stopping import unwinding
 
 LOCK = ".lock"  # the file in a folder of records that a process locks while it measures
 
@@ -189,11 +190,12 @@ def _read(path: Path) -> tuple[Record | None, str | None]:
 def _write_whole(path: Path, text: str) -> None:
     """Writes a hidden file and links it: a crash leaves no half record, and an existing file is not overwritten."""
     hidden = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        with hidden.open("x") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.link(hidden, path)
-    finally:
-        hidden.unlink(missing_ok=True)
+    with unwinding():
+        try:
+            with hidden.open("x") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            os.link(hidden, path)
+        finally:
+            hidden.unlink(missing_ok=True)
