@@ -12,10 +12,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TextIO, cast
 
+from fathom.core.errors import shortened
+
 PLAIN = {  # how characters of ours are written where the encoding has none; others as Python escapes them
     "·": "*", "—": "-", "–": "-", "−": "-", "…": "...", "→": "->", "×": "x", "≥": ">=", "≤": "<=", "≈": "~", "±": "+-",
     "µ": "u", "°": "deg", "ρ": "rho",
 }  # fmt: skip
+LONGEST = 600  # characters of a message
 EXPONENT, DIGITS = re.compile("[⁻⁰¹²³⁴⁵⁶⁷⁸⁹]+"), str.maketrans("⁻⁰¹²³⁴⁵⁶⁷⁸⁹", "-0123456789")
 
 
@@ -66,9 +69,10 @@ class _Output:
 
 
 def say(line: str) -> None:
-    """A message on stderr, if that takes one."""
+    """A message on stderr, if that takes one: one line of a sensible length, without the terminal's control codes."""
+    shown = "".join(letter if letter.isprintable() else _escaped(letter) for letter in " ".join(line.splitlines()))
     with contextlib.suppress(OSError):
-        print(f"fathom: {line}", file=sys.stderr, flush=True)
+        print(f"fathom: {shown if len(shown) <= LONGEST else f'{shown[:LONGEST]}...'}", file=sys.stderr, flush=True)
 
 
 def flushed(code: int) -> int:
@@ -91,6 +95,8 @@ def fault(error: OSError) -> str | None:
         Path.cwd()
     except FileNotFoundError:
         return "the working directory has been deleted; change to one that exists"
+    if error.filename is not None:  # one that may not be read, or whose name is too long
+        return f"{shortened(os.fsdecode(error.filename))}: {error.strerror}"
     return None
 
 
@@ -109,4 +115,4 @@ def _escaped(letter: str) -> str:
     """A byte of a file name that is no text as that byte, any other character as Python writes it."""
     if "\udc80" <= letter <= "\udcff":
         return f"\\x{ord(letter) - 0xDC00:02x}"
-    return letter.encode("ascii", "backslashreplace").decode()
+    return ascii(letter)[1:-1]

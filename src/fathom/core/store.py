@@ -157,8 +157,12 @@ class Store:
         return self.machine is None or record.machine.identity == self.machine.identity
 
     def _read(self) -> Iterator[tuple[Record | None, str | None]]:
-        if not self.folder.is_dir():
-            raise DataError.at(self.folder, "no such folder of records")
+        try:
+            os.scandir(self.folder).close()  # glob() would find nothing in a folder that may not be read
+        except (FileNotFoundError, NotADirectoryError):
+            raise DataError.at(self.folder, "no such folder of records") from None
+        except OSError as error:
+            raise DataError.at(self.folder, f"cannot be read: {error.strerror or error}") from None
         yield from map(_read, sorted(self.folder.glob("*.json")))
 
 

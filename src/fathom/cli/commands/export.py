@@ -11,7 +11,6 @@ import typer
 
 from fathom.cli.terminal import count, human, skipped
 from fathom.core.errors import BadOption, MissingExtra, UnknownName
-from fathom.core.stopping import unwinding
 from fathom.core.store import check_writable, read_nonempty
 
 if TYPE_CHECKING:
@@ -44,14 +43,13 @@ def command(
 def _write(table: DataFrame, path: Path) -> None:
     """Through a hidden file beside it: where the disk is full, an existing file stays as it was."""
     hidden = path.with_name(f".{path.name}.{os.getpid()}.part")
-    with unwinding():
-        try:
-            if path.suffix == ".csv":
-                table.to_csv(hidden, index=False)
-            else:
-                table.to_parquet(hidden, index=False)
-            hidden.replace(path)
-        except OSError as error:
-            raise BadOption(f"cannot write {path}: {error.strerror or error}") from None
-        finally:
-            hidden.unlink(missing_ok=True)
+    try:
+        if path.suffix == ".csv":
+            table.to_csv(hidden, index=False)
+        else:
+            table.to_parquet(hidden, index=False)
+        hidden.replace(path)
+    except OSError as error:
+        raise BadOption(f"cannot write {path}: {error.strerror or error}") from None
+    finally:
+        hidden.unlink(missing_ok=True)
