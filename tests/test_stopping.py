@@ -18,7 +18,19 @@ import fathom
 from fathom.core.spec import RunSpec
 from fathom.experiments.isolate import isolated
 
-SOURCES, HOOK = Path(fathom.__file__).parents[1], Path(__file__).parent / "signalled"
+SOURCES = Path(fathom.__file__).parents[1]
+HOOK = """
+import os, sys
+
+number, _, module = os.environ["FATHOM_SIGNAL_AT"].partition(":")
+
+class Signaller:  # a finder of modules that is asked before the others
+    def find_spec(name, path, target=None):
+        if name == module:
+            os.kill(os.getpid(), int(number))
+
+sys.meta_path.insert(0, Signaller)
+"""
 LINES = {signal.SIGINT: "fathom: interrupted\n", signal.SIGTERM: "fathom: ended by SIGTERM\n"}
 STUDY = ["study", "autoenc", "--preset", "tiny", "--device", "cpu"]
 MOMENTS = [  # the module whose import the signal comes with
@@ -42,31 +54,39 @@ def _as_at_a_terminal() -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
+@pytest.fixture
+def hooked(tmp_path: Path) -> str:
+    """A PYTHONPATH with which a process sends itself a signal at the import that FATHOM_SIGNAL_AT=2:torch names."""
+    (tmp_path / "sitecustomize.py").write_text(HOOK)
+    return os.pathsep.join([str(tmp_path), str(SOURCES)])
+
+
 def ran(*words: str, cwd: Path | None = None, **variables: str) -> subprocess.CompletedProcess[str]:
-    path = os.pathsep.join([str(HOOK), str(SOURCES)])
     return subprocess.run(
         [sys.executable, *words],
         cwd=cwd,
-        env=environment(**{"PYTHONPATH": path, **variables}),
+        env=environment(**{"PYTHONPATH": str(SOURCES), **variables}),
         capture_output=True,
         text=True,
         check=False,
-        preexec_fn=_as_at_a_terminal,  # noqa: PLW1509  no other thread runs here
+        preexec_fn=_as_at_a_terminal,
     )
 
 
 @pytest.mark.parametrize("number", LINES, ids=["SIGINT", "SIGTERM"])
 @pytest.mark.parametrize(("module", "command"), MOMENTS, ids=[module for module, _ in MOMENTS])
 def test_a_signal_while_a_module_is_imported(
-    module: str, command: list[str], number: signal.Signals, tmp_path: Path
+    module: str, command: list[str], number: signal.Signals, hooked: str, tmp_path: Path
 ) -> None:
-    done = ran("-m", "fathom", *command, cwd=tmp_path, FATHOM_SIGNAL_AT=f"{number:d}:{module}")
+    variables = {"PYTHONPATH": hooked, "FATHOM_SIGNAL_AT": f"{number:d}:{module}"}
+    done = ran("-m", "fathom", *command, cwd=tmp_path, **variables)
     assert (done.returncode, done.stdout, done.stderr) == (128 + number, "", LINES[number])
 
 
-def test_the_console_script_handles_signals_before_it_loads_the_command_line(tmp_path: Path) -> None:
+def test_the_console_script_handles_signals_before_it_loads_the_command_line(hooked: str, tmp_path: Path) -> None:
     script = "import re, sys; from fathom.cli.main import main; sys.exit(main())"
-    done = ran("-c", script, "list", cwd=tmp_path, FATHOM_SIGNAL_AT="2:fathom.cli.streams")
+    variables = {"PYTHONPATH": hooked, "FATHOM_SIGNAL_AT": "2:fathom.cli.streams"}
+    done = ran("-c", script, "list", cwd=tmp_path, **variables)
     assert (done.returncode, done.stderr) == (130, "fathom: interrupted\n")
 
 
@@ -78,9 +98,9 @@ def test_little_is_imported_before_signals_are_handled() -> None:
 
 @pytest.mark.parametrize("number", LINES, ids=["SIGINT", "SIGTERM"])
 def test_a_worker_that_is_signalled_while_it_imports_torch_is_a_failed_record(
-    number: signal.Signals, monkeypatch: pytest.MonkeyPatch
+    number: signal.Signals, hooked: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(HOOK), str(SOURCES)]))
+    monkeypatch.setenv("PYTHONPATH", hooked)
     monkeypatch.setenv("FATHOM_SIGNAL_AT", f"{number:d}:torch._C")
     record = isolated(RunSpec(workload="autoenc", preset="tiny", device="cpu"))
     assert (record.outcome, record.reason) == ("failed", f"the worker was killed by {number.name}")

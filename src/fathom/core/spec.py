@@ -171,7 +171,7 @@ def number_in_words(value: int) -> str:
     """A whole number, however long, in a message; Python writes none of more than 4300 digits."""
     if abs(value) < 10**30:
         return str(value)
-    return f"a number of {int(value.bit_length() * math.log10(2)) + 1} digits"
+    return f"a number of {int((value.bit_length() - 1) * math.log10(2)) + 1} digits"
 
 
 def read_value(text: str) -> Any:

@@ -76,4 +76,4 @@ def facts_of(workload: str) -> dict[str, Any] | None:
 
 def is_external(workload: str) -> bool:
     """Named by `package.module:Class` or an entry point: only loading it tells what it is."""
-    return not (catalogue.FOLDER / f"{workload}.py").is_file()
+    return ":" in workload or not (catalogue.FOLDER / f"{workload}.py").is_file()
