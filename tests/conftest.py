@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -72,7 +73,12 @@ def real_data(name: str) -> Path:
 def fathom(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> int:
     """The exit code of the command line; what it printed is pytest's to capture."""
     monkeypatch.setattr(sys, "argv", ["fathom", *map(str, arguments)])
-    with pytest.raises(SystemExit) as stopped:
-        main.main()
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGPIPE)}
+    try:
+        with pytest.raises(SystemExit) as stopped:
+            main.main()
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
     assert isinstance(stopped.value.code, int)
     return stopped.value.code

@@ -13,12 +13,12 @@ import pytest
 from conftest import fathom
 from sample_records import record_of, sections_of
 
-from fathom.core.errors import DeviceError
+from fathom.core.errors import BadOption, DeviceError
 from fathom.core.record import Record
 from fathom.core.spec import RunSpec
 from fathom.core.store import Store
 from fathom.experiments import checks, interleave
-from fathom.experiments.checks import check_device
+from fathom.experiments.checks import check, check_device
 
 INTERLEAVED = ["compare", "threads=1", "threads=2", "autoenc", "--interleave"]
 MISTAKES = [
@@ -56,6 +56,26 @@ MISTAKES = [
     (["compare", "engine=cudagraf", "threads=2", "autoenc", "--interleave"], "A: no engine 'cudagraf'"),
     (["compare", "threads=1", "device=gpu", "autoenc", "--interleave"], "B: no device 'gpu'"),
     (["compare", "threads=1", "threads=0", "autoenc", "--interleave"], "B: threads must be at least 1, not 0"),
+    (["run", "autoenc", "--steps", "9" * 20], f"steps must be 1 to 10,000,000, not {'9' * 20}"),
+    (["run", "autoenc", "--steps", "9" * 4000], "steps must be 1 to 10,000,000, not a number of 4000 digits"),
+    (["run", "autoenc", "--steps", "9" * 5000], "Invalid value for '--steps'"),
+    (["run", "autoenc", "--warmup", "1" + "0" * 9], "warmup must be 0 to 10,000,000, not 1000000000"),
+    (["run", "autoenc", "--batch", "1" + "0" * 12], "batch must be 1 to 1,000,000,000, not 1000000000000"),
+    (["run", "autoenc", "--threads", "70000"], "threads must be 1 to 65,536, not 70000"),
+    (["run", "autoenc", "--seed", "-1"], "seed must be at least 0, not -1"),
+    (["run", "autoenc", "--set", "latent=NaN"], "option latent of autoenc must be int, not nan"),
+    (["run", "autoenc", "--set", "learning_rate=NaN"], "learning_rate of autoenc must be at most 1,099,511,627,776"),
+    (["run", "autoenc", "--set", "latent=" + "9" * 20], f"must be at most 1,099,511,627,776, not {'9' * 20}"),
+    (["run", "x" * 5000], f"no workload '{'x' * 80}... (5000 characters)'"),
+    (["scale", "autoenc", "--budget", "1e300"], "a budget must be at most 2,592,000 seconds (30 days), not 1e+300"),
+    (["scale", "autoenc", "--preset", "tny", "--cores", "0"], "no preset 'tny'; did you mean tiny?"),
+    (["scale", "--preset", "tny"], "no preset 'tny'; did you mean tiny?"),
+    (["study", "--preset", "tny", "--device", "gpu"], "no preset 'tny'; did you mean tiny?"),
+    (["scale", "autoenc", "--runs", "1" + "0" * 12], "less than or equal to 100000"),
+    (["repeat", "autoenc", "--runs", "1" + "0" * 12], "less than or equal to 100000"),
+    (["repeat", "autoenc", "--warmup-runs", "1" + "0" * 12], "less than or equal to 100000"),
+    ([*INTERLEAVED, "--runs", "1" + "0" * 12], "less than or equal to 100000"),
+    (["learn", "autoenc", "--runs", "1" + "0" * 12], "less than or equal to 100000"),
 ]
 PROGRAM = """
 import contextlib, io, json, sys
@@ -83,7 +103,7 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> list[list[object]]:
     return found
 
 
-@pytest.mark.parametrize("index", range(len(MISTAKES)), ids=[" ".join(arguments) for arguments, _ in MISTAKES])
+@pytest.mark.parametrize("index", range(len(MISTAKES)), ids=[" ".join(arguments)[:80] for arguments, _ in MISTAKES])
 def test_a_wrong_name_or_number_is_refused_without_torch(index: int, answers: list[list[object]]) -> None:
     code, out, err, torch_was_loaded = answers[index]
     assert (code, out, torch_was_loaded) == (2, "", False)
@@ -91,6 +111,14 @@ def test_a_wrong_name_or_number_is_refused_without_torch(index: int, answers: li
     assert err.startswith("fathom: ")
     assert MISTAKES[index][1] in err
     assert err.count("\n") == 1
+
+
+def test_threads_are_limited_by_the_cores_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A few more than cores are measured on purpose."""
+    monkeypatch.setattr(checks, "usable_cores", lambda: 2)
+    check(RunSpec(workload="autoenc", threads=128))
+    with pytest.raises(BadOption, match="^threads must be 1 to 128 on 2 cores, not 9999$"):
+        check(RunSpec(workload="autoenc", threads=9999))
 
 
 @pytest.mark.parametrize("name", ["auto", "cpu", "cpu:0", "cuda", "cuda:1", "mps", "xpu:0"])

@@ -169,7 +169,7 @@ MISTAKES = [
     (["run", "autoenc", "--device", "cuda:9"], "device 'cuda:9' is not on this machine; there are: cpu"),
     (["run", "autoenc", "--device", "gpu"], "no device 'gpu'; there may be: auto, cpu, cuda"),
     (["run", "autoenc", "--device", "cpu", "--precision", "tf32"], "precision tf32 needs an NVIDIA GPU"),
-    (["run", "autoenc", "--device", "cpu", "--batch", "100000000000"], "try a smaller --batch"),
+    (["run", "autoenc", "--device", "cpu", "--batch", "1000000000"], "try a smaller --batch"),
     (["learn", "autoenc", "--data", "nowhere"], "no such folder; it must contain MNIST's idx files"),
     (["learn", "autoenc", "--preset", "tny"], "no preset 'tny'; did you mean tiny?"),
     (["learn", "deepq", "--set", "envs=3"], "envs of deepq must be a multiple of"),
@@ -226,7 +226,7 @@ def test_a_mistake_is_one_line_and_exit_code_2(
 def test_a_mistake_that_a_worker_finds_is_one_line_and_exit_code_2(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    arguments = ["run", "autoenc", "--device", "cpu", "--batch", "100000000000", "--out", str(tmp_path)]
+    arguments = ["run", "autoenc", "--device", "cpu", "--batch", "1000000000", "--out", str(tmp_path)]
     assert fathom(monkeypatch, *arguments) == 2
     printed = capsys.readouterr()
     assert (printed.out, printed.err.count("\n")) == ("", 1)

@@ -18,9 +18,10 @@ from conftest import fathom
 from rich.console import Console
 from rich.progress import Progress
 
-from fathom.cli import main, terminal
+from fathom.cli import terminal
 from fathom.cli.commands import learn as command
 from fathom.cli.commands.learn import View
+from fathom.core import stopping
 from fathom.core.errors import Refused
 from fathom.core.record import Learning, Point, Record
 from fathom.core.spec import RunSpec
@@ -308,7 +309,7 @@ def test_a_signal_is_answered_with_how_to_resume_if_there_is_a_checkpoint(
         if kept:
             (tmp_path / "checkpoints").mkdir()
             (tmp_path / "checkpoints" / f"autoenc-{spec.id}.pt").touch()
-        raise main.Stopped(2)
+        raise stopping.Stopped(2)
 
     runs_come_to(monkeypatch, stop)
     assert fathom(monkeypatch, *TINY, "--out", str(tmp_path)) == 130

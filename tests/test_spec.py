@@ -31,6 +31,9 @@ TRAINING = {"kind": "training"}
         ({**TRAINING, "evaluations": 0}, "evaluations must be at least 1, not 0"),
         ({"budget_s": 0}, "a budget must be some seconds, not 0.0"),
         ({"seed": 2**62}, "seed must be below"),
+        ({"budget_s": 1e300}, "a budget must be at most 2,592,000 seconds"),
+        ({**TRAINING, "evaluations": 10**7}, "evaluations must be 1 to 1,000,000, not 10000000"),
+        ({"options": {"batch": 10**12}}, "batch must be 1 to 1,000,000,000, not 1000000000000"),
         ({"cores": ()}, "cores must be numbers of this machine's cores"),
     ],
 )

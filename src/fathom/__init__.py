@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
+TYPE_CHECKING = False  # typing's own would be an import before the command line handles signals
 if TYPE_CHECKING:
+    from typing import Any
+
     from fathom.analysis.finding import Finding
     from fathom.analysis.frame import frame, op_frame
     from fathom.analysis.relatives import nearest

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from rich.box import SIMPLE, SIMPLE_HEAD
@@ -15,6 +16,7 @@ from rich.text import Text
 
 from fathom.analysis import formatting
 from fathom.analysis.formatting import count, seconds
+from fathom.core.stopping import unwinding
 
 __all__ = [
     "beside", "count", "human", "print_facts", "print_json", "print_table", "print_text", "progress_bar", "screen",
@@ -23,6 +25,7 @@ __all__ = [
 
 screen = Console(markup=False)  # the last output of a crashed program may hold brackets
 human = Console(stderr=True, markup=False)
+SHOW_CURSOR = b"\r\x1b[2K\x1b[?25h"  # clears the line of a bar, which hides the cursor
 SPEED_WINDOW_S = 600.0  # over which speed is averaged for the remaining time: fast and slow runs alternate
 
 
@@ -87,11 +90,17 @@ def print_facts(title: str, rows: Sequence[tuple[str, str]]) -> None:
     screen.print(table)
 
 
-def progress_bar() -> Progress:
-    """Shown at a terminal only, and removed when done."""
+@contextlib.contextmanager
+def progress_bar() -> Iterator[Progress]:
+    """Shown at a terminal only, and removed when done, or when a signal ends the command."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     shown = human.is_terminal
-    return _Bar(*columns, console=human, transient=True, disable=not shown, speed_estimate_period=SPEED_WINDOW_S)
+    bar = _Bar(*columns, console=human, transient=True, disable=not shown, speed_estimate_period=SPEED_WINDOW_S)
+    if not shown:  # nothing to remove
+        yield bar
+        return
+    with unwinding(SHOW_CURSOR), bar:
+        yield bar
 
 
 class _Bar(Progress):

@@ -17,6 +17,13 @@ import difflib
 from collections.abc import Iterable
 from pathlib import Path
 
+LONGEST = 80  # characters of a wrong name or value that a message repeats
+
+
+def shortened(text: str) -> str:
+    """The beginning of what somebody typed, or a file held, where it would make a message unreadable."""
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]}... ({len(text)} characters)"
+
 
 class FathomError(Exception):
     """Anything the user can put right; its text is one line."""
@@ -28,9 +35,9 @@ class UnknownName(FathomError):
     @classmethod
     def among(cls, kind: str, name: str, known: Iterable[str]) -> UnknownName:
         choices = sorted(known)
-        near = difflib.get_close_matches(name.lower(), choices, n=1, cutoff=0.5)
+        near = difflib.get_close_matches(name[:LONGEST].lower(), choices, n=1, cutoff=0.5)
         hint = f"did you mean {near[0]}?" if near else f"there are: {', '.join(choices)}"
-        return cls(f"no {kind} {name!r}; {hint}")
+        return cls(f"no {kind} {shortened(name)!r}; {hint}")
 
 
 class BadOption(FathomError):

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from fathom.core.errors import BadOption, UnknownName
+from fathom.core.errors import BadOption, UnknownName, shortened
 
 PHASES = ("train", "infer")
 PRECISIONS = ("fp32", "tf32", "bf16")  # of a workload; bf16 is by autocast
@@ -32,6 +32,15 @@ KINDS = {  # what is measured -> the fields that say how long; the others keep t
 }
 LONGEST_SLUG = 80  # characters: file systems allow 255 in the whole name of a file
 LARGEST_SEED = 2**62  # every generator takes those below
+LONGEST_BUDGET_S = 30 * 86_400
+RANGES = {  # the smallest and the largest that can be meant, on any machine; beyond them it is a slip of the keyboard
+    "batch": (1, 10**9),
+    "threads": (1, 65_536),
+    "evaluations": (1, 1_000_000),
+    "warmup": (0, 10_000_000),
+    "steps": (1, 10_000_000),
+    "seed": (0, math.inf),
+}
 
 _SWITCHES = {"profile": "profiled", "learn": "training", "life": "program"}  # what kinds were called up to schema 2
 _RENAMED = {"rounds": "evaluations"}
@@ -105,17 +114,20 @@ class RunSpec:
             object.__setattr__(self, name, value)
 
     def _check_numbers(self) -> None:
-        least = {"batch": 1, "threads": 1, "evaluations": 1, "warmup": 0, "steps": 1, "seed": 0}
-        for name, smallest in least.items():
+        for name, (smallest, largest) in RANGES.items():
             value = getattr(self, name)
             if value is not None and type(value) is not int:
-                raise BadOption(f"{name} must be a whole number, not {value!r}")
+                raise BadOption(f"{name} must be a whole number, not {shortened(repr(value))}")
             if value is not None and value < smallest:
-                raise BadOption(f"{name} must be at least {smallest}, not {value}")
+                raise BadOption(f"{name} must be at least {smallest}, not {number_in_words(value)}")
+            if value is not None and value > largest:
+                raise BadOption(f"{name} must be {smallest} to {largest:,}, not {number_in_words(value)}")
         if self.seed is not None and self.seed >= LARGEST_SEED:
-            raise BadOption(f"seed must be below {LARGEST_SEED}, not {self.seed}")
+            raise BadOption(f"seed must be below {LARGEST_SEED}, not {number_in_words(self.seed)}")
         if self.budget_s is not None and not 0 < self.budget_s < math.inf:
             raise BadOption(f"a budget must be some seconds, not {self.budget_s}")
+        if self.budget_s is not None and self.budget_s > LONGEST_BUDGET_S:
+            raise BadOption(f"a budget must be at most {LONGEST_BUDGET_S:,} seconds (30 days), not {self.budget_s:g}")
         if self.cores is not None and (not self.cores or min(self.cores) < 0):
             raise BadOption("cores must be numbers of this machine's cores, such as 0,1")
 
@@ -170,6 +182,13 @@ _DEFAULTS = {
 
 def _whole(value: Any) -> Any:
     return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def number_in_words(value: int) -> str:
+    """A whole number, however long, in a message; Python writes none of more than 4300 digits."""
+    if abs(value) < 10**30:
+        return str(value)
+    return f"a number of {int((value.bit_length() - 1) * math.log10(2)) + 1} digits"
 
 
 def read_value(text: str) -> Any:

@@ -16,6 +16,7 @@ from fathom.core.errors import BadOption, DataError
 from fathom.core.fingerprint import Machine
 from fathom.core.record import Record
 from fathom.core.spec import RunSpec
+from fathom.core.stopping import unwinding
 
 LOCK = ".lock"  # the file in a folder of records that a process locks while it measures
 
@@ -156,8 +157,12 @@ class Store:
         return self.machine is None or record.machine.identity == self.machine.identity
 
     def _read(self) -> Iterator[tuple[Record | None, str | None]]:
-        if not self.folder.is_dir():
-            raise DataError.at(self.folder, "no such folder of records")
+        try:
+            os.scandir(self.folder).close()  # glob() would find nothing in a folder that may not be read
+        except (FileNotFoundError, NotADirectoryError):
+            raise DataError.at(self.folder, "no such folder of records") from None
+        except OSError as error:
+            raise DataError.at(self.folder, f"cannot be read: {error.strerror or error}") from None
         yield from map(_read, sorted(self.folder.glob("*.json")))
 
 
@@ -189,11 +194,12 @@ def _read(path: Path) -> tuple[Record | None, str | None]:
 def _write_whole(path: Path, text: str) -> None:
     """Writes a hidden file and links it: a crash leaves no half record, and an existing file is not overwritten."""
     hidden = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        with hidden.open("x") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.link(hidden, path)
-    finally:
-        hidden.unlink(missing_ok=True)
+    with unwinding():
+        try:
+            with hidden.open("x") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            os.link(hidden, path)
+        finally:
+            hidden.unlink(missing_ok=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import struct
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -38,7 +39,7 @@ def read_lines(path: Path) -> list[str]:
     """The lines of a small ASCII text file."""
     raw = read_bytes(path)
     try:
-        return raw.decode("ascii").splitlines()
+        return raw.removeprefix(codecs.BOM_UTF8).decode("ascii").splitlines()
     except UnicodeDecodeError as error:
         raise DataError.at(path, "plain ASCII text was expected", offset=error.start) from None
 

@@ -166,7 +166,7 @@ class _Malformed(ValueError):
 
 def _lines(content: bytes, path: Path) -> Iterator[tuple[int, str]]:
     try:
-        *lines, rest = content.decode().split("\n")
+        *lines, rest = content.decode("utf-8-sig").split("\n")
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
         raise DataError.at(path, f"not UTF-8 text (byte {content[error.start]:#04x})", line=line) from None

@@ -405,7 +405,7 @@ def _lines(path: Path) -> Iterator[str]:
                 if b"\0" in line or len(line) == _MAX_LINE_BYTES:
                     what = "a zero byte" if b"\0" in line else f"longer than {_MAX_LINE_BYTES} bytes"
                     raise DataError.at(path, f"{what}, expected one sentence per line", line=number)
-                yield line.decode("utf-8").strip()
+                yield line.decode("utf-8-sig" if number == 1 else "utf-8").strip()
     except UnicodeDecodeError as error:
         raise DataError.at(path, f"not UTF-8: {error.reason} at byte {error.start} of the line", line=number) from None
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:

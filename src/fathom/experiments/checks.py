@@ -7,10 +7,12 @@ from importlib.metadata import entry_points
 from typing import Any
 
 from fathom.core import plugins
-from fathom.core.errors import DeviceError, FathomError, UnknownName
+from fathom.core.errors import BadOption, DeviceError, FathomError, UnknownName, shortened
 from fathom.core.spec import RunSpec
+from fathom.machine.host import usable_cores
 from fathom.workloads import catalogue
 
+THREADS_PER_CORE = 64
 DEVICES = ("cpu", "cuda", "mps", "xpu", "hpu", "mtia")  # kinds that torch knows by itself
 
 
@@ -24,6 +26,14 @@ def check(spec: RunSpec) -> None:
             catalogue.check_option(facts, name, value)
     plugins.check("engines", spec.engine)
     check_device(spec.device, spec.precision)
+    check_threads(spec.threads)
+
+
+def check_threads(threads: int | None) -> None:
+    """More threads than cores are sometimes wanted, to measure what that costs; many times more never are."""
+    cores = usable_cores()
+    if threads is not None and threads > (most := THREADS_PER_CORE * cores):
+        raise BadOption(f"threads must be 1 to {most} on {cores} cores, not {threads}")
 
 
 def check_device(name: str, precision: str | None = "fp32") -> None:
@@ -31,7 +41,7 @@ def check_device(name: str, precision: str | None = "fp32") -> None:
     kind, colon, index = name.partition(":")
     third_party = kind.isidentifier() and bool(entry_points(group="torch.backends"))  # it may add a kind of its own
     if (kind != "auto" or colon) and (bool(colon) != index.isdecimal() or not (kind in DEVICES or third_party)):
-        raise DeviceError(f"no device {name!r}; there may be: auto, cpu, cuda, cuda:1, mps, xpu")
+        raise DeviceError(f"no device {shortened(name)!r}; there may be: auto, cpu, cuda, cuda:1, mps, xpu")
     if precision == "tf32" and kind not in ("auto", "cuda"):
         raise DeviceError(f"precision tf32 needs an NVIDIA GPU, not {name}")
 
@@ -66,4 +76,4 @@ def facts_of(workload: str) -> dict[str, Any] | None:
 
 def is_external(workload: str) -> bool:
     """Named by `package.module:Class` or an entry point: only loading it tells what it is."""
-    return not (catalogue.FOLDER / f"{workload}.py").is_file()
+    return ":" in workload or not (catalogue.FOLDER / f"{workload}.py").is_file()

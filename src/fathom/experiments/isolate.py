@@ -22,6 +22,7 @@ from typing import Any
 
 import psutil
 
+from fathom.core import stopping
 from fathom.core.errors import DataError, Refused
 from fathom.core.events import OnEvent, OnProgress, no_progress
 from fathom.core.record import Record
@@ -94,6 +95,7 @@ def in_worker(
     try:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
         while not worker.ended and (left_s := deadline - time.perf_counter()) > 0:
+            stopping.check()
             for message in worker.messages(left_s):
                 match message:
                     case {"progress": [int(done), int(total)]}:
@@ -155,6 +157,7 @@ class _Worker:
             raise
         finally:
             os.close(writer)
+        stopping.hold()  # from here on a signal must end the worker, too
         assert self._process.stdout is not None
         self._output = self._process.stdout.fileno()
         self._selector = selectors.DefaultSelector()
@@ -187,6 +190,7 @@ class _Worker:
 
     def end(self) -> None:
         """Ends the supervisor and, through it, every process of the run; kills what is left."""
+        stopping.release()
         self._process.terminate()
         try:
             self._process.wait(GRACE_PERIOD_S)

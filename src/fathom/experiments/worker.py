@@ -26,6 +26,7 @@ from fathom.core.spec import RunSpec
 from fathom.measure.loop import measure
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # of Linux's prctl
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
 POLL_S = 0.002
 
 
@@ -40,13 +41,15 @@ def supervise(parent: int, pipe: int) -> None:
         _kill_descendants()
         os._exit(128 + number)
 
-    signal.signal(signal.SIGTERM, stop)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGINT, signal.SIGTERM))  # the parent blocked them
+    for number in SIGNALS:
+        signal.signal(number, stop)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)  # fathom/worker.py blocked them
     _prctl(PR_SET_CHILD_SUBREAPER, 1)  # orphans of the worker become children of the supervisor, whatever their session
     _signal_at_death_of(parent, signal.SIGTERM)
     supervisor, worker = os.getpid(), os.fork()
     if worker == 0:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        for number in SIGNALS:
+            signal.signal(number, signal.SIG_DFL)  # no exception: it could be lost, or crash, while torch is imported
         _signal_at_death_of(supervisor, signal.SIGKILL)
         return
     os.close(pipe)

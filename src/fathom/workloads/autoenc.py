@@ -18,6 +18,7 @@ from torch.nn import functional as F
 from torch.optim import Adagrad, Adam, Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
+from fathom.core.errors import BadOption
 from fathom.core.record import Artifact
 from fathom.data import mnist
 from fathom.data.base import Batch, once, part_of_training
@@ -120,6 +121,11 @@ class Autoenc(Workload):
     learning_rate: float = 0.01  # the paper tried 0.01, 0.02 and 0.1; the larger two overshoot at first
     adam: bool = False  # in place of the paper's Adagrad, for batches so large that a GPU is not idle
     warm_up: float | None = None  # the share of training with linear warm-up, before cosine decay; None is constant
+
+    def __post_init__(self) -> None:
+        for name in ("hidden", "latent"):
+            if getattr(self, name) < 1:
+                raise BadOption(f"{name} of autoenc must be at least 1, not {getattr(self, name)}")
 
     def model(self) -> VariationalAutoencoder:
         return VariationalAutoencoder(mnist.SIDE**2, self.hidden, self.latent)

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fathom.core import plugins
-from fathom.core.errors import BadOption, UnknownName
+from fathom.core.errors import BadOption, UnknownName, shortened
+from fathom.core.spec import number_in_words
 
 if TYPE_CHECKING:
     from fathom.workloads.base import Workload
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 FOLDER = Path(__file__).parent
 FACTS = FOLDER / "facts.json"
+LARGEST = 2**40  # of a number that a workload takes: sizes, counts and rates are smaller by far
 
 
 def facts(name: str) -> dict[str, Any]:
@@ -71,7 +73,10 @@ def check_option(described: Mapping[str, Any], name: str, value: Any) -> None:
     wanted = kinds.get(declared.removesuffix(" | None"))
     optional = declared.endswith("None") and value is None
     if wanted and not optional and (not isinstance(value, wanted) or (isinstance(value, bool) and bool not in wanted)):
-        raise BadOption(f"option {name} of {described['name']} must be {declared}, not {value!r}")
+        raise BadOption(f"option {name} of {described['name']} must be {declared}, not {shortened(repr(value))}")
+    if isinstance(value, int | float) and not -LARGEST <= value <= LARGEST:  # NaN neither
+        shown = number_in_words(value) if isinstance(value, int) else value
+        raise BadOption(f"option {name} of {described['name']} must be at most {LARGEST:,}, not {shown}")
 
 
 def _recipe(recipe: Recipe[Any]) -> dict[str, Any]:

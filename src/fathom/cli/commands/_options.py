@@ -10,6 +10,7 @@ import typer
 from fathom.core.errors import BadOption
 from fathom.core.spec import read_value
 
+MOST_RUNS = 100_000  # of each configuration: that many processes take days
 Name = Annotated[str, typer.Argument(help="A workload of `fathom list`, or your own class as package.module:Class.")]
 Names = Annotated[
     list[str] | None,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fathom.cli.commands._compare_traces import from_traces_only, report_traces, traces_at
-from fathom.cli.commands._options import Device, Engine, Json, Names, Phase, Preset
+from fathom.cli.commands._options import MOST_RUNS, Device, Engine, Json, Names, Phase, Preset
 from fathom.cli.commands._running import result
 from fathom.cli.terminal import count, human, print_json, print_table, progress_bar, screen, skipped
 from fathom.core import plugins
@@ -51,7 +51,9 @@ def command(
             "set.latent=40.",
         ),
     ] = False,
-    runs: Annotated[int, typer.Option(min=1, help="With --interleave: runs of each workload on each side.")] = 10,
+    runs: Annotated[
+        int, typer.Option(min=1, max=MOST_RUNS, help="With --interleave: runs of each workload on each side.")
+    ] = 10,
     phase: Phase = "train",
     preset: Preset = "small",
     device: Device = "auto",

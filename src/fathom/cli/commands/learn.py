@@ -14,11 +14,12 @@ import typer
 from rich.progress import Progress
 
 from fathom.analysis.selection import last_attempts
-from fathom.cli.commands._options import Device, Json, Name, Out, Set, options_of
+from fathom.cli.commands._options import MOST_RUNS, Device, Json, Name, Out, Set, options_of
 from fathom.cli.commands._recipes import aim
 from fathom.cli.commands._running import own_store
 from fathom.cli.terminal import beside, count, human, print_json, print_table, progress_bar, text
 from fathom.core import plugins
+from fathom.core.errors import DataError
 from fathom.core.record import Record
 from fathom.core.spec import RunSpec
 from fathom.core.store import Store
@@ -37,7 +38,9 @@ TO_TARGET = ("seconds_to_target", "items_to_target", "energy_j_to_target")  # a 
 def command(
     name: Name,
     data: Annotated[str | None, typer.Option(help="Folder of real data, as given or below FATHOM_DATA.")] = None,
-    runs: Annotated[int, typer.Option(min=1, help="Runs, with one seed each; all of them are reported.")] = 1,
+    runs: Annotated[
+        int, typer.Option(min=1, max=MOST_RUNS, help="Runs, with one seed each; all of them are reported.")
+    ] = 1,
     seed: Annotated[int, typer.Option(min=0, help="The first seed; the others follow it.")] = 0,
     evaluations: Annotated[int | None, typer.Option(min=1, help="Evaluations at most; the recipe's number.")] = None,
     preset: Annotated[str | None, typer.Option(help="tiny, small or paper; the recipe's preset.")] = None,
@@ -61,6 +64,8 @@ def command(
     for each in left:
         _train(each, recipe, store, several=runs > 1)
     found = {record.spec.id: record for record in last_attempts(store.records())}
+    if gone := sum(each.id not in found for each in specs):
+        raise DataError.at(out, f"{gone} of {runs} records were written and have vanished; run it again")
     records = [found[each.id] for each in specs]
     _tell(records, recipe, as_json)
     if any(record.outcome != "ok" for record in records):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fathom.analysis.selection import trusted
-from fathom.cli.commands._options import Engine, Json, Names, Out, Phase, Preset
+from fathom.cli.commands._options import MOST_RUNS, Engine, Json, Names, Out, Phase, Preset
 from fathom.cli.commands._running import own_store, run_again, run_all
 from fathom.cli.terminal import count, human, print_json, print_table
 from fathom.core import plugins
@@ -30,9 +30,12 @@ RENAMED = {"--warmup": "--warmup-runs"}
 def command(
     names: Names = None,
     warmup_runs: Annotated[
-        int, typer.Option(min=0, help="Warm-up runs of each configuration; recorded separately, in no result.")
+        int,
+        typer.Option(
+            min=0, max=MOST_RUNS, help="Warm-up runs of each configuration; recorded separately, in no result."
+        ),
     ] = 10,
-    runs: Annotated[int, typer.Option(min=1, help="Runs of each workload on each device.")] = 200,
+    runs: Annotated[int, typer.Option(min=1, max=MOST_RUNS, help="Runs of each workload on each device.")] = 200,
     phase: Phase = "train",
     preset: Preset = "small",
     device: Annotated[

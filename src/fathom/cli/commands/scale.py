@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from fathom.analysis.finding import Finding, analyse
-from fathom.cli.commands._options import Engine, Json, Names, Out, Phase, Preset
+from fathom.cli.commands._options import MOST_RUNS, Engine, Json, Names, Out, Phase, Preset
 from fathom.cli.commands._running import own_store, run_again, run_all
 from fathom.cli.terminal import human, print_json, print_table
 from fathom.core import plugins
@@ -30,7 +31,7 @@ def command(
     steps: Annotated[int, typer.Option(help="Timed steps of a run, at most.")] = 50,
     budget: Annotated[float, typer.Option(help="Seconds for the timed steps of a run, at most.")] = 3.0,
     runs: Annotated[
-        int, typer.Option(min=1, help="Launches of each point; with one, nothing is said of the next.")
+        int, typer.Option(min=1, max=MOST_RUNS, help="Launches of each point; with one, nothing is said of the next.")
     ] = 3,
     out: Out = Path("records"),
     as_json: Json = False,
@@ -40,9 +41,10 @@ def command(
     Runs that other programs disturbed are run once more at the end. Started again, it resumes an interrupted series.
     """
     base = RunSpec(workload="", phase=phase, preset=preset, engine=engine, steps=steps, budget_s=budget)
-    specs = scale.plan(base, names or plugins.names("workloads"), _counts(cores))
-    for spec in specs:
-        check(spec)
+    chosen = names or plugins.names("workloads")
+    for name in chosen:
+        check(replace(base, workload=name))
+    specs = scale.plan(base, chosen, _counts(cores))
     check_external(specs)
     store, planned = own_store(out), run_order(specs, runs, seed=0)
     left = store.remaining(planned)

@@ -79,12 +79,17 @@ def _plan(names: Sequence[str], preset: str, devices: Sequence[str], engine: str
 
 
 def _chosen(specs: Sequence[RunSpec], store: Store, begun: str) -> list[Record]:
-    """One record of each planned run, in the order of the plan: the newest, of those made now the best one."""
+    """One record of each planned run, in the order of the plan: the newest, of those made now the best one.
+
+    A date in the future is of a clock that was wrong, and tells nothing: any other record is newer.
+    """
+    now = moment()
 
     def rank(record: Record) -> tuple[object, ...]:
-        made_now = record.started >= begun
-        sound = (record.outcome == "ok", not record.disturbed) if made_now else ()
-        return made_now, *sound, record.started
+        when = record.started if record.started <= now else ""
+        made_now = when >= begun
+        sound = (record.outcome == "ok", not record.disturbed) if made_now or not when else ()
+        return made_now, bool(when), *sound, when
 
     best = {record.spec.id: record for record in sorted(store.records(), key=rank)}
     if gone := sum(spec.id not in best for spec in specs):
