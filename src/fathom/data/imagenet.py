@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from torch.nn import functional as F
 
 from fathom.core.errors import DataError
+from fathom.core.files import MB, limit_of, opened, read_bytes, too_large
 from fathom.data._jpeg import BadImage, Box, decode, image_size
 from fathom.data._tar import Member, members
 from fathom.data._thumbnails import Thumbnails
@@ -25,6 +26,7 @@ ARCHIVE = "ILSVRC2012_img_train.tar"
 EXPECTS = f"class folders of JPEG (train/CLASS/*.JPEG and val/CLASS/*.JPEG, or CLASS/*.JPEG), or {ARCHIVE}"
 SPLIT_FOLDERS = ("val", "test")  # the test images are in either; where both are there, val is validation
 _SUFFIXES = (".jpeg", ".jpg")
+MOST_BYTES = 256 * MB  # of one image, packed: ImageNet's largest has 16 MB
 
 
 class Files(Protocol):
@@ -217,10 +219,7 @@ class ClassFolders:
         return self.root / self.class_names[int(self.labels[index])] / os.fsdecode(self.names[index])
 
     def content(self, index: int) -> bytes:
-        try:
-            return self.path(index).read_bytes()
-        except OSError as error:
-            raise self.error(index, f"cannot be read: {error.strerror or error}") from None
+        return read_bytes(self.path(index), MOST_BYTES)
 
     def error(self, index: int, problem: str) -> DataError:
         return DataError.at(self.path(index), problem)
@@ -235,7 +234,7 @@ class TarOfTars:
         self.class_names = tuple(sorted(classes))
         names: list[bytes] = []
         offsets, sizes, labels = array("q"), array("q"), array("q")
-        with path.open("rb", buffering=0) as file:
+        with opened(path) as file:
             for label, class_name in enumerate(self.class_names):
                 whole = classes[class_name]
                 inside = members(path, file, whole.offset, whole.offset + whole.size)
@@ -251,12 +250,12 @@ class TarOfTars:
 
     def content(self, index: int) -> bytes:
         # opened for every read: that costs microseconds, and worker processes must not share a file position
-        try:
-            with self.path.open("rb", buffering=0) as file:
-                file.seek(self.offsets[index])
-                return file.read(int(self.sizes[index]))
-        except OSError as error:
-            raise self.error(index, f"cannot be read: {error.strerror or error}") from None
+        size = int(self.sizes[index])
+        if size > (most := limit_of(MOST_BYTES)):
+            raise too_large(self.path, f"{self.names[index].decode()} is declared larger", most)
+        with opened(self.path) as file:
+            file.seek(self.offsets[index])
+            return file.read(size)
 
     def error(self, index: int, problem: str) -> DataError:
         member = f"{self.class_names[int(self.labels[index])]}.tar, {self.names[index].decode()}"
@@ -266,17 +265,14 @@ class TarOfTars:
 def _class_archives(path: Path) -> dict[str, Member]:
     """The archives inside the archive, by class name."""
     found: dict[str, Member] = {}
-    try:
-        with path.open("rb", buffering=0) as file:
-            for member in members(path, file, 0, path.stat().st_size):
-                name = PurePosixPath(member.name)
-                if name.suffix != ".tar":
-                    continue
-                if name.stem in found:
-                    raise DataError.at(path, f"{name} appears twice", offset=member.offset)
-                found[name.stem] = member
-    except OSError as error:
-        raise DataError.at(path, f"cannot be read: {error.strerror or error}") from None
+    with opened(path) as file:
+        for member in members(path, file, 0, path.stat().st_size):
+            name = PurePosixPath(member.name)
+            if name.suffix != ".tar":
+                continue
+            if name.stem in found:
+                raise DataError.at(path, f"{name} appears twice", offset=member.offset)
+            found[name.stem] = member
     if not found:
         raise DataError.at(path, "a tar archive of CLASS.tar archives was expected; it contains none")
     return found
