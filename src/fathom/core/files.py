@@ -124,20 +124,20 @@ def replace_whole(path: Path, content: str | bytes) -> None:
     if path.exists() and not path.is_file():  # /dev/stdout, a pipe: nothing to keep
         path.write_bytes(content if isinstance(content, bytes) else content.encode())
         return
-    target = path.resolve()  # a link stays a link
-    with written_beside(target) as hidden, hidden.open("xb") as file:
-        file.write(content if isinstance(content, bytes) else content.encode())
-        file.flush()
-        os.fsync(file.fileno())
+    with written_beside(path) as hidden:
+        hidden.write_bytes(content if isinstance(content, bytes) else content.encode())
 
 
 @contextlib.contextmanager
 def written_beside(path: Path) -> Iterator[Path]:
     """A hidden path in the same folder, which takes the path's place when the block ends without an error."""
+    path = path.resolve()  # a link stays a link
     hidden = path.with_name(f".{path.name[:100]}.{os.getpid()}.part")
     hidden.unlink(missing_ok=True)  # of a process that was killed
     try:
         yield hidden
+        with hidden.open("rb") as file:
+            os.fsync(file.fileno())  # a disk may only now say that it is full
         if path.exists():
             with contextlib.suppress(OSError):
                 hidden.chmod(stat.S_IMODE(path.stat().st_mode))
