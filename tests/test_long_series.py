@@ -17,7 +17,8 @@ def stepped(count: int, levels: dict[int, float], seed: int = 0) -> list[float]:
     level = np.ones(count)
     for begin, height in levels.items():
         level[begin:] = height
-    return (level * (1 + 0.02 * np.random.default_rng(seed).standard_normal(count))).tolist()
+    noise = 0.02 * np.random.default_rng(seed).standard_normal(count)
+    return [float(value) for value in level * (1 + noise)]
 
 
 @pytest.mark.parametrize("count", [1000, 10_000, LONG, 10**7])
