@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from fathom.core import files
 from fathom.core.errors import DataError
+from fathom.data._left_out import left_out
 from fathom.data.base import Batch, InMemory
 
 RATE = 16_000  # samples per second, in TIMIT and in AN4
@@ -238,11 +239,11 @@ class Sizes:
     def reason_to_skip(self, utterance: Utterance) -> str | None:
         """Why an utterance cannot be used; None if it can."""
         if len(utterance.features) > self.frames:
-            return f"more than {self.frames} frames"
+            return f"with more than {self.frames} frames"
         if len(utterance.phones) > self.phones:
-            return f"more than {self.phones} phones"
+            return f"with more than {self.phones} phones"
         if utterance.frames_needed * self.shrink > len(utterance.features):
-            return "fewer frames than CTC needs for its phones"
+            return "with fewer frames than CTC needs for its phones"
         return None
 
 
@@ -273,6 +274,11 @@ class Utterances(InMemory):
         self.sentences = list(sentences)
         self.skipped = dict(skipped)  # reason -> number of utterances left out
         self.folding = dict(folding or {})  # phone -> the class it is scored as; "" if it is not scored
+        self._notes = left_out(self.skipped, len(self), "recording")
+
+    @property
+    def notes(self) -> list[str]:
+        return self._notes
 
     def subset(self, rows: Sequence[int]) -> Self:
         chosen = super().subset(rows)

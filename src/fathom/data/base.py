@@ -9,7 +9,7 @@ import os
 import re
 import shutil
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
 from itertools import count
 from pathlib import Path
@@ -51,6 +51,11 @@ class Dataset(ABC):
         """The same with these items alone."""
         return _Subset(self, rows)
 
+    @property
+    def notes(self) -> list[str]:
+        """What its reader left out, shortened or did not know, for people."""
+        return []
+
 
 class _Subset(Dataset):
     """Some items of a dataset; what else is known of it (class names, a vocabulary) is unchanged."""
@@ -63,6 +68,10 @@ class _Subset(Dataset):
 
     def __getitem__(self, indices: Sequence[int]) -> Batch:
         return self.whole[self.rows[np.asarray(indices)].tolist()]
+
+    @property
+    def notes(self) -> list[str]:
+        return self.whole.notes
 
     def __getattr__(self, name: str) -> Any:
         if name == "whole":  # while a worker process unpacks its copy
@@ -81,6 +90,11 @@ def part_of_training(read: Callable[[str], DatasetT], split: str) -> DatasetT:
         raise DataError(f"{len(whole)} training items are too few to hold out any for validation")
     rows = np.sort(order[:few] if split == "validation" else order[few:]).tolist()
     return cast(DatasetT, whole.subset(rows))
+
+
+def notes_of(sources: Mapping[str, Any]) -> list[str]:
+    """The notes of the data of a run, each with its name; an environment, which is no dataset, has none."""
+    return [f"{name} data: {note}" for name, source in sources.items() for note in getattr(source, "notes", [])]
 
 
 class Reader(ABC):

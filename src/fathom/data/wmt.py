@@ -25,6 +25,7 @@ from torch import Tensor
 
 from fathom.core.errors import DataError, UnknownName
 from fathom.core.files import MB, unpacked
+from fathom.data._left_out import TextCounts
 from fathom.data._vocabulary import EOS, SPECIALS, Vocabulary, cached, tokenise
 from fathom.data.base import SPLITS, InMemory
 
@@ -74,6 +75,11 @@ class ParallelText(InMemory):
         self.too_long = 0  # training pairs left out because one side is too long
         self.truncated = 0  # pairs of a held-out split that were truncated
         self.lines: list[tuple[str, str]] = []  # the original text of a held-out split
+        self.counts: TextCounts | None = None  # of the text that was read; None of synthetic text
+
+    @property
+    def notes(self) -> list[str]:
+        return self.counts.notes if self.counts else []
 
     def subset(self, rows: Sequence[int]) -> Self:
         chosen = super().subset(rows)
@@ -134,27 +140,29 @@ def _encoded(
     source, target = sides
     rows = _Rows(source.length), _Rows(target.length)
     lines: list[tuple[str, str]] = []
-    dropped = too_long_count = 0
+    counts = TextCounts(split.startswith("train"), (source.length, target.length - 1))
     for line in pairs(folder, split, source.language, target.language):
         words, translation = (encode(text) for encode, text in zip(encoders, line, strict=True))
         if not words or not translation:
-            dropped += 1
+            counts.empty += 1
             continue
         too_long = len(words) > source.length or len(translation) >= target.length  # the target needs room for EOS
-        too_long_count += too_long
-        if too_long and split.startswith("train"):
+        counts.too_long += too_long
+        if too_long and counts.is_training:
             continue
-        rows[0].append(words[: source.length])
-        rows[1].append([*translation[: target.length - 1], EOS])
-        if not split.startswith("train"):
+        kept = words[: source.length], translation[: target.length - 1]
+        counts.keep(kept)
+        rows[0].append(kept[0])
+        rows[1].append([*kept[1], EOS])
+        if not counts.is_training:
             lines.append(line)
     if not rows[0].lengths:
         limit = f"at most {source.length} and {target.length - 1} words and punctuation marks"
-        problem = f"no {split} pair of {limit} among {dropped + too_long_count}"
+        problem = f"no {split} pair of {limit} among {counts.empty + counts.too_long}"
         raise DataError.at(folder, f"{problem}; the folder must contain {EXPECTS}")
     text = ParallelText(rows[0].padded(), rows[1].padded(), vocabularies)
-    text.dropped, text.lines = dropped, lines
-    text.too_long, text.truncated = (too_long_count, 0) if split.startswith("train") else (0, too_long_count)
+    text.counts, text.dropped, text.lines = counts, counts.empty, lines
+    text.too_long, text.truncated = (counts.too_long, 0) if counts.is_training else (0, counts.too_long)
     return text
 
 

@@ -137,7 +137,7 @@ def _as_record(
         peak_host_bytes=peak_host_bytes,
         peak_device_bytes=peak_device_bytes,
         profile=profile,
-        notes=[*notes, *machine.cpu.quota_notes],
+        notes=[*notes, *machine.cpu.quota_notes, *session.data_notes],
     )
 
 

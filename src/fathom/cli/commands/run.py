@@ -116,4 +116,5 @@ def _summary(record: Record) -> list[tuple[str, str]]:
         rows.append(("loss", f"{record.losses[0]:.4g} at the first step, {record.losses[-1]:.4g} at the last"))
     if record.disturbed:
         rows.append(("disturbed", "; ".join(record.disturbances)))
+    rows += [("note", note) for note in record.notes]
     return rows + [("answer", answer) for answer in record.answers[:2]]
