@@ -179,7 +179,7 @@ def test_real_an4() -> None:
     phones = train.transcript(train.columns["phones"][row, : train.columns["phone_count"][row]].tolist())
     assert phones == "JH EY IY EY EH N"
     short = an4.read(folder, "train", Sizes(120, 16))
-    assert (len(short), short.skipped) == (109, {"more than 120 frames": 839})
+    assert (len(short), short.skipped) == (109, {"with more than 120 frames": 839})
 
 
 @pytest.mark.realdata

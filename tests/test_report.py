@@ -164,7 +164,7 @@ def test_the_headline_is_the_median_of_each_workload_machine_and_phase() -> None
     steps = next(each.step_s for each in records if (each.spec.workload, each.spec.phase) == ("vgg", "infer"))
     median = 1000 * statistics.median(steps)
     assert row["step (ms)"] == pytest.approx(median)
-    assert row["items/s"] == pytest.approx(32 / median * 1000)
+    assert row["items/s"] == pytest.approx(32 / statistics.mean(steps)), "over wall time"
     interval = str(row["95 % interval (ms)"])
     assert interval.endswith(" within this process")
     low, high = (float(end) for end in interval.removesuffix(" within this process").split(" – "))

@@ -123,14 +123,14 @@ def test_unreadable_and_foreign_files_are_skipped_and_named(tmp_path: Path, monk
     os.mkfifo(tmp_path / "pipe.json")
     (tmp_path / "dangling.json").symlink_to(tmp_path / "nowhere")
     (tmp_path / ".half.json.1.part").write_text(path.read_text()[:100])
-    read = Path.read_bytes
+    really_open = os.open
 
-    def guarded(self: Path) -> bytes:
-        if self.name == "locked.json":  # by hand, as root may read everything
+    def guarded(path: Path, flags: int) -> int:
+        if path.name == "locked.json":  # by hand, as root may read everything
             raise PermissionError(13, "Permission denied")
-        return read(self)
+        return really_open(path, flags)
 
-    monkeypatch.setattr(Path, "read_bytes", guarded)
+    monkeypatch.setattr(os, "open", guarded)
     assert len(list(store.records())) == 1
     told = dict(line.removeprefix(f"{tmp_path}/").split(".json: ", 1) for line in store.unreadable())
     assert told.keys() == unreadable.keys() | {"binary", "folder", "pipe", "dangling"}

@@ -235,7 +235,7 @@ def test_official_layout(tmp_path: Path) -> None:
     train, test = (timit.read(corpus(tmp_path), split, SIZES) for split in ("train", "test"))
     assert (len(train), len(test)) == (2, 2)
     assert train.sentences == ["a sailboat", "Critical equipment needs maintenance."]
-    assert train.skipped == {"SA sentence": 2}
+    assert train.skipped == {"that are SA sentences": 2}
     assert train.transcript(train.columns["phones"][0, :4].tolist()) == "h# sh iy h#"
     assert check_utterances(train)
     assert check_utterances(test)
@@ -260,7 +260,7 @@ def test_a_flat_folder_gives_every_fourth_utterance_to_the_test_split(tmp_path: 
     train, test = (timit.read(tmp_path, split, SIZES) for split in ("train", "test"))
     assert test.columns["frames"].tolist() == [14, 18]
     assert train.columns["frames"].tolist() == [11, 12, 13, 15, 16, 17, 19]
-    assert test.skipped == {"without .PHN": 1}
+    assert test.skipped == {"without a .PHN": 1}
 
 
 def test_suffixes_in_any_case_and_a_second_copy_of_a_recording(tmp_path: Path) -> None:
@@ -268,14 +268,14 @@ def test_suffixes_in_any_case_and_a_second_copy_of_a_recording(tmp_path: Path) -
     (tmp_path / "SX1.phn").write_text(PHN)
     (tmp_path / "sx1.WAV.wav").write_bytes(riff(noise()))
     found = timit.read(tmp_path, "train", SIZES)
-    assert (len(found), found.skipped) == (1, {"without .PHN": 1})
+    assert (len(found), found.skipped) == (1, {"without a .PHN": 1})
 
 
 def test_utterances_that_do_not_fit_are_counted(tmp_path: Path) -> None:
     write(tmp_path, "a", riff(noise(2000)))
     write(tmp_path, "b", riff(noise(9000)))
     found = timit.read(tmp_path, "train", SIZES)
-    assert (len(found), found.skipped) == (1, {"more than 20 frames": 1})
+    assert (len(found), found.skipped) == (1, {"with more than 20 frames": 1})
     problem = "none of 2 utterances fits in frames=20, phones=3; raise them .the largest here: 54 frames, 4 phones"
     with pytest.raises(DataError, match=problem):
         timit.read(tmp_path, "train", Sizes(20, 3))
@@ -286,7 +286,7 @@ def test_an_utterance_that_ctc_cannot_align_is_skipped() -> None:
     sizes = Sizes(9, 9)
     assert sizes.reason_to_skip(Utterance(features, [1, 2, 3, 4], "")) is None
     reason = sizes.reason_to_skip(Utterance(features, [1, 2, 2, 3], ""))
-    assert reason == "fewer frames than CTC needs for its phones"
+    assert reason == "with fewer frames than CTC needs for its phones"
 
 
 @pytest.mark.parametrize(
@@ -366,7 +366,7 @@ def test_corrupt_files_are_refused_or_valid(tmp_path: Path, name: str, count: in
 def test_real_recordings_in_timit_layout() -> None:
     folder = real_data("timit-style")
     train, test = (timit.read(folder, split, Sizes(320, 40)) for split in ("train", "test"))
-    assert (len(train), len(test), train.skipped) == (6, 2, {"without .PHN": 4})
+    assert (len(train), len(test), train.skipped) == (6, 2, {"without a .PHN": 4})
     assert check_utterances(train, Sizes(320, 40))
     assert train.sentences[0] == "THE CHILD ALMOST HURT THE SMALL DOG"
     assert train.transcript(train.columns["phones"][0, :8].tolist()) == "dh ax tcl ch ay l dcl d"

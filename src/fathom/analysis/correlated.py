@@ -20,11 +20,12 @@ from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import special
+from scipy import fft, special
 
 CONFIDENCE = 0.95  # of intervals
 SHORT = 6  # steps below which one frequency is taken: no order statistics of five values bound a median at 95 %
 FREQUENCIES = 0.35  # times the number of steps to the power 2/3; fewer cover better and are wider
+LONG = 2000  # steps from which cosines are not kept: a table of them would take gigabytes
 MOST_CORRELATED = 0.97  # lag-1 correlation assumed at most; beyond it nothing can be told from a finite series
 CLOCK_S = 1e-9  # values below a clock's resolution have no logarithm that means anything
 
@@ -68,7 +69,10 @@ def _frequencies(count: int) -> int:
 
 def _spectral(signs: Array) -> float:
     """The long-run variance of the signs, over that of independent ones."""
-    return float(np.mean(np.square(_cosines(len(signs)) @ signs)))
+    if len(signs) <= LONG:
+        return float(np.mean(np.square(_cosines(len(signs)) @ signs)))
+    lowest = fft.dct(signs, norm="ortho")[1 : _frequencies(len(signs)) + 1]  # the same, and its cost is not quadratic
+    return float(np.mean(np.square(lowest)))
 
 
 @lru_cache(maxsize=64)

@@ -98,10 +98,9 @@ def prefixed(value: float, unit: str) -> str:
 def moment(iso: str) -> str:
     """An ISO time as UTC to the minute; what is no time is left as it is."""
     try:
-        parsed = datetime.fromisoformat(iso)
-    except ValueError:
+        return datetime.fromisoformat(iso).astimezone(UTC).strftime("%Y-%m-%d %H:%M UTC")
+    except (ValueError, OverflowError):  # the first and the last year have no time in other zones
         return iso
-    return parsed.astimezone(UTC).strftime("%Y-%m-%d %H:%M UTC")
 
 
 def count(how_many: int, thing: str) -> str:

@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from fathom.analysis.labels import labelled
-from fathom.analysis.step_time import settled_steps
+from fathom.analysis.step_time import settled_steps, throughput
 from fathom.core.record import Record, Sections
 from fathom.core.tables import COUNT, NUMBER, OP_COLUMNS, SWITCH, TEXT, TIME, op_rows, table
 
@@ -95,7 +95,7 @@ def _run(record: Record) -> dict[str, Any]:
         "options": json.dumps(dict(spec.options), sort_keys=True) if spec.options else None,
         "steps": len(record.step_s),
         "step_median_s": step_s,
-        "items_per_s": record.items_per_step / step_s if record.items_per_step and step_s else None,
+        "items_per_s": throughput([record]),
         "last_loss": record.losses[-1] if record.losses else None,
         "profiled": profile is not None,
         "profiler_slowdown": profile.slowdown if profile else None,

@@ -28,6 +28,8 @@ POWER = 0.9  # for noise of known size; about 0.75 is left where size and correl
 ROUNDING = 1e-9  # relative; what is left of an exact line
 SIMULATED = 30  # steps up to which the smallest detectable drift is simulated
 MOST_CUT = 1 / 3  # of a series may be cut off as warm-up; a later change point leaves no steady state
+MOST_PLACES = 1000  # at which a level may begin; in a longer series they are spaced
+EVERY_FIRST = 200  # of its first values each is one
 LEAST_LAUNCHES = 3  # below which no variation between launches is stated
 SIGN_TEST = 6  # launches from which the sign test bounds a median at 95 %; fewer take Student's t
 RANK_PREDICTION = 39  # launches from which ranks bound the next one at 95 %; fewer take Student's t
@@ -136,20 +138,53 @@ def changepoints(values: Sequence[float]) -> list[int]:
     shortest = max(2, round(count / 20))
     penalty = 8 + 3 * np.log(count)  # steady noise with a long tail then passes as flat in 19 of 20 series
     sums, squares = (np.concatenate([[0.0], np.cumsum(part)]) for part in (x, x * x))
-    best = np.full(count + 1, np.inf)
+    places = _places(count)
+    best = np.full(len(places), np.inf)
     best[0] = -penalty
-    came_from = np.zeros(count + 1, dtype=int)
-    for end in range(1, count + 1):
-        begins = np.arange(max(1, end - shortest + 1))  # 0 always, so the first level may be of any length
+    came_from = np.zeros(len(places), dtype=int)
+    for index, end in enumerate(places[1:], start=1):
+        # 0 always, so the first level may be of any length
+        begins = places[: max(1, int(np.searchsorted(places, end - shortest, "right")))]
         error = squares[end] - squares[begins] - (sums[end] - sums[begins]) ** 2 / (end - begins)
-        total = best[begins] + error + penalty
+        total = best[: len(begins)] + error + penalty
         chosen = int(np.argmin(total))
-        best[end], came_from[end] = total[chosen], begins[chosen]
-    found, end = [], count
-    while came_from[end] > 0:
-        end = int(came_from[end])
-        found.append(end)
-    return found[::-1]
+        best[index], came_from[index] = total[chosen], chosen
+    found, index = [], len(places) - 1
+    while came_from[index] > 0:
+        index = int(came_from[index])
+        found.append(int(places[index]))
+    return found[::-1] if len(places) > count else _refined([0, *found[::-1], count], places, shortest, sums, squares)
+
+
+def _places(count: int) -> NDArray[np.int64]:
+    """Where levels may begin or end: everywhere, but of a long series only at so many places, so that cost is linear.
+
+    Its first values are all among them, as warm-up is short.
+    """
+    if count < MOST_PLACES:
+        return np.arange(count + 1)
+    spaced = np.linspace(EVERY_FIRST, count, MOST_PLACES - EVERY_FIRST).round().astype(np.int64)
+    return np.unique(np.concatenate([np.arange(EVERY_FIRST), spaced]))
+
+
+def _refined(
+    bounds: list[int],
+    places: NDArray[np.int64],
+    shortest: int,
+    sums: NDArray[np.float64],
+    squares: NDArray[np.float64],
+) -> list[int]:
+    """Each change point moved to where between its neighbouring places the squared error is least."""
+    for index in range(1, len(bounds) - 1):
+        before, here, after = bounds[index - 1 : index + 2]
+        at = int(np.searchsorted(places, here))
+        least, most = places[at - 1] + 1, places[at + 1] - 1
+        least = max(least, before + (shortest if before else 1))
+        tried = np.arange(least, max(least, min(most, after - shortest)) + 1)
+        left = squares[tried] - squares[before] - (sums[tried] - sums[before]) ** 2 / (tried - before)
+        right = squares[after] - squares[tried] - (sums[after] - sums[tried]) ** 2 / (after - tried)
+        bounds[index] = int(tried[np.argmin(left + right)])
+    return bounds[1:-1]
 
 
 def drift(values: Sequence[float]) -> Drift | None:

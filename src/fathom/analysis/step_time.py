@@ -29,6 +29,18 @@ def step_time(runs: Sequence[Record]) -> Interval:
     return median_interval([settled_steps(run) for run in runs])
 
 
+def throughput(runs: Sequence[Record]) -> float | None:
+    """Items per second of wall time: those of all timed steps after warm-up, over all the time of these steps.
+
+    One over the median would leave out what stops a few steps for long, such as a CPU quota. None where the runs have
+    no such steps, or do not say how many items a step has.
+    """
+    counted = [(run.items_per_step, settled_steps(run)) for run in runs]
+    elapsed = sum(sum(steps) for _, steps in counted)
+    items = sum((per_step or 0) * len(steps) for per_step, steps in counted)
+    return items / elapsed if items and elapsed else None
+
+
 def levels(run: Record) -> tuple[float, float] | None:
     """Of an unsteady run, the medians before and after its last change of level, in seconds; None of any other."""
     return steady_state([*run.warmup_s, *run.step_s]).levels

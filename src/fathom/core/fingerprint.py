@@ -35,6 +35,15 @@ class Cpu:
     load_average: list[float] | None = None  # of 1, 5 and 15 minutes, at the end of the run
 
     @property
+    def quota_notes(self) -> list[str]:
+        """That the CPU quota is below the threads in use, where it is."""
+        if self.quota_cores is None or self.threads is None or self.quota_cores >= self.threads:
+            return []
+        threads = f"{self.threads} thread{'' if self.threads == 1 else 's'}"
+        cores = f"{self.quota_cores:g} core{'' if self.quota_cores == 1 else 's'}"
+        return [f"CPU quota of {cores}, {threads} used: steps are stopped at times, and items/s count that time"]
+
+    @property
     def usable(self) -> int:
         """Hardware threads that the process may use."""
         return len(self.affinity or []) or self.logical_cores or 1
@@ -92,5 +101,5 @@ class Machine:
         for gpu in self.gpus:
             if uuid is not None and gpu.uuid == uuid:
                 return gpu
-        index = int(number) if (number := device.partition(":")[2]).isdigit() else 0
+        index = int(number) if (number := device.partition(":")[2]).isdecimal() else 0
         return self.gpus[index] if index < len(self.gpus) else next(iter(self.gpus), None)

@@ -20,11 +20,16 @@ from fathom.core.fingerprint import THROTTLES, Gpu, Machine
 from fathom.core.spec import RunSpec
 from fathom.core.traced import Memory, RowKernels, Sources, Timeline
 from fathom.core.upgrades import UPGRADES
+from fathom.core.validation import check
 
 if TYPE_CHECKING:
     import pandas
 
 SCHEMA = 4
+_WRONG = (  # what a document that is no record may raise
+    *(TypeError, KeyError, ValueError, AttributeError, ArithmeticError, RecursionError),
+    *(msgspec.MsgspecError, FathomError),
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -379,15 +384,16 @@ class Record:
         if not isinstance(data, dict) or not {"schema", "spec", "outcome"} <= data.keys():
             raise DataError(f"{origin}: not a Fathom record")
         if type(data["schema"]) is not int or data["schema"] not in (*UPGRADES, SCHEMA):
-            raise DataError(f"{origin}: schema {data['schema']}, this Fathom reads schemas 1 to {SCHEMA}")
+            found = " ".join(str(data["schema"]).split())[:40]
+            raise DataError(f"{origin}: schema {found}, this Fathom reads schemas 1 to {SCHEMA}")
         try:
             while data["schema"] != SCHEMA:
                 data = UPGRADES[data["schema"]](data)
             if unknown := data.keys() - (cls.__dataclass_fields__.keys() - {"origin"}):
                 raise TypeError(f"unknown field {min(unknown)}")
-            return msgspec.convert(_with_op_rows(data), cls)
-        except (TypeError, KeyError, ValueError, AttributeError, msgspec.MsgspecError, FathomError) as error:
-            raise DataError(f"{origin}: not a Fathom record: {error}") from None
+            return check(msgspec.convert(_with_op_rows(data), cls))
+        except _WRONG as error:
+            raise DataError(f"{origin}: not a Fathom record: {' '.join(str(error).split())[:300]}") from None
 
 
 def _with_op_rows(data: dict[str, Any]) -> dict[str, Any]:

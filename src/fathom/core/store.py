@@ -13,11 +13,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from fathom.core.errors import BadOption, DataError
+from fathom.core.files import MB, read_bytes
 from fathom.core.fingerprint import Machine
 from fathom.core.record import Record
 from fathom.core.spec import RunSpec
 from fathom.core.stopping import unwinding
 
+MOST_BYTES = 32 * MB  # of one record: the largest known has 1 MB
 LOCK = ".lock"  # the file in a folder of records that a process locks while it measures
 
 
@@ -183,7 +185,7 @@ def _read(path: Path) -> tuple[Record | None, str | None]:
     if not _is_file(path):
         return None, f"{path}: not a file"  # a pipe, say, which would block
     try:
-        record = Record.from_json(json.loads(path.read_bytes()), str(path))
+        record = Record.from_json(json.loads(read_bytes(path, MOST_BYTES)), str(path))
         return replace(record, origin=str(path.parent)), None
     except DataError as error:
         return None, str(error)

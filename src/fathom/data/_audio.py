@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import re
 import struct
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,13 +16,17 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from fathom.core import files
 from fathom.core.errors import DataError
+from fathom.data._left_out import left_out
 from fathom.data.base import Batch, InMemory
 
 RATE = 16_000  # samples per second, in TIMIT and in AN4
 WINDOW, HOP, FFT = 400, 160, 512  # 25 ms windows every 10 ms
 FILTERS, CEPSTRA = 26, 12
 FEATURES = 26  # 12 cepstral coefficients and the log energy, and the delta of each
+MOST_BYTES = 64 * files.MB  # of one file: half an hour of speech
+BLOCK = 4096  # windows transformed at once, which bounds the memory for a long recording
 POWER_FLOOR = 1e-10  # power below this is silence: its logarithm is taken of this
 
 Samples = NDArray[np.int16]
@@ -29,10 +34,7 @@ Features = NDArray[np.float32]
 
 
 def read_bytes(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise DataError.at(path, f"cannot be read: {error.strerror or error}") from None
+    return files.read_bytes(path, MOST_BYTES)
 
 
 def read_lines(path: Path) -> list[str]:
@@ -71,8 +73,10 @@ def _sphere(path: Path, raw: bytes) -> Samples:
         problem = f"16-bit mono PCM at {RATE} Hz was expected, the header says sample_coding {coding}"
         raise DataError.at(path, f"{problem}, sample_byte_format {order}" + "".join(f", {field}" for field in wrong))
     declared = fields.get("sample_count", "")
-    if not declared.isdecimal() or 2 * int(declared) != len(raw) - size:
-        problem = f"the header declares {declared or 'no'} samples, the file has {len(raw) - size} bytes of samples"
+    if not re.fullmatch(r"\d{1,12}", declared) or 2 * int(declared) != len(raw) - size:
+        problem = (
+            f"the header declares {declared[:20] or 'no'} samples, the file has {len(raw) - size} bytes of samples"
+        )
         raise DataError.at(path, problem, offset=size)
     found = np.frombuffer(raw, "<i2" if order == "01" else ">i2", offset=size).astype(np.int16)
     checksum = fields.get("sample_checksum")
@@ -136,6 +140,13 @@ def _check_format(path: Path, chunk: bytes, offset: int) -> None:
 
 def mfcc(recording: Samples) -> Features:
     """12 mel-frequency cepstral coefficients and the log energy per frame: 13 values."""
+    count = (len(recording) - WINDOW) // HOP + 1
+    starts = range(0, count, BLOCK)
+    blocks = (recording[HOP * start : HOP * (min(start + BLOCK, count) - 1) + WINDOW] for start in starts)
+    return np.concatenate([_mfcc_of_block(block) for block in blocks])
+
+
+def _mfcc_of_block(recording: Samples) -> Features:
     frames = windows(recording)
     energy = np.log(np.maximum((frames**2).sum(1, keepdims=True), POWER_FLOOR))
     log_energies = np.log(np.maximum(power_spectrum(frames) @ mel_filters(), POWER_FLOOR))
@@ -229,11 +240,11 @@ class Sizes:
     def reason_to_skip(self, utterance: Utterance) -> str | None:
         """Why an utterance cannot be used; None if it can."""
         if len(utterance.features) > self.frames:
-            return f"more than {self.frames} frames"
+            return f"with more than {self.frames} frames"
         if len(utterance.phones) > self.phones:
-            return f"more than {self.phones} phones"
+            return f"with more than {self.phones} phones"
         if utterance.frames_needed * self.shrink > len(utterance.features):
-            return "fewer frames than CTC needs for its phones"
+            return "with fewer frames than CTC needs for its phones"
         return None
 
 
@@ -264,6 +275,11 @@ class Utterances(InMemory):
         self.sentences = list(sentences)
         self.skipped = dict(skipped)  # reason -> number of utterances left out
         self.folding = dict(folding or {})  # phone -> the class it is scored as; "" if it is not scored
+        self._notes = left_out(self.skipped, len(self), "recording")
+
+    @property
+    def notes(self) -> list[str]:
+        return self._notes
 
     def subset(self, rows: Sequence[int]) -> Self:
         chosen = super().subset(rows)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import io
 import math
+import os
 import re
 import struct
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -14,10 +14,16 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
+from fathom.core.errors import BadOption
+
 Box = tuple[float, float, float, float]  # left, top, right, bottom
 
-_BOMBS = (Image.DecompressionBombWarning, Image.DecompressionBombError)
-_PILLOW_ERRORS = (OSError, SyntaxError, ValueError, EOFError, struct.error, *_BOMBS)
+ENVIRONMENT = "FATHOM_MAX_IMAGE_MEGAPIXELS"
+MOST_PIXELS = 90e6  # ImageNet's largest image has 61 million
+MOST_SCANS = 100  # of a progressive JPEG; usual are 10, and each takes as long as an image
+_JPEG_PIXELS_PER_BYTE = 512  # a block of 64 pixels takes at least a bit
+_PNG_PIXELS_PER_BYTE = 8 * 1032  # a pixel takes at least a bit, and deflate packs 1032 bytes into one at best
+_PILLOW_ERRORS = (OSError, SyntaxError, ValueError, EOFError, struct.error)
 _MARKER = re.compile(rb"\xff[^\x00\xff\xd0-\xd7]")  # neither stuffing nor a restart inside the data
 _FILLER = bytes(range(1, 255)) * 4
 
@@ -41,7 +47,7 @@ def decode(content: bytes, crop: Callable[[int, int], Box], side: int) -> NDArra
         scale_x, scale_y = image.width / width, image.height / height
         right, bottom = min(box[2] * scale_x, image.width), min(box[3] * scale_y, image.height)
         scaled = box[0] * scale_x, box[1] * scale_y, right, bottom
-        return np.asarray(image.convert("RGB").resize((side, side), Image.Resampling.BILINEAR, scaled))
+        return np.asarray(_eight_bits(image).resize((side, side), Image.Resampling.BILINEAR, scaled))
 
 
 def image_size(content: bytes) -> tuple[int, int]:
@@ -62,14 +68,44 @@ def _pillow_errors_as_bad_image() -> Iterator[None]:
 
 def _open(content: bytes) -> Image.Image:
     """Reads the header; an image with more pixels than its bytes can encode is an error."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", Image.DecompressionBombWarning)
+    if content.count(b"\xff\xda") > MOST_SCANS:
+        raise BadImage(f"corrupt JPEG: more than {MOST_SCANS} scans")
+    with _without_pillows_limit():  # ours can be raised
         # one file of ImageNet's training set, n02105855_2933.JPEG, is a PNG
         image = Image.open(io.BytesIO(content), formats=("JPEG", "PNG"))
-    # a block of 64 pixels takes at least a bit
-    if image.format != "PNG" and image.width * image.height > 512 * len(content):
-        raise BadImage(f"corrupt JPEG: {len(content)} bytes cannot hold {image.width} x {image.height} pixels")
+    pixels, most = image.width * image.height, _most_pixels()
+    most_per_byte = _PNG_PIXELS_PER_BYTE if image.format == "PNG" else _JPEG_PIXELS_PER_BYTE
+    if pixels > most_per_byte * len(content):
+        size = f"{image.width} x {image.height} pixels"
+        raise BadImage(f"corrupt {image.format}: {len(content)} bytes cannot hold {size}")
+    if pixels > most:
+        limit = f"more than {most / 1e6:,.4g} million; if that is right, set {ENVIRONMENT} to more"
+        raise BadImage(f"{image.width} x {image.height} pixels, {limit}")
     return image
+
+
+@contextmanager
+def _without_pillows_limit() -> Iterator[None]:
+    before, Image.MAX_IMAGE_PIXELS = Image.MAX_IMAGE_PIXELS, None
+    try:
+        yield
+    finally:
+        Image.MAX_IMAGE_PIXELS = before
+
+
+def _most_pixels() -> float:
+    text = os.environ.get(ENVIRONMENT, "")
+    try:
+        return float(text) * 1e6 if text else MOST_PIXELS
+    except ValueError:
+        raise BadOption(f"{ENVIRONMENT} must be a number of million pixels, not {text[:40]!r}") from None
+
+
+def _eight_bits(image: Image.Image) -> Image.Image:
+    """As red, green and blue of a byte each. Pillow clips grey values of 16 bits, which makes most of them white."""
+    if not image.mode.startswith("I"):
+        return image.convert("RGB")
+    return Image.fromarray((np.asarray(image).astype(np.int64).clip(0, 65535) >> 8).astype(np.uint8)).convert("RGB")
 
 
 def _is_truncated(content: bytes, image: Image.Image, min_size: tuple[int, int]) -> bool:

@@ -16,9 +16,14 @@ from fathom.data.base import InMemory
 class Thumbnails(InMemory):
     """Square images of one size as bytes [3, side, side], and their labels."""
 
-    def __init__(self, image: Tensor, label: Tensor, class_names: Sequence[str]) -> None:
+    def __init__(self, image: Tensor, label: Tensor, class_names: Sequence[str], notes: Sequence[str] = ()) -> None:
         super().__init__(image=image, label=label)
         self.class_names = tuple(class_names)
+        self._notes = list(notes)
+
+    @property
+    def notes(self) -> list[str]:
+        return self._notes
 
 
 @dataclass(frozen=True)

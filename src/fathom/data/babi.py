@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from fathom.core.errors import DataError
+from fathom.core.files import MB, read_bytes
 from fathom.data.base import InMemory
 
 EXPECTS = "the unpacked bAbI tasks: tasks_1-20_v1-2 with its folders en and en-10k, or what is in one of these"
@@ -39,6 +40,7 @@ TASKS = (
     "path-finding",
     "agents-motivations",
 )
+MOST_BYTES = 32 * MB  # of one file: the largest has 2.5 MB
 NIL = 0  # padding of sentences and stories
 MAX_SENTENCE_WORDS = 64  # bAbI has at most 11; limits the batch size that a corrupt line could cause
 
@@ -123,11 +125,11 @@ def _synthetic_story(rng: np.random.Generator, sentences: int, words: int) -> st
 
 def read_file(path: Path, capacity: int) -> list[Question]:
     try:
-        content = path.read_bytes()
-    except FileNotFoundError:
-        raise DataError.at(path, f"no such file; expected {EXPECTS}") from None
-    except OSError as error:
-        raise DataError.at(path, f"cannot be read: {error.strerror or error}") from None
+        content = read_bytes(path, MOST_BYTES)
+    except DataError as error:
+        if isinstance(error.__context__, FileNotFoundError):
+            raise DataError.at(path, f"no such file; expected {EXPECTS}") from None
+        raise
     return parse(content, path, capacity)
 
 

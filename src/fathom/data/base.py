@@ -6,8 +6,10 @@ One rule holds for every dataset: real and synthetic batches have the same names
 from __future__ import annotations
 
 import os
+import re
+import shutil
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
 from itertools import count
 from pathlib import Path
@@ -19,7 +21,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Sampler
 
 from fathom.core import plugins
-from fathom.core.errors import DataError
+from fathom.core.errors import BadOption, DataError
 from fathom.machine.host import usable_cores
 
 Batch = dict[str, Tensor]
@@ -27,6 +29,9 @@ DatasetT = TypeVar("DatasetT", bound="Dataset")
 
 SPLITS = ("train", "train_subset", "validation", "test")  # train is train_subset and what validation takes of it
 HELD_OUT = 0.05  # of training data that has no validation split of its own
+WORKERS = "FATHOM_READ_WORKERS"  # environment variable: how many processes read, in place of worker_count()'s choice
+PREFETCHED = 4  # batches that each of them reads ahead
+SHARED_MEMORY = Path("/dev/shm")  # where workers put the batches that they have read
 RESIDENT_BYTES = 2 << 30  # an in-memory dataset up to this size is kept on the device as a whole
 
 
@@ -46,6 +51,11 @@ class Dataset(ABC):
         """The same with these items alone."""
         return _Subset(self, rows)
 
+    @property
+    def notes(self) -> list[str]:
+        """What its reader left out, shortened or did not know, for people."""
+        return []
+
 
 class _Subset(Dataset):
     """Some items of a dataset; what else is known of it (class names, a vocabulary) is unchanged."""
@@ -58,6 +68,10 @@ class _Subset(Dataset):
 
     def __getitem__(self, indices: Sequence[int]) -> Batch:
         return self.whole[self.rows[np.asarray(indices)].tolist()]
+
+    @property
+    def notes(self) -> list[str]:
+        return self.whole.notes
 
     def __getattr__(self, name: str) -> Any:
         if name == "whole":  # while a worker process unpacks its copy
@@ -76,6 +90,11 @@ def part_of_training(read: Callable[[str], DatasetT], split: str) -> DatasetT:
         raise DataError(f"{len(whole)} training items are too few to hold out any for validation")
     rows = np.sort(order[:few] if split == "validation" else order[few:]).tolist()
     return cast(DatasetT, whole.subset(rows))
+
+
+def notes_of(sources: Mapping[str, Any]) -> list[str]:
+    """The notes of the data of a run, each with its name; an environment, which is no dataset, has none."""
+    return [f"{name} data: {note}" for name, source in sources.items() for note in getattr(source, "notes", [])]
 
 
 class Reader(ABC):
@@ -164,12 +183,13 @@ def _resident(dataset: InMemory, order: ShuffledBatches, device: torch.device) -
 
 
 def _from_workers(dataset: Dataset, order: ShuffledBatches, device: torch.device) -> Iterator[Batch]:
+    check_shared_memory(dataset, order.batch)
     loader: DataLoader[Any] = DataLoader(
         _ErrorsAsValues(dataset),  # type: ignore[arg-type]
         sampler=order,
         batch_size=None,
         num_workers=worker_count(),
-        prefetch_factor=4,
+        prefetch_factor=PREFETCHED,
         pin_memory=device.type == "cuda",
     )
     batches = (_batch_or_raise(item) for item in loader)
@@ -186,8 +206,32 @@ def once(dataset: Dataset, batch: int, device: torch.device) -> Iterator[Batch]:
 
 
 def worker_count() -> int:
-    """Worker processes for reading: one fewer than the usable cores, from 1 to 8."""
-    return max(1, min(8, usable_cores() - 1))
+    """Worker processes for reading: one fewer than the usable cores, from 1 to 8, or what the environment says."""
+    text = os.environ.get(WORKERS)
+    if text is None:
+        return max(1, min(8, usable_cores() - 1))
+    if not re.fullmatch("[1-9][0-9]?", text):
+        raise BadOption(f"{WORKERS} must be a number from 1 to 99, not {text[:40]!r}")
+    return int(text)
+
+
+def check_shared_memory(dataset: Dataset, batch: int) -> None:
+    """Refuses where the batches read ahead do not fit: a worker that finds no room there is killed, or waits for ever.
+
+    Containers often have 64 MB of it.
+    """
+    try:
+        free = shutil.disk_usage(SHARED_MEMORY).free
+    except OSError:
+        return  # no such folder: macOS has its shared memory elsewhere
+    one = sum(column.nbytes for column in dataset[[0]].values())
+    workers = worker_count()
+    needed = one * batch * (PREFETCHED * workers + 1)
+    if needed > free:
+        lacking = f"{free / 1e6:,.0f} MB free, {needed / 1e6:,.0f} MB needed to read batches of {batch} ahead"
+        fewer = f"set {WORKERS} below {workers}, " if workers > 1 else ""
+        ways = f"enlarge it (docker run --shm-size), {fewer}or take a smaller --batch"
+        raise DataError.at(SHARED_MEMORY, f"{lacking} in {workers} worker processes; {ways}")
 
 
 class _ErrorsAsValues:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import os
 from array import array
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Protocol
@@ -16,7 +17,9 @@ from numpy.typing import NDArray
 from torch.nn import functional as F
 
 from fathom.core.errors import DataError
+from fathom.core.files import MB, limit_of, opened, read_bytes, too_large
 from fathom.data._jpeg import BadImage, Box, decode, image_size
+from fathom.data._left_out import left_out
 from fathom.data._tar import Member, members
 from fathom.data._thumbnails import Thumbnails
 from fathom.data.base import Batch, Dataset, InMemory
@@ -25,6 +28,11 @@ ARCHIVE = "ILSVRC2012_img_train.tar"
 EXPECTS = f"class folders of JPEG (train/CLASS/*.JPEG and val/CLASS/*.JPEG, or CLASS/*.JPEG), or {ARCHIVE}"
 SPLIT_FOLDERS = ("val", "test")  # the test images are in either; where both are there, val is validation
 _SUFFIXES = (".jpeg", ".jpg")
+_OTHER_IMAGES = {
+    **{f".{name}": name.upper() for name in ("png", "gif", "bmp", "tif", "tiff", "avif", "heic", "jp2")},
+    ".webp": "WebP",
+}
+MOST_BYTES = 256 * MB  # of one image, packed: ImageNet's largest has 16 MB
 
 
 class Files(Protocol):
@@ -32,6 +40,10 @@ class Files(Protocol):
 
     class_names: tuple[str, ...]
     labels: NDArray[np.int64]
+
+    @property
+    def left_out(self) -> Mapping[str, int]:
+        """How many files of the folders are not read, by what they are."""
 
     def content(self, index: int) -> bytes: ...
 
@@ -62,6 +74,10 @@ class Images(Dataset):
                 pixels[row] = self._decoded(index, centre_crop)
         labels = self.files.labels[np.asarray(indices)]
         return {"image": torch.from_numpy(pixels).permute(0, 3, 1, 2), "label": torch.from_numpy(labels)}
+
+    @property
+    def notes(self) -> list[str]:
+        return left_out(self.files.left_out, len(self), "file")
 
     def subset(self, rows: Sequence[int]) -> Images:
         return Images(SomeFiles(self.files, np.asarray(rows)), self.side, self.augment)
@@ -145,7 +161,7 @@ def thumbnails(images: Images, largest: int) -> Thumbnails | None:
     except _OtherSize:
         return None
     pixels = torch.from_numpy(np.stack(decoded)).permute(0, 3, 1, 2)
-    return Thumbnails(pixels, torch.from_numpy(files.labels), images.class_names)
+    return Thumbnails(pixels, torch.from_numpy(files.labels), images.class_names, images.notes)
 
 
 class _OtherSize(Exception):
@@ -187,6 +203,7 @@ class SomeFiles:
     def __init__(self, files: Files, rows: NDArray[np.int64]) -> None:
         self.files, self.rows = files, rows
         self.class_names, self.labels = files.class_names, files.labels[rows]
+        self.left_out = files.left_out
 
     def content(self, index: int) -> bytes:
         return self.files.content(int(self.rows[index]))
@@ -203,10 +220,11 @@ class ClassFolders:
         number_of = {name: number for number, name in enumerate(class_names)}
         names: list[bytes] = []
         labels = array("q")
+        self.left_out: Counter[str] = Counter()
         for name in _class_folders(root):
             if name not in number_of:
                 raise DataError.at(root / name, "the training set has no such class")
-            found = _image_names(root / name)
+            found = _image_names(root / name, self.left_out)
             names += found
             labels.extend([number_of[name]] * len(found))
         # one array: the reference counts of a list's items would make every worker copy its memory
@@ -217,10 +235,7 @@ class ClassFolders:
         return self.root / self.class_names[int(self.labels[index])] / os.fsdecode(self.names[index])
 
     def content(self, index: int) -> bytes:
-        try:
-            return self.path(index).read_bytes()
-        except OSError as error:
-            raise self.error(index, f"cannot be read: {error.strerror or error}") from None
+        return read_bytes(self.path(index), MOST_BYTES)
 
     def error(self, index: int, problem: str) -> DataError:
         return DataError.at(self.path(index), problem)
@@ -233,13 +248,14 @@ class TarOfTars:
         self.path = path
         classes = _class_archives(path)
         self.class_names = tuple(sorted(classes))
+        self.left_out: Counter[str] = Counter()
         names: list[bytes] = []
         offsets, sizes, labels = array("q"), array("q"), array("q")
-        with path.open("rb", buffering=0) as file:
+        with opened(path) as file:
             for label, class_name in enumerate(self.class_names):
                 whole = classes[class_name]
                 inside = members(path, file, whole.offset, whole.offset + whole.size)
-                found = [member for member in inside if member.name.lower().endswith(_SUFFIXES)]
+                found = [member for member in inside if _is_jpeg(member.name, self.left_out)]
                 if not found:
                     raise DataError.at(path, f"no JPEG image in {whole.name}", offset=whole.offset)
                 names += [member.name.encode() for member in found]
@@ -251,12 +267,12 @@ class TarOfTars:
 
     def content(self, index: int) -> bytes:
         # opened for every read: that costs microseconds, and worker processes must not share a file position
-        try:
-            with self.path.open("rb", buffering=0) as file:
-                file.seek(self.offsets[index])
-                return file.read(int(self.sizes[index]))
-        except OSError as error:
-            raise self.error(index, f"cannot be read: {error.strerror or error}") from None
+        size = int(self.sizes[index])
+        if size > (most := limit_of(MOST_BYTES)):
+            raise too_large(self.path, f"{self.names[index].decode()} is declared larger", most)
+        with opened(self.path) as file:
+            file.seek(self.offsets[index])
+            return file.read(size)
 
     def error(self, index: int, problem: str) -> DataError:
         member = f"{self.class_names[int(self.labels[index])]}.tar, {self.names[index].decode()}"
@@ -266,17 +282,14 @@ class TarOfTars:
 def _class_archives(path: Path) -> dict[str, Member]:
     """The archives inside the archive, by class name."""
     found: dict[str, Member] = {}
-    try:
-        with path.open("rb", buffering=0) as file:
-            for member in members(path, file, 0, path.stat().st_size):
-                name = PurePosixPath(member.name)
-                if name.suffix != ".tar":
-                    continue
-                if name.stem in found:
-                    raise DataError.at(path, f"{name} appears twice", offset=member.offset)
-                found[name.stem] = member
-    except OSError as error:
-        raise DataError.at(path, f"cannot be read: {error.strerror or error}") from None
+    with opened(path) as file:
+        for member in members(path, file, 0, path.stat().st_size):
+            name = PurePosixPath(member.name)
+            if name.suffix != ".tar":
+                continue
+            if name.stem in found:
+                raise DataError.at(path, f"{name} appears twice", offset=member.offset)
+            found[name.stem] = member
     if not found:
         raise DataError.at(path, "a tar archive of CLASS.tar archives was expected; it contains none")
     return found
@@ -293,13 +306,32 @@ def _class_folders(root: Path) -> list[str]:
         raise DataError.at(root, f"cannot be read: {error.strerror or error}") from None
 
 
-def _image_names(folder: Path) -> list[bytes]:
+def _is_jpeg(name: str, left_out: Counter[str]) -> bool:
+    """By its name; an image of another format is counted as left out."""
+    suffix = PurePosixPath(name).suffix.lower()
+    if suffix in _OTHER_IMAGES:
+        left_out[f"in {_OTHER_IMAGES[suffix]} format"] += 1
+    return suffix in _SUFFIXES
+
+
+def _image_names(folder: Path, left_out: Counter[str]) -> list[bytes]:
     """The names of the JPEG files in a folder, sorted."""
+    own: Counter[str] = Counter()
+    names: list[str] = []
     try:
         with os.scandir(folder) as entries:
-            names = [entry.name for entry in entries if entry.name.lower().endswith(_SUFFIXES) and entry.is_file()]
+            for entry in entries:
+                if not _is_jpeg(entry.name, own):
+                    continue
+                if entry.is_file():
+                    names.append(entry.name)
+                else:
+                    own["that are no regular files"] += 1
     except OSError as error:
         raise DataError.at(folder, f"cannot be read: {error.strerror or error}") from None
     if not names:
-        raise DataError.at(folder, "no JPEG image (*.JPEG, *.jpg) in this class folder")
+        others = ", ".join(f"{count} {reason}" for reason, count in own.items())
+        hint = f"; {others} cannot be read: convert them" if others else ""
+        raise DataError.at(folder, f"no JPEG image (*.JPEG, *.jpg) in this class folder{hint}")
+    left_out.update(own)
     return [os.fsencode(name) for name in sorted(names)]

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import base64
-import gzip
 import io
 import struct
-import zlib
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 import torch
@@ -16,10 +15,13 @@ from PIL import Image
 from torch import Tensor
 
 from fathom.core.errors import DataError
+from fathom.core.files import MB, limit_of, too_large, unpacked
 from fathom.data.base import InMemory
 
 EXPECTS = "MNIST's idx files: train-images-idx3-ubyte(.gz), train-labels-idx1-ubyte(.gz) and the two t10k- files"
 SIDE = 28
+MOST_BYTES = 2000 * MB  # of one file, unpacked: MNIST has 47 MB, EMNIST 550 MB
+_CHUNK = 1 << 20
 _PREFIX = {"train": "train", "test": "t10k"}
 
 
@@ -55,30 +57,35 @@ def synthetic(seed: int, items: int = 4096) -> Digits:
 
 
 def read_idx(path: Path, dimensions: int) -> NDArray[np.uint8]:
-    """An idx file of unsigned bytes; its length must match its header exactly."""
-    content = _content(path)
+    """An idx file of unsigned bytes; its length must match its header exactly. No more is read than the header says."""
     header = 4 + 4 * dimensions
-    if len(content) < header:
-        raise DataError.at(path, f"truncated: an idx header of {header} bytes was expected", offset=len(content))
-    if content[:4] != bytes([0, 0, 8, dimensions]):
-        problem = f"not an idx file of {dimensions}-dimensional bytes (magic {content[:4].hex()})"
-        raise DataError.at(path, problem, offset=0)
-    shape = struct.unpack(f">{dimensions}I", content[4:header])
-    size = int(np.prod(shape, dtype=object))
-    if len(content) - header != size:
-        problem = f"the header declares {size} bytes of data, the file has {len(content) - header}"
-        raise DataError.at(path, problem, offset=min(len(content), header + size))
-    return np.frombuffer(content, np.uint8, offset=header).reshape(shape).copy()
+    with unpacked(path, MOST_BYTES) as file:
+        begin = file.read(header)
+        if len(begin) < header:
+            raise DataError.at(path, f"truncated: an idx header of {header} bytes was expected", offset=len(begin))
+        if begin[:4] != bytes([0, 0, 8, dimensions]):
+            problem = f"not an idx file of {dimensions}-dimensional bytes (magic {begin[:4].hex()})"
+            raise DataError.at(path, problem, offset=0)
+        shape = struct.unpack(f">{dimensions}I", begin[4:])
+        size = int(np.prod(shape, dtype=object))
+        if not size:
+            raise DataError.at(path, f"the header declares no data: {' x '.join(map(str, shape))}", offset=4)
+        if size > (most := limit_of(MOST_BYTES)):
+            raise too_large(path, f"the header declares {size} bytes of data, more", most)
+        content = _at_most(file, size + 1)
+    if len(content) != size:
+        found = "more" if len(content) > size else str(len(content))
+        problem = f"the header declares {size} bytes of data, the file has {found}"
+        raise DataError.at(path, problem, offset=header + min(len(content), size))
+    return np.frombuffer(content, np.uint8).reshape(shape)
 
 
-def _content(path: Path) -> bytes:
-    try:
-        raw = path.read_bytes()
-        return gzip.decompress(raw) if path.suffix == ".gz" else raw
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise DataError.at(path, f"corrupt gzip: {error}") from None
-    except OSError as error:
-        raise DataError.at(path, f"cannot be read: {error.strerror or error}") from None
+def _at_most(file: BinaryIO, size: int) -> bytearray:
+    """So many bytes or fewer, in pieces: memory is taken for what the file has, not for what its header claims."""
+    content = bytearray()
+    while len(content) < size and (chunk := file.read(min(_CHUNK, size - len(content)))):
+        content += chunk
+    return content
 
 
 def _find(folder: Path, name: str) -> Path:

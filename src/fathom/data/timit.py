@@ -52,7 +52,7 @@ mdab0 mwbt0 felc0 mtas1 mwew0 fpas0 mjmp0 mlnt0 fpkt0 mlll0 mtls0 fjlm0
 mbpm0 mklt0 fnlp0 mcmj0 mjdh0 fmgd0 mgrt0 mnjm0 fdhc0 mjln0 mpam0 fmld0
 """.split()  # noqa: SIM905
 
-SA, UNLABELLED = LEFT_OUT = ("SA sentence", "without .PHN")  # recordings that are never read
+SA, UNLABELLED = LEFT_OUT = ("that are SA sentences", "without a .PHN")  # recordings that are never read
 
 # Some corpora come with phones already folded to 48 classes. The three classes that are not among the 61 phones are
 # read as a frequent member, which folds to the same class again.
@@ -87,6 +87,11 @@ class _Recording:
 
 def is_present(folder: Path) -> bool:
     return any(name.lower().endswith(".phn") for _, _, names in os.walk(folder) for name in names)
+
+
+def has_core_test_set(folder: Path) -> bool:
+    """Whether any of TIMIT's core test speakers are in the folder's test split; other corpora have none of them."""
+    return any(one.split == "test" and one.speaker in CORE for one in _recordings(folder, Counter()))
 
 
 def read(folder: Path, split: str, sizes: Sizes, by_speaker: bool = False) -> Utterances:

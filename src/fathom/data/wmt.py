@@ -9,9 +9,7 @@ Where there is no file for one of the last two, a few pairs of the training text
 
 from __future__ import annotations
 
-import gzip
 import re
-import zlib
 from array import array
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -26,6 +24,8 @@ import torch
 from torch import Tensor
 
 from fathom.core.errors import DataError, UnknownName
+from fathom.core.files import MB, unpacked
+from fathom.data._left_out import TextCounts
 from fathom.data._vocabulary import EOS, SPECIALS, Vocabulary, cached, tokenise
 from fathom.data.base import SPLITS, InMemory
 
@@ -33,6 +33,7 @@ EXPECTS = (
     "one sentence per line in files named by language: europarl-v7.fr-en.en and .fr with newstest2013.en and .fr, "
     "or train.en and .de with val and test (the options source_language and target_language choose the pair)"
 )
+MOST_BYTES = 8000 * MB  # of one file, unpacked: the largest of WMT-15, giga-fren, has 4,600 MB
 _MAX_LINE_BYTES = 1 << 20  # a longer line means that the file is not text
 _TAKEN = 1000  # pairs that are taken of a training text for a split that has no file, and a twentieth of it at most
 _LEAST_PAIRS = 40  # of a training text that pairs are taken from
@@ -74,6 +75,11 @@ class ParallelText(InMemory):
         self.too_long = 0  # training pairs left out because one side is too long
         self.truncated = 0  # pairs of a held-out split that were truncated
         self.lines: list[tuple[str, str]] = []  # the original text of a held-out split
+        self.counts: TextCounts | None = None  # of the text that was read; None of synthetic text
+
+    @property
+    def notes(self) -> list[str]:
+        return self.counts.notes if self.counts else []
 
     def subset(self, rows: Sequence[int]) -> Self:
         chosen = super().subset(rows)
@@ -134,27 +140,29 @@ def _encoded(
     source, target = sides
     rows = _Rows(source.length), _Rows(target.length)
     lines: list[tuple[str, str]] = []
-    dropped = too_long_count = 0
+    counts = TextCounts(split.startswith("train"), (source.length, target.length - 1))
     for line in pairs(folder, split, source.language, target.language):
         words, translation = (encode(text) for encode, text in zip(encoders, line, strict=True))
         if not words or not translation:
-            dropped += 1
+            counts.empty += 1
             continue
         too_long = len(words) > source.length or len(translation) >= target.length  # the target needs room for EOS
-        too_long_count += too_long
-        if too_long and split.startswith("train"):
+        counts.too_long += too_long
+        if too_long and counts.is_training:
             continue
-        rows[0].append(words[: source.length])
-        rows[1].append([*translation[: target.length - 1], EOS])
-        if not split.startswith("train"):
+        kept = words[: source.length], translation[: target.length - 1]
+        counts.keep(kept)
+        rows[0].append(kept[0])
+        rows[1].append([*kept[1], EOS])
+        if not counts.is_training:
             lines.append(line)
     if not rows[0].lengths:
         limit = f"at most {source.length} and {target.length - 1} words and punctuation marks"
-        problem = f"no {split} pair of {limit} among {dropped + too_long_count}"
+        problem = f"no {split} pair of {limit} among {counts.empty + counts.too_long}"
         raise DataError.at(folder, f"{problem}; the folder must contain {EXPECTS}")
     text = ParallelText(rows[0].padded(), rows[1].padded(), vocabularies)
-    text.dropped, text.lines = dropped, lines
-    text.too_long, text.truncated = (too_long_count, 0) if split.startswith("train") else (0, too_long_count)
+    text.counts, text.dropped, text.lines = counts, counts.empty, lines
+    text.too_long, text.truncated = (counts.too_long, 0) if counts.is_training else (0, counts.too_long)
     return text
 
 
@@ -400,7 +408,7 @@ def _lines(path: Path) -> Iterator[str]:
     """The lines of a text file, separated by line feeds only: Europarl has other separators within sentences."""
     number = 0
     try:
-        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+        with unpacked(path, MOST_BYTES) as file:
             for number, line in enumerate(iter(partial(file.readline, _MAX_LINE_BYTES), b""), 1):
                 if b"\0" in line or len(line) == _MAX_LINE_BYTES:
                     what = "a zero byte" if b"\0" in line else f"longer than {_MAX_LINE_BYTES} bytes"
@@ -408,7 +416,3 @@ def _lines(path: Path) -> Iterator[str]:
                 yield line.decode("utf-8-sig" if number == 1 else "utf-8").strip()
     except UnicodeDecodeError as error:
         raise DataError.at(path, f"not UTF-8: {error.reason} at byte {error.start} of the line", line=number) from None
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise DataError.at(path, f"corrupt gzip after line {number}: {error}") from None
-    except OSError as error:
-        raise DataError.at(path, f"cannot be read: {error.strerror or error}") from None

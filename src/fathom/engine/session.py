@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 
 from fathom.core.errors import BadOption, DoesNotFit, EngineError
 from fathom.core.spec import RunSpec
-from fathom.data.base import folder_at
+from fathom.data.base import folder_at, notes_of
 from fathom.engine.base import Engine, Infer, Loss, clipping, engine_class
 from fathom.engine.marks import mark
 from fathom.engine.memory import refuse_what_cannot_fit
@@ -79,6 +79,11 @@ class Session:
     @property
     def items_per_step(self) -> int:
         return self.workload.items_per_step(self.spec.phase)
+
+    @property
+    def data_notes(self) -> list[str]:
+        """What the reader of its data left out, shortened or did not know, for people."""
+        return notes_of({"training" if self.split.startswith("train") else self.split: self.state.source})
 
     @property
     def engine(self) -> Engine:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     import torch
 
 LIBRARIES = ("torch", "numpy", "pillow", "ale-py", "gymnasium")
+_CPU_FOLDERS = ("cpu", "cpu,cpuacct", "cpuacct,cpu")  # where version 1 of control groups is mounted
 VARIABLES = (
     "OMP_",
     "KMP_",
@@ -144,9 +145,13 @@ def cgroup_folders(root: Path, own: Path) -> list[Path]:
     """The control groups that rule this process's CPU time, of version 1 and 2, each with those above it."""
     found = []
     for line in _lines(str(own)):
-        _, controllers, path = line.split(":", 2)
-        if not controllers or "cpu" in controllers.split(","):
-            found += _upwards(root / controllers, path)
+        _, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        if not controllers:
+            found += _upwards(root, path) + _upwards(root / "unified", path)
+        elif "cpu" in controllers.split(","):
+            names = (controllers, *_CPU_FOLDERS)  # the kernel and the system may name the same in another order
+            found += [folder for name in dict.fromkeys(names) for folder in _upwards(root / name, path)]
     return found
 
 

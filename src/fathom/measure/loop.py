@@ -118,9 +118,10 @@ def _as_record(
         from fathom.measure.profiling import profiled
 
         profile = profiled(session, seconds[spec.warmup :])
+    machine = fingerprint(session.device)
     return Record(
         spec=spec,
-        machine=fingerprint(session.device),
+        machine=machine,
         device=str(session.device),
         gpu_uuid=gpu_uuid(session.device),
         outcome="failed" if problem else "ok",
@@ -136,7 +137,7 @@ def _as_record(
         peak_host_bytes=peak_host_bytes,
         peak_device_bytes=peak_device_bytes,
         profile=profile,
-        notes=notes,
+        notes=[*notes, *machine.cpu.quota_notes, *session.data_notes],
     )
 
 

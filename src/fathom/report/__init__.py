@@ -9,6 +9,7 @@ from fathom.analysis import own_model
 from fathom.analysis.finding import analyse, questions
 from fathom.analysis.labels import labelled
 from fathom.core.errors import BadOption
+from fathom.core.files import replace_whole
 from fathom.core.record import Record
 from fathom.report.page import html
 from fathom.report.text import markdown
@@ -28,7 +29,7 @@ def write(records: Sequence[Record], path: Path | str) -> Path:
     render = markdown if path.suffix == ".md" else html
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(render(records, findings, title), encoding="utf-8")
+        replace_whole(path, render(records, findings, title))
     except OSError as error:
         raise BadOption(f"cannot write {path}: {error.strerror or error}") from None
     return path

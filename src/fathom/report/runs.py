@@ -10,7 +10,7 @@ from fathom.analysis import formatting
 from fathom.analysis.finding import Cell, Table
 from fathom.analysis.losses import FALLS, NO_TREND, RISES, SIGNIFICANT, TOO_FEW, Trend, trend
 from fathom.analysis.selection import on_cpu, workload_order
-from fathom.analysis.step_time import bounds_in_words, levels_in_words, step_time
+from fathom.analysis.step_time import bounds_in_words, levels_in_words, step_time, throughput
 from fathom.core.record import Record
 from fathom.report.method import outside_percent
 
@@ -208,7 +208,7 @@ def _headline_row(repetitions: Sequence[Record], differing: Sequence[str]) -> li
         items,
         1000 * step.median if step else None,
         bounds_in_words(step, good) if step else None,
-        items / step.median if items and step else None,
+        throughput(good),
         ", ".join([DISTURBED] * disturbed + [_failures(wrong, len(repetitions))] * (wrong > 0)) or OK,
     ]
 

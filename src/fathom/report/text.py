@@ -16,6 +16,7 @@ from fathom.report.machines import machines
 from fathom.report.method import method
 
 MANY_POINTS = 24  # a chart of more is summarised: a line by some of its points, others by median and range
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # letters that move a cursor or ring a bell
 SAMPLED_POINTS = 5  # from the first point to the last
 MANY_PARTS = 40  # of an icicle
 INDENT = "· "
@@ -136,7 +137,7 @@ def _finding(finding: Finding) -> list[str]:
         blocks += _table(table)
     for chart in finding.charts:
         blocks += [*_table(chart_table(chart)), _plain(chart.note)]
-    blocks += [f"![{_plain(each.title)}](data:image/png;base64,{each.png})" for each in finding.images]
+    blocks += [f"![{_plain(each.title)}](data:image/png;base64,{_base64(each.png)})" for each in finding.images]
     for table in finding.other_tables:
         blocks += _table(table)
     return [*blocks, _bullets(finding.notes)]
@@ -186,14 +187,20 @@ def _bullets(texts: Sequence[str]) -> str:
 
 def _plain(text: str) -> str:
     """Text that means only itself in Markdown, on one line: no tag, no emphasis, no end of a cell."""
-    text = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    text = _CONTROL.sub("", text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     text = re.sub(r"([\\`*\[\]|~$#])", r"\\\1", text)
     text = re.sub(r"(?<!\w)_|_(?!\w)", r"\\_", text)  # inside a word it is a letter
     return " ".join(text.split())
 
 
+def _base64(png: str) -> str:
+    """An image's text without any letter that could end its link: a record may come from anywhere."""
+    return re.sub(r"[^A-Za-z0-9+/=]", "", png)
+
+
 def _fenced(text: str) -> str:
     """A code block whose fence is longer than any row of backticks in it."""
+    text = _CONTROL.sub("", text)
     longest = max((len(ticks) for ticks in re.findall(r"`+", text)), default=0)
     fence = "`" * max(3, longest + 1)
     return f"{fence}text\n{text}\n{fence}"

@@ -12,6 +12,7 @@ import torch
 from fathom.core.events import OnEvent, OnProgress, throttled
 from fathom.core.record import Disturbance, Learning, Point, Record
 from fathom.core.spec import RunSpec
+from fathom.data.base import notes_of
 from fathom.engine.session import Session
 from fathom.machine.clock import wait
 from fathom.machine.host import fingerprint, gpu_shared, gpu_uuid
@@ -38,9 +39,12 @@ def _train(spec: RunSpec, on_progress: OnProgress, on_event: OnEvent) -> Record:
         if run.resume():
             on_event({"resumed": len(run.curve), "evaluations": trainer.evaluations})
         run.run(throttled(on_progress), on_event)
+        machine = fingerprint(session.device)
+        held_out = {"validation": trainer.held_out.validation, "test": trainer.held_out.test}
+        told = [*machine.cpu.quota_notes, *session.data_notes, *notes_of(held_out), *trainer.notes()]
         return Record(
             spec=spec,
-            machine=fingerprint(session.device),
+            machine=machine,
             device=str(session.device),
             gpu_uuid=gpu_uuid(session.device),
             outcome="failed" if run.diverged else "ok",
@@ -50,7 +54,7 @@ def _train(spec: RunSpec, on_progress: OnProgress, on_event: OnEvent) -> Record:
             parameters=trainer.parameters,
             learning=run.result(),
             disturbance=Disturbance(gpu_shared=run.gpu_shared),
-            notes=[*trainer.notes(), *([run.checkpoint.problem] if run.checkpoint.problem else [])],
+            notes=[*told, *([run.checkpoint.problem] if run.checkpoint.problem else [])],
         )
 
 

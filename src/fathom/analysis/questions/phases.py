@@ -21,7 +21,7 @@ from fathom.analysis.formatting import listed, mean_and_range, number
 from fathom.analysis.ratio import FLOOR, Ratio, ratio
 from fathom.analysis.selection import RunGroup, completeness, on_cpu, usable, workload_order
 from fathom.analysis.statistics import Interval
-from fathom.analysis.step_time import UNSTEADY, bounded, levels, settled_steps, step_time
+from fathom.analysis.step_time import UNSTEADY, bounded, levels, settled_steps, step_time, throughput
 from fathom.core.record import Record
 from fathom.core.spec import PHASES
 
@@ -264,7 +264,7 @@ def _step_table(timings: Timings, base: str) -> Table:
         work = timing.work
         holds = timing.step.claim if bounded(timing.step) else "one step: no interval"
         step: list[Cell] = [1000 * timing.step.median, *_bounds(1000 * timing.step.low, 1000 * timing.step.high), holds]
-        rates: list[Cell] = [1 / timing.item_s, relative(timings, timing, base)]
+        rates: list[Cell] = [throughput(timing.group.runs), relative(timings, timing, base)]
         head: list[Cell] = [work.workload, work.phase, timing.machine, work.preset, work.items]
         rows.append([*head, len(timing.group.runs), *step, *rates])
     columns = ["workload", "phase", "machine", "preset", "items per step", "runs", "step, median (ms)"]

@@ -68,7 +68,7 @@ class Row:
 
 
 def analyse(records: Sequence[Record]) -> Finding:
-    known = [record for record in records if record.sections.wall_s is not None or record.outcome != "ok"]
+    known = [record for record in records if _has_sections(record) or record.outcome != "ok"]
     works, notes = same_work(known)
     others, skipped = _beside(known, works)
     selection = select(others, profiled=False)
@@ -289,6 +289,13 @@ def _start_up_chart(shown: Sequence[Launches]) -> Chart:
             if any(part[name] for part in parts)
         ],
     )
+
+
+def _has_sections(record: Record) -> bool:
+    """Whether the wall time is known, and of a run with timed steps also its parts."""
+    sections = record.sections
+    parts = (sections.init_s, sections.setup_s, sections.run_s)
+    return sections.wall_s is not None and (not record.step_s or None not in parts)
 
 
 def start_up(launches: Launches) -> dict[str, float]:

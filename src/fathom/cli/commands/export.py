@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -11,6 +10,7 @@ import typer
 
 from fathom.cli.terminal import count, human, skipped
 from fathom.core.errors import BadOption, MissingExtra, UnknownName
+from fathom.core.files import written_beside
 from fathom.core.store import check_writable, read_nonempty
 
 if TYPE_CHECKING:
@@ -42,14 +42,11 @@ def command(
 
 def _write(table: DataFrame, path: Path) -> None:
     """Through a hidden file beside it: where the disk is full, an existing file stays as it was."""
-    hidden = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
-        if path.suffix == ".csv":
-            table.to_csv(hidden, index=False)
-        else:
-            table.to_parquet(hidden, index=False)
-        hidden.replace(path)
+        with written_beside(path) as hidden:
+            if path.suffix == ".csv":
+                table.to_csv(hidden, index=False)
+            else:
+                table.to_parquet(hidden, index=False)
     except OSError as error:
         raise BadOption(f"cannot write {path}: {error.strerror or error}") from None
-    finally:
-        hidden.unlink(missing_ok=True)

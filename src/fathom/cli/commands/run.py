@@ -102,18 +102,19 @@ def _headline(record: Record) -> dict[str, Any] | None:
 def _summary(record: Record) -> list[tuple[str, str]]:
     if record.outcome != "ok":
         return [("outcome", f"failed: {record.reason}")]
-    from fathom.analysis.step_time import in_words, settled_steps, step_time
+    from fathom.analysis.step_time import in_words, settled_steps, throughput
 
-    settled, median = settled_steps(record), step_time([record]).median
+    settled = settled_steps(record)
     low, high = min(record.step_s), max(record.step_s)
     rows = [
         ("step time", in_words(record)),
         ("steps", f"{len(settled)} of {len(record.step_s)} after warm-up; all: {seconds(low)} to {seconds(high)}"),
-        ("throughput", f"{(record.items_per_step or 0) / median:,.1f} items/s at {record.items_per_step} per step"),
+        ("throughput", f"{throughput([record]) or 0:,.1f} items/s at {record.items_per_step} per step"),
         ("setup", seconds(record.sections.setup_s or 0)),
     ]
     if record.losses:
         rows.append(("loss", f"{record.losses[0]:.4g} at the first step, {record.losses[-1]:.4g} at the last"))
     if record.disturbed:
         rows.append(("disturbed", "; ".join(record.disturbances)))
+    rows += [("note", note) for note in record.notes]
     return rows + [("answer", answer) for answer in record.answers[:2]]

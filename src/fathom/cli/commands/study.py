@@ -98,11 +98,10 @@ def _chosen(specs: Sequence[RunSpec], store: Store, begun: str) -> list[Record]:
 
 
 def _row(record: Record) -> dict[str, Any]:
-    from fathom.analysis.step_time import bounds_in_words, step_time
+    from fathom.analysis.step_time import bounds_in_words, step_time, throughput
 
     step = step_time([record]) if record.step_s else None
     median = step.median if step else None
-    items = record.items_per_step / median if record.items_per_step and median else None
     return {
         "workload": record.spec.workload,
         "phase": record.spec.phase,
@@ -111,7 +110,7 @@ def _row(record: Record) -> dict[str, Any]:
         "threads": record.spec.threads,
         "step (ms)": median * 1e3 if median else None,
         "95 % interval (ms)": bounds_in_words(step, [record]) if step else None,
-        "items/s": items,
+        "items/s": throughput([record]),
         "outcome": record.outcome if record.outcome == "ok" else f"failed: {record.reason}",
         "disturbed": "; ".join(record.disturbances) or None,
     }
