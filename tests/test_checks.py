@@ -64,7 +64,7 @@ MISTAKES = [
     (["run", "autoenc", "--threads", "70000"], "threads must be 1 to 65,536, not 70000"),
     (["run", "autoenc", "--seed", "-1"], "seed must be at least 0, not -1"),
     (["run", "autoenc", "--set", "latent=NaN"], "option latent of autoenc must be int, not nan"),
-    (["run", "autoenc", "--set", "learning_rate=NaN"], "learning_rate of autoenc must be at most 1,099,511,627,776"),
+    (["run", "autoenc", "--set", "learning_rate=NaN"], "learning_rate of autoenc must be a finite number, not nan"),
     (["run", "autoenc", "--set", "latent=" + "9" * 20], f"must be at most 1,099,511,627,776, not {'9' * 20}"),
     (["run", "x" * 5000], f"no workload '{'x' * 80}... (5000 characters)'"),
     (["scale", "autoenc", "--budget", "1e300"], "a budget must be at most 2,592,000 seconds (30 days), not 1e+300"),

@@ -191,7 +191,7 @@ def test_whatever_is_typed_has_an_exit_code_and_no_traceback(
     assert faults == []
     assert found[2] > CASES / 4, found
     assert found[0] > CASES / 20, found
-    assert found.keys() == CODES, found
+    assert min(found[1], found[130] + found[143]) > 0, found
 
 
 def test_the_fuzzer_is_deterministic() -> None:

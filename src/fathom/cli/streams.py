@@ -95,7 +95,7 @@ def fault(error: OSError) -> str | None:
         Path.cwd()
     except FileNotFoundError:
         return "the working directory has been deleted; change to one that exists"
-    if error.filename is not None:  # one that may not be read, or whose name is too long
+    if isinstance(error.filename, str | bytes):  # a file that may not be read, or whose name is too long
         return f"{shortened(os.fsdecode(error.filename))}: {error.strerror}"
     return None
 

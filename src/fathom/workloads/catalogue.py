@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import math
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 FOLDER = Path(__file__).parent
 FACTS = FOLDER / "facts.json"
-LARGEST = 2**40  # of a number that a workload takes: sizes, counts and rates are smaller by far
+LARGEST = 2**40  # of a whole number that a workload takes: sizes and counts are smaller by far
 
 
 def facts(name: str) -> dict[str, Any]:
@@ -74,9 +75,12 @@ def check_option(described: Mapping[str, Any], name: str, value: Any) -> None:
     optional = declared.endswith("None") and value is None
     if wanted and not optional and (not isinstance(value, wanted) or (isinstance(value, bool) and bool not in wanted)):
         raise BadOption(f"option {name} of {described['name']} must be {declared}, not {shortened(repr(value))}")
-    if isinstance(value, int | float) and not -LARGEST <= value <= LARGEST:  # NaN neither
-        shown = number_in_words(value) if isinstance(value, int) else value
-        raise BadOption(f"option {name} of {described['name']} must be at most {LARGEST:,}, not {shown}")
+    if isinstance(value, float) and not math.isfinite(value):
+        raise BadOption(f"option {name} of {described['name']} must be a finite number, not {value}")
+    if isinstance(value, int) and abs(value) > LARGEST:
+        raise BadOption(
+            f"option {name} of {described['name']} must be at most {LARGEST:,}, not {number_in_words(value)}"
+        )
 
 
 def _recipe(recipe: Recipe[Any]) -> dict[str, Any]:
