@@ -17,7 +17,7 @@ from fathom.core.errors import BadOption, DataError
 
 ENVIRONMENT = "FATHOM_MAX_FILE_MB"  # replaces the limit of every reader
 MB = 1_000_000
-MOST_UNPACKED = 250  # times the packed bytes: text reaches 10, logs 50, a gzip file of one byte over and over 1,030
+MOST_UNPACKED = 250  # times the packed bytes: text packs a few times, one byte over and over 1,030 times
 FIRST_LOOK = 64 * MB  # unpacked bytes before the ratio is looked at
 BUFFER = 1 << 16
 _KINDS = {

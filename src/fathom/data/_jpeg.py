@@ -19,7 +19,7 @@ from fathom.core.errors import BadOption
 Box = tuple[float, float, float, float]  # left, top, right, bottom
 
 ENVIRONMENT = "FATHOM_MAX_IMAGE_MEGAPIXELS"
-MOST_PIXELS = 90e6  # ImageNet's largest image has 61 million
+MOST_PIXELS = 90e6  # about Pillow's own limit, which only warns
 MOST_SCANS = 100  # of a progressive JPEG; usual are 10, and each takes as long as an image
 _JPEG_PIXELS_PER_BYTE = 512  # a block of 64 pixels takes at least a bit
 _PNG_PIXELS_PER_BYTE = 8 * 1032  # a pixel takes at least a bit, and deflate packs 1032 bytes into one at best

@@ -32,7 +32,7 @@ _OTHER_IMAGES = {
     **{f".{name}": name.upper() for name in ("png", "gif", "bmp", "tif", "tiff", "avif", "heic", "jp2")},
     ".webp": "WebP",
 }
-MOST_BYTES = 256 * MB  # of one image, packed: ImageNet's largest has 16 MB
+MOST_BYTES = 256 * MB  # of one image, packed: far beyond any photograph
 
 
 class Files(Protocol):

@@ -33,7 +33,7 @@ EXPECTS = (
     "one sentence per line in files named by language: europarl-v7.fr-en.en and .fr with newstest2013.en and .fr, "
     "or train.en and .de with val and test (the options source_language and target_language choose the pair)"
 )
-MOST_BYTES = 8000 * MB  # of one file, unpacked: the largest of WMT-15, giga-fren, has 4,600 MB
+MOST_BYTES = 8000 * MB  # of one file, unpacked: more text than memory holds as token ids
 _MAX_LINE_BYTES = 1 << 20  # a longer line means that the file is not text
 _TAKEN = 1000  # pairs that are taken of a training text for a split that has no file, and a twentieth of it at most
 _LEAST_PAIRS = 40  # of a training text that pairs are taken from
