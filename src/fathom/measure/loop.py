@@ -17,6 +17,9 @@ from fathom.core.record import Record, Sections, moment
 from fathom.core.spec import RunSpec
 from fathom.machine.disturbance import Watch
 from fathom.machine.host import fingerprint, gpu_uuid
+from fathom.machine.meter import Target
+from fathom.machine.sampler import Sampler
+from fathom.measure.energy import STEPS, energy_of
 from fathom.measure.stopping import PRECISE, StoppingRule
 
 if TYPE_CHECKING:
@@ -95,13 +98,19 @@ def _measured(spec: RunSpec, progress: OnProgress) -> Record:
         watch = Watch(session.device)
         ready = time.perf_counter()
         clock = StepClock(session.device, marks=1 + spec.warmup + spec.steps)
-        results, notes = _timed_pass(session, clock, progress)
-        seconds = clock.seconds()  # waits for the device
-        moments = replace(moments, set_up=set_up, ready=ready, finished=time.perf_counter())
-        watch.look()
+        with Sampler(Target.of(session.device)) as sampler:
+            results, notes = _timed_pass(session, clock, progress)
+            seconds = clock.seconds()  # waits for the device
+            ended = time.monotonic()
+            moments = replace(moments, set_up=set_up, ready=ready, finished=time.perf_counter())
+            watch.look()
+            samples = sampler.stop()
         record = _as_record(session, moments, seconds, results, notes)
         watch.look()
-        return replace(record, disturbance=watch.disturbance())
+        # steps follow each other without a gap, so that the measured ones begin so long before the end
+        steps_s = seconds[spec.warmup :]
+        energy = energy_of(samples, [(STEPS, ended - sum(steps_s), ended)], len(steps_s)) if samples else None
+        return replace(record, disturbance=watch.disturbance(), energy=energy)
 
 
 def _as_record(

@@ -15,7 +15,7 @@ from fathom.core.spec import RunSpec
 from fathom.engine.session import Session
 from fathom.machine.clock import wait
 from fathom.machine.host import fingerprint, gpu_shared, gpu_uuid
-from fathom.machine.meter import Meters
+from fathom.machine.meter import Counters, Target
 from fathom.measure.loop import recorded
 from fathom.training.checkpoint import Checkpoint
 from fathom.training.trainer import Trainer, held_out_for, recipe_for, trainer_for, training_split
@@ -65,7 +65,7 @@ class TrainingRun:
         self.resumed = 0
         self.diverged: str | None = None
         self.selected: int | None = None  # the evaluation whose weights are tested, from 1 on
-        self.meter = Meters(session.device)
+        self.meter = Counters(Target.of(session.device))
         self.gpu_shared = gpu_shared(session.device)  # None where that is not known
         self.metered = self.meter.joules()  # up to the last evaluation
         self.begun = time.perf_counter()
@@ -161,7 +161,7 @@ class TrainingRun:
             raise  # which says nothing about the file
         except Exception as error:  # whatever a damaged file, or one of another version, may raise
             raise self.checkpoint.unreadable(error) from None
-        self.begun, self.meter = time.perf_counter(), Meters(self.session.device)  # both count from here
+        self.begun, self.meter = time.perf_counter(), Counters(Target.of(self.session.device))  # both count from here
         self.metered = self.meter.joules()
         return True
 
