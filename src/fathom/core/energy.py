@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 COUNTER, POWER, ESTIMATE = "counter", "power", "estimate"  # how a meter knows: it counts, it shows watts, or it guesses
 BOARD = "board"  # a scope that holds all others: reported beside their sum, not in it
+IDLE, SETUP, WARM_UP, STEPS = "idle", "setup", "warm-up", "steps"  # the stretches of a run
 
 LEAST_S = 5.0  # of a window, for its energy to be valid
 LEAST_UPDATES = 50  # of a counter in it
@@ -42,7 +43,7 @@ class PowerTrace:
 
 @dataclass(frozen=True, kw_only=True)
 class Stretch:
-    """A named part of the run, on the traces' clock: "idle", "setup", "warm-up", "steps"."""
+    """A named part of the run, on the traces' clock."""
 
     name: str
     begin_s: float

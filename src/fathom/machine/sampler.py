@@ -25,6 +25,7 @@ from fathom.core.energy import PowerTrace, Reading
 from fathom.machine.meter import Meter, Target, find_meters
 
 PERIOD_S = 0.1  # as NVML's counter is renewed
+START_S = 10.0  # for the sampler to write its first line
 STOP_S = 5.0  # for the sampler to write its last line
 COLUMNS = tuple(entry.name for entry in fields(Reading))
 
@@ -106,6 +107,20 @@ class Sampler:
             return None
         self._end()
         return _read(self._file, self._period_s)
+
+    @property
+    def metering(self) -> bool:
+        return self._process is not None
+
+    def peek(self) -> Samples | None:
+        """What it has seen so far; None where nothing is metered, or not yet."""
+        return _read(self._file, self._period_s) if self._folder is not None else None
+
+    def wait_for_sample(self) -> None:
+        """Until the first one is there: the process takes a moment to start."""
+        deadline = time.monotonic() + START_S
+        while time.monotonic() < deadline and not ((seen := self.peek()) and seen.samples):
+            time.sleep(self._period_s / 2)
 
     def _end(self) -> None:
         if self._process is None or self._process.stdin is None:

@@ -6,10 +6,8 @@ import statistics
 from collections.abc import Sequence
 from itertools import pairwise
 
-from fathom.core.energy import COUNTER, Energy, MeterEnergy, PowerTrace, Stretch
+from fathom.core.energy import COUNTER, IDLE, STEPS, Energy, MeterEnergy, PowerTrace, Stretch
 from fathom.machine.sampler import Samples
-
-IDLE, STEPS = "idle", "steps"
 
 
 def energy_of(samples: Samples, moments: Sequence[tuple[str, float, float]], steps: int) -> Energy | None:
@@ -96,6 +94,13 @@ def _at(points: Sequence[tuple[float, float]], moment: float) -> float | None:
             share = (moment - earlier[0]) / (later[0] - earlier[0]) if later[0] > earlier[0] else 0.0
             return earlier[1] + share * (later[1] - earlier[1])
     return None
+
+
+def least_updates(samples: Samples | None, begin: float, end: float) -> int | None:
+    """Of the counter with the fewest, between two moments of time.monotonic(); None where nothing counts."""
+    counters = [trace for trace in samples.traces(begin) if trace.kind == COUNTER] if samples else []
+    window = Stretch(name=STEPS, begin_s=0.0, end_s=end - begin)
+    return min((_updates(trace, window) for trace in counters), default=None)
 
 
 def period_of(trace: PowerTrace) -> float | None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from fathom.core.energy import STEPS
 from fathom.core.errors import FathomError
 from fathom.core.events import OnProgress, throttled
 from fathom.core.record import Record, Sections, moment
@@ -19,7 +20,7 @@ from fathom.machine.disturbance import Watch
 from fathom.machine.host import fingerprint, gpu_uuid
 from fathom.machine.meter import Target
 from fathom.machine.sampler import Sampler
-from fathom.measure.energy import STEPS, energy_of
+from fathom.measure.energy import energy_of
 from fathom.measure.stopping import PRECISE, StoppingRule
 
 if TYPE_CHECKING:
@@ -80,6 +81,10 @@ class _Moments:
 
 def _measured(spec: RunSpec, progress: OnProgress) -> Record:
     begun = time.perf_counter()
+    if spec.kind == "energy":
+        from fathom.measure import window  # it is another loop, and loads torch
+
+        return window.measured(spec, progress, begun)
     from fathom.engine.session import Session
     from fathom.machine.clock import StepClock
     from fathom.machine.devices import wake  # here, because importing torch is a part of init that has its own name
@@ -105,7 +110,8 @@ def _measured(spec: RunSpec, progress: OnProgress) -> Record:
             moments = replace(moments, set_up=set_up, ready=ready, finished=time.perf_counter())
             watch.look()
             samples = sampler.stop()
-        record = _as_record(session, moments, seconds, results, notes)
+        sections = moments.sections(session, first_step_s=seconds[0])
+        record = as_record(session, sections, seconds[: spec.warmup], seconds[spec.warmup :], results, notes)
         watch.look()
         # steps follow each other without a gap, so that the measured ones begin so long before the end
         steps_s = seconds[spec.warmup :]
@@ -113,8 +119,13 @@ def _measured(spec: RunSpec, progress: OnProgress) -> Record:
         return replace(record, disturbance=watch.disturbance(), energy=energy)
 
 
-def _as_record(
-    session: Session, moments: _Moments, seconds: list[float], results: Sequence[Any], notes: list[str]
+def as_record(
+    session: Session,
+    sections: Sections,
+    warmup_s: list[float],
+    step_s: list[float],
+    results: Sequence[Any],
+    notes: list[str],
 ) -> Record:
     """The record of a timed pass; a result that is no number makes it a failed one, which is not profiled."""
     spec, training = session.spec, session.spec.phase == "train"
@@ -126,7 +137,7 @@ def _as_record(
     if spec.kind == "profiled" and not problem:
         from fathom.measure.profiling import profiled
 
-        profile = profiled(session, seconds[spec.warmup :])
+        profile = profiled(session, step_s)
     return Record(
         spec=spec,
         machine=fingerprint(session.device),
@@ -134,9 +145,9 @@ def _as_record(
         gpu_uuid=gpu_uuid(session.device),
         outcome="failed" if problem else "ok",
         reason=problem,
-        sections=moments.sections(session, first_step_s=seconds[0]),
-        warmup_s=seconds[: spec.warmup],
-        step_s=seconds[spec.warmup :],
+        sections=sections,
+        warmup_s=warmup_s,
+        step_s=step_s,
         losses=[float(loss) for loss in results] if training else [],
         answers=answers[:SHOWN_ANSWERS],
         item=session.workload.item_of(spec.phase),
