@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 COUNTER, POWER, ESTIMATE = "counter", "power", "estimate"  # how a meter knows: it counts, it shows watts, or it guesses
 BOARD = "board"  # a scope that holds all others: reported beside their sum, not in it
@@ -39,6 +40,21 @@ class PowerTrace:
     memory_clock_mhz: list[float | None] = field(default_factory=list)
     temperature_c: list[float | None] = field(default_factory=list)
     throttles: list[int | None] = field(default_factory=list)
+
+    @property
+    def power(self) -> list[tuple[float, float]]:
+        """Seconds and watts: as shown, or for a counter alone the rise from one of its updates to the next."""
+        shown = [(at, watts) for at, watts in zip(self.seconds, self.watts, strict=False) if watts is not None]
+        if shown:
+            return shown
+        read = [(at, joules) for at, joules in zip(self.seconds, self.joules, strict=False) if joules is not None]
+        changes = read[:1] + [after for before, after in pairwise(read) if after[1] != before[1]]
+        return [(after[0], (after[1] - before[1]) / (after[0] - before[0])) for before, after in pairwise(changes)]
+
+    @property
+    def clock(self) -> list[tuple[float, float]]:
+        """Seconds and MHz."""
+        return [(at, mhz) for at, mhz in zip(self.seconds, self.clock_mhz, strict=False) if mhz is not None]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,7 +13,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -23,11 +23,13 @@ from torch import nn
 from torch.profiler import ProfilerActivity, record_function
 
 from fathom.core.record import GpuTime, LightPass, Profile
+from fathom.core.spec import RunSpec
 from fathom.engine.marks import Mark, marks_on
 from fathom.engine.session import Session, Step
 from fathom.machine.clock import StepClock, wait
 from fathom.machine.peaks import ceilings
 from fathom.measure.convolution import split_convolution_backward
+from fathom.measure.power_track import PowerTrack
 from fathom.trace import reader, walk
 from fathom.trace.event import Event
 from fathom.trace.gpu import activities_of
@@ -94,15 +96,29 @@ def _light_pass(session: Session, steps: int) -> LightPass:
 def _recorded(
     session: Session, steps: int, *, shapes: bool, trace_out: Path | None = None
 ) -> tuple[list[float], list[Event]]:
-    """The times of so many steps under the profiler, and what it saw of them."""
+    """The times of so many steps under the profiler, and what it saw of them; a trace that is kept shows power, too."""
     recorder = torch.profiler.profile(activities=_activities(session), record_shapes=shapes)
-    with marks_on():
+    with PowerTrack(session.device) if trace_out else nullcontext() as track, marks_on():
         with _stderr_silenced():
             recorder.start()
+        if track:
+            track.mark()
         slowed = _timed(session, steps)
+        if track:
+            track.mark()
         with _stderr_silenced():
             recorder.stop()
-    return slowed, _events(recorder, trace_out)
+        events = _events(recorder, trace_out)
+        if track and trace_out:
+            track.add(trace_out, events)
+    return slowed, events
+
+
+def write_trace(spec: RunSpec, path: Path) -> None:
+    """A trace of some steps of a workload, for Perfetto, with power and clocks where they are metered."""
+    with Session(spec).setup() as session:
+        session.run(max(MIN_STEPS, spec.warmup))
+        profiled(session, trace_out=path)
 
 
 def _free_running(session: Session) -> list[float]:

@@ -1,0 +1,94 @@
+"""Power over time with the sections of a run marked, and the clock beside it; as charts and as a table."""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Sequence
+from itertools import pairwise
+
+from fathom.analysis.energy_runs import EnergyRuns
+from fathom.analysis.finding import Cell, Chart, Series, Span, Table
+from fathom.core.energy import Energy, PowerTrace, Stretch
+
+Points = Sequence[tuple[float, float]]  # seconds, and what was read then
+COLUMNS = ["section", "meter", "duration (s)", "mean power (W)", "peak power (W)", "energy (J)", "mean clock (MHz)"]
+
+
+def power_charts(runs: EnergyRuns) -> list[Chart]:
+    """Of the first trial: watts of every meter, and clocks where a meter shows them."""
+    energy = runs.energies[0]
+    name = f"{runs.workload} {runs.phase} on {runs.machine}"
+    shown = {
+        ("Power", "power (W)", "W"): {trace.scope: trace.power for trace in energy.traces},
+        ("Clock", "clock (MHz)", "MHz"): {trace.scope: trace.clock for trace in energy.traces},
+    }
+    charts = []
+    for (title, y_title, unit), lines in shown.items():
+        series = [
+            Series(name=scope, x=[at for at, _ in points], y=[value for _, value in points])
+            for scope, points in lines.items()
+            if points
+        ]
+        if series:
+            charts.append(
+                Chart(
+                    kind="line",
+                    title=f"{title}: {name}",
+                    x_title="seconds since the first section began",
+                    y_title=y_title,
+                    unit=unit,
+                    series=series,
+                    spans=[Span(label=each.name, begin=each.begin_s, end=each.end_s) for each in energy.stretches],
+                )
+            )
+    return charts
+
+
+def section_table(runs: EnergyRuns) -> Table:
+    """The same as numbers: each section of the first trial, by meter."""
+    energy = runs.energies[0]
+    rows = [section_row(trace, section) for section in energy.stretches for trace in energy.traces]
+    title = f"Power by section: {runs.workload} {runs.phase} on {runs.machine}"
+    return Table(title=title, columns=COLUMNS, rows=rows)
+
+
+def section_row(trace: PowerTrace, section: Stretch) -> list[Cell]:
+    power, clock = _within(trace.power, section), _within(trace.clock, section)
+    seconds = section.end_s - section.begin_s
+    mean = mean_over(trace.power, section)
+    return [
+        section.name,
+        f"{trace.meter} of {trace.scope}",
+        seconds,
+        mean,
+        max((watts for _, watts in power), default=None),
+        None if mean is None else mean * seconds,
+        sum(mhz for _, mhz in clock) / len(clock) if clock else None,
+    ]
+
+
+def mean_over(points: Points, section: Stretch) -> float | None:
+    """Of the piecewise linear curve through the points, by the trapezoidal rule; None where it does not reach."""
+    begin, end = max(section.begin_s, points[0][0]) if points else 0.0, section.end_s
+    end = min(end, points[-1][0]) if points else 0.0
+    if end - begin < (section.end_s - section.begin_s) / 2 or end <= begin:
+        return None
+    inside = [(at, value) for at, value in points if begin < at < end]
+    curve = [(begin, _at(points, begin)), *inside, (end, _at(points, end))]
+    area = sum((b[0] - a[0]) * (a[1] + b[1]) / 2 for a, b in pairwise(curve))
+    return area / (end - begin)
+
+
+def traced(energy: Energy) -> bool:
+    """Whether there is something to draw: power from more than the steps alone."""
+    return len(energy.stretches) > 1 and any(trace.power for trace in energy.traces)
+
+
+def _within(points: Points, section: Stretch) -> list[tuple[float, float]]:
+    return [(at, value) for at, value in points if section.begin_s <= at <= section.end_s]
+
+
+def _at(points: Points, moment: float) -> float:
+    after = min(max(1, bisect.bisect_left(points, (moment,))), len(points) - 1)
+    (x0, y0), (x1, y1) = points[after - 1], points[after]
+    return y0 + (y1 - y0) * (moment - x0) / (x1 - x0) if x1 > x0 else y1

@@ -1,0 +1,225 @@
+"""Settings on the plane of time and energy: batch, precision, engine, caps; their Pareto front, and what a cap costs."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from fathom import published
+from fathom.analysis.energy_runs import INVALID, EnergyRuns, joules, labels, sweeps
+from fathom.analysis.finding import Cell, Chart, Series, Table
+from fathom.analysis.formatting import in_percent, listed, seconds
+
+NO_TIME_LOST = 0.02  # of the step time without a cap: less is no loss
+CAPS = ("power_cap_w", "clock_cap_mhz")
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """Settings of one workload in one phase on one machine that differ in what was chosen alone."""
+
+    runs: list[EnergyRuns]
+
+    @property
+    def name(self) -> str:
+        first = self.runs[0]
+        return f"{first.workload} {first.phase} on {first.runs[0].machine_label}"
+
+    @property
+    def labels(self) -> list[str]:
+        return labels(self.runs)
+
+    @property
+    def front(self) -> list[int]:
+        """The settings that no other beats in both time and energy, the fastest first."""
+        return pareto_front([(runs.item_s, runs.per_item_j) for runs in self.runs])
+
+    @property
+    def cheapest(self) -> int | None:
+        """The setting of the fewest joules per item among those that were measured validly; None where none was."""
+        valid = [index for index, runs in enumerate(self.runs) if runs.verdict != INVALID]
+        return min(valid, key=lambda index: self.runs[index].per_item_j, default=None)
+
+    @property
+    def sentence(self) -> str:
+        if self.cheapest is None:
+            return f"{self.name}: no setting was measured validly."
+        best, fastest = self.runs[self.cheapest], min(self.runs, key=lambda runs: runs.item_s)
+        text = f"{self.name}: {self.labels[self.cheapest]} costs the fewest joules, {joules(best.per_item_j)} per item"
+        if best is fastest:
+            return f"{text}, and is the fastest."
+        saved, slower = 1 - best.per_item_j / fastest.per_item_j, best.item_s / fastest.item_s - 1
+        return f"{text}: {100 * saved:.0f} % less than the fastest setting, and {100 * slower:.0f} % slower."
+
+
+def found_sweeps(found: Sequence[EnergyRuns]) -> list[Sweep]:
+    return [Sweep(group) for group in sweeps(found)]
+
+
+def pareto_front(points: Sequence[tuple[float, float]]) -> list[int]:
+    """Indices of the points that no other is as good as in both values and better than in one, by the first value."""
+    front: list[int] = []
+    least = float("inf")
+    for index in sorted(range(len(points)), key=lambda index: points[index]):
+        twin = bool(front) and points[index] == points[front[-1]]
+        if points[index][1] < least or twin:
+            front.append(index)
+            least = points[index][1]
+    return front
+
+
+def choice_table(sweep: Sweep) -> Table:
+    rows: list[list[Cell]] = []
+    least = min(runs.per_item_j for runs in sweep.runs)
+    for index, (runs, label) in enumerate(zip(sweep.runs, sweep.labels, strict=True)):
+        rows.append(
+            [
+                label,
+                len(runs.runs),
+                1e3 * runs.item_s,
+                runs.per_item_j,
+                100 * (runs.per_item_j / least - 1),
+                runs.mean_w,
+                runs.item_edp,
+                "yes" if index in sweep.front else "no",
+                runs.verdict,
+            ]
+        )
+    columns = ["setting", "trials", "time per item (ms)", "energy per item (J)", "above the least (%)", "power (W)"]
+    columns += ["EDP per item (J s)", "on the Pareto front", "verdict"]
+    alarms = [(row, len(columns) - 1) for row, cells in enumerate(rows) if cells[-1] == INVALID]
+    return Table(title=f"Choices: {sweep.name}", columns=columns, rows=rows, alarms=alarms)
+
+
+def plane(sweep: Sweep) -> Chart:
+    points = list(zip(sweep.runs, sweep.labels, strict=True))
+    front = [sweep.runs[index] for index in sweep.front]
+    settings = [
+        Series(name=label, x=[1e3 * runs.item_s], y=[runs.per_item_j], text=[f"{seconds(runs.item_s)}, {runs.verdict}"])
+        for runs, label in points
+    ]
+    line = Series(
+        name="Pareto front",
+        role="limit",
+        x=[1e3 * runs.item_s for runs in front],
+        y=[runs.per_item_j for runs in front],
+    )
+    return Chart(
+        kind="scatter",
+        title=f"Time and energy: {sweep.name}",
+        x_title="time per item (ms)",
+        y_title="energy per item (J)",
+        unit="J",
+        series=[*settings, line],
+        note="Left is faster, below is cheaper. No setting is better in both than one on the front.",
+    )
+
+
+@dataclass(frozen=True)
+class Capped:
+    """A setting below a cap beside the same work without one."""
+
+    below: EnergyRuns
+    free: EnergyRuns
+    limit: str | None  # what limits the workload, by the roofline
+
+    @property
+    def cap(self) -> str:
+        spec = self.below.spec
+        power = None if spec.power_cap_w is None else f"{spec.power_cap_w:g} W"
+        clock = None if spec.clock_cap_mhz is None else f"{spec.clock_cap_mhz:g} MHz"
+        return ", ".join(filter(None, (power, clock)))
+
+    @property
+    def time(self) -> float:
+        return self.below.step_s / self.free.step_s
+
+    @property
+    def energy(self) -> float:
+        return self.below.per_step_j / self.free.per_step_j
+
+    @property
+    def edp(self) -> float:
+        return self.time * self.energy
+
+    @property
+    def loses_no_time(self) -> bool:
+        return self.time <= 1 + NO_TIME_LOST and self.energy < 1
+
+    @property
+    def name(self) -> str:
+        return f"{self.below.workload} {self.below.phase}"
+
+
+def caps(found: Sequence[EnergyRuns], limits: Mapping[tuple[str, str, str], str]) -> list[Capped]:
+    """Every capped setting whose work was metered without a cap, too; limits are verdicts of the roofline."""
+    free = {(*_work(runs), runs.spec.id): runs for runs in found if not _is_capped(runs)}
+    pairs = []
+    for runs in found:
+        uncapped = dataclasses.replace(runs.spec, power_cap_w=None, clock_cap_mhz=None).id
+        if _is_capped(runs) and (*_work(runs), uncapped) in free:
+            pairs.append(Capped(runs, free[*_work(runs), uncapped], limits.get(_work(runs))))
+    return pairs
+
+
+def cap_sentence(pairs: Sequence[Capped]) -> str:
+    """Full throttle is not the answer: who loses no time below a cap, and what limits them."""
+    gains: dict[str, Capped] = {}
+    for pair in sorted((pair for pair in pairs if pair.loses_no_time), key=lambda pair: -pair.energy):
+        gains[pair.name] = pair  # the cap that saves the most comes last
+    tested = len({pair.name for pair in pairs})
+    if not gains:
+        return f"Below every cap, each of the {tested} workloads and phases loses time or saves no energy."
+    each = [
+        f"{name} ({pair.cap}: {100 * (1 - pair.energy):.0f} % less energy{f', {pair.limit}' if pair.limit else ''})"
+        for name, pair in gains.items()
+    ]
+    return f"{len(gains)} of {tested} workloads and phases lose no time below a cap: {listed(each)}."
+
+
+def cap_table(pairs: Sequence[Capped]) -> Table:
+    rows: list[list[Cell]] = [
+        [
+            *(pair.below.workload, pair.below.phase, pair.below.machine, pair.cap),
+            *(pair.time, pair.energy, pair.edp),
+            "yes" if pair.loses_no_time else "no",
+            pair.limit,
+            pair.below.verdict,
+        ]
+        for pair in pairs
+    ]
+    columns = ["workload", "phase", "machine", "cap", "time ratio", "energy ratio", "EDP ratio"]
+    columns += ["saves energy at no loss of time", "limited by", "verdict"]
+    return Table(title="Below a cap, over the same work without one", columns=columns, rows=rows)
+
+
+def published_table(pairs: Sequence[Capped]) -> Table:
+    """The statements of the power study, and the same of the sweeps here; a dash where nothing was swept."""
+    names = {pair.name for pair in pairs}
+    ours = {
+        "saved_energy": max((1 - pair.energy for pair in pairs), default=None),
+        "workloads_less_edp": _share({pair.name for pair in pairs if pair.edp < 1}, names),
+        "workloads_no_time_lost": _share({pair.name for pair in pairs if pair.time <= 1 + NO_TIME_LOST}, names),
+    }
+    rows: list[list[Cell]] = [
+        [said.statement, said.where, said.percent, in_percent(ours[quantity])]
+        for quantity, said in published.power_statements().items()
+    ]
+    return Table(
+        title="Below a cap, as published and as measured",
+        columns=["the power study of 2018", "in its", "published (%)", "measured (%)"],
+        rows=rows,
+    )
+
+
+def _share(some: set[str], all_of_them: set[str]) -> float | None:
+    return len(some) / len(all_of_them) if all_of_them else None
+
+
+def _is_capped(runs: EnergyRuns) -> bool:
+    return any(getattr(runs.spec, name) is not None for name in CAPS)
+
+
+def _work(runs: EnergyRuns) -> tuple[str, str, str]:
+    return runs.workload, runs.phase, runs.machine
