@@ -1,4 +1,4 @@
-"""Settings on the plane of time and energy: batch, precision, engine, caps; their Pareto front, and what a cap costs."""
+"""Settings (batch, precision, engine, caps) on the plane of time and energy: the Pareto front, and what a cap costs."""
 
 from __future__ import annotations
 

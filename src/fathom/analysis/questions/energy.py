@@ -170,8 +170,9 @@ def _traces(drawn: Sequence[EnergyRuns]) -> list[Chart]:
 def _notes(found: Sequence[EnergyRuns]) -> list[str]:
     notes = [
         "Energy is the integral of power over the measured steps (energy to solution, ETS), summed over devices. EDP "
-        "is energy times time; as windows differ in length, it is given for a step or an item, which are the same work in "
-        "every trial. Idle power is measured before anything runs and is not subtracted. Values are means over trials.",
+        "is energy times time; as windows differ in length, it is given for a step or an item, which are the same work "
+        "in every trial. Idle power is measured before anything runs and is not subtracted. Values are means over "
+        "trials.",
         f"A measurement is VALID if every window has at least {LEAST_S:g} s and {LEAST_UPDATES} updates of its "
         f"counters, integrated power is within {100 * LARGEST_GAP:g} % of each counter, no other program disturbed it, "
         f"and trials are within {100 * LARGEST_SPREAD:g} % of each other (greatest less least, of the mean).",
