@@ -123,6 +123,6 @@ def _note(machine: str, model: EnergyModel) -> str:
         f"No meter sees a single op. On {machine} the measured joules of a step are shared out by a fitted model "
         f"(static power {model.static_w:.3g} W times time, and joules per FLOP and per byte; {model.grain}), and "
         f"scaled to the measured total. On a workload that it was not fitted on, it is off by {100 * model.error:.2g} "
-        f"% in the median and by {100 * error:+.2g} % at worst ({worst}). From and to are the least and the largest share "
-        f"where one workload is left out of the fit. {OUTSIDE.capitalize()} has static power alone."
+        f"% in the median and by {100 * error:+.2g} % at worst ({worst}). From and to are the least and the largest "
+        f"share where one workload is left out of the fit. {OUTSIDE.capitalize()} has static power alone."
     )
