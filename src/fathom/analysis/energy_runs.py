@@ -11,7 +11,7 @@ from typing import Any
 
 from fathom.analysis.formatting import number
 from fathom.analysis.selection import configuration, machine_name, workload_order
-from fathom.core.energy import BOARD, Energy
+from fathom.core.energy import Energy
 from fathom.core.record import Record
 from fathom.core.spec import RunSpec
 
@@ -99,7 +99,7 @@ class EnergyRuns:
     @property
     def gap(self) -> float | None:
         """Integrated power against the counter: of all parts that have both, the farthest off."""
-        gaps = [part.gap for energy in self.energies for part in energy.parts if part.gap is not None]
+        gaps = [part.gap for energy in self.energies for part in energy.counted if part.gap is not None]
         return max(gaps, key=abs, default=None)
 
     @property
@@ -190,9 +190,8 @@ def joules(value: float) -> str:
 
 
 def _sum(energy: Energy, name: str) -> float | None:
-    """Over the parts that Energy.joules adds up; None where one of them does not show it."""
-    devices = [part for part in energy.parts if part.scope != BOARD] or energy.parts
-    values = [getattr(part, name) for part in devices]
+    """Over the parts that add up to the total; None where one of them does not show it."""
+    values = [getattr(part, name) for part in energy.counted]
     return None if None in values else sum(values)
 
 

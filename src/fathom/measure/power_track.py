@@ -29,8 +29,6 @@ class PowerTrack:
 
     def __enter__(self) -> Self:
         self._sampler.__enter__()
-        if self._sampler.metering:
-            self._sampler.wait_for_sample()
         return self
 
     def __exit__(
@@ -47,7 +45,5 @@ class PowerTrack:
 
     def add(self, path: Path, events: Sequence[Event]) -> int:
         """How many samples are in the file now; none where nothing is metered, or the marks are not in the trace."""
-        if self._sampler.metering:
-            time.sleep(2 * PERIOD_S)  # for a sample after the last op
         samples, alignment = self._sampler.stop(), aligned(events, self._marked)
         return add_power_track(path, samples.traces(0.0), alignment) if samples and alignment else 0

@@ -23,7 +23,7 @@ from fathom.machine.devices import resolve, wake
 from fathom.machine.disturbance import Watch
 from fathom.machine.meter import Target
 from fathom.machine.sampler import PERIOD_S, Sampler
-from fathom.measure.energy import energy_of, least_updates
+from fathom.measure.energy import energy_of, least_updates, missing
 from fathom.measure.loop import as_record
 
 IDLE_S = 5.0  # of the baseline, where the spec does not say
@@ -32,7 +32,6 @@ WARM_S = 1.0  # of steps after the first ones: the window is planned by their ti
 LEAST_STEPS = 5  # of a window, whatever a step takes
 EXTENSIONS = 3  # of a window that came out too short, at most
 LONGEST_S = 60.0  # of a window that waits for updates of a counter: one that is slower leaves it invalid
-PERIODS_AFTER = 3  # of the sampler, after the last step: its end lies between two readings
 
 
 Moment = tuple[str, float, float]  # a named part of the run, on the clock of time.monotonic()
@@ -63,15 +62,16 @@ def measured(spec: RunSpec, progress: OnProgress, begun: float) -> Record:
             warm = _warm_up(session)
             window = _window(session, sampler, _recent(warm), progress)
             watch.look()
-            time.sleep(PERIODS_AFTER * period_s if sampler.metering else 0.0)
             samples = sampler.stop()
             sections = Sections(import_s=import_s, setup_s=set_up - setup_begun, first_step_s=warm.seconds[0])
             results = [*warm.results, *window.results] if spec.phase == "train" else window.results
             record = as_record(session, sections, warm.seconds, window.seconds, results, [])
             watch.look()
-    moments = [(SETUP, setup_begun, set_up), (WARM_UP, warm.begun, warm.ended), (STEPS, window.begun, window.ended)]
-    energy = energy_of(samples, [*idle, *moments], len(window.seconds)) if samples else None
-    return replace(record, disturbance=watch.disturbance(), energy=energy)
+    moments = [*idle, (SETUP, setup_begun, set_up), (WARM_UP, warm.begun, warm.ended)]
+    moments.append((STEPS, window.begun, window.ended))
+    energy = energy_of(samples, moments, len(window.seconds), most_points=None) if samples else None
+    notes = [f"energy not metered: {why}" for why in missing(samples, moments)] if samples and energy is None else []
+    return replace(record, disturbance=watch.disturbance(), energy=energy, notes=notes)
 
 
 def _idle(spec: RunSpec, sampler: Sampler) -> list[Moment]:
@@ -79,7 +79,6 @@ def _idle(spec: RunSpec, sampler: Sampler) -> list[Moment]:
     seconds = IDLE_S if spec.idle_s is None else spec.idle_s
     if not sampler.metering or not seconds:
         return []
-    sampler.wait_for_sample()
     begun = time.monotonic()
     time.sleep(seconds)
     return [(IDLE, begun, time.monotonic())]

@@ -39,7 +39,7 @@ def command(
         float | None, typer.Option(help="Seconds of metered steps, at least; default: what a valid window needs.")
     ] = None,
     warmup: Annotated[int, typer.Option(help="Warm-up steps, before those of a second that set the step time.")] = 2,
-    period: Annotated[float | None, typer.Option(help="Seconds between samples of the meters; default: 0.1.")] = None,
+    period: Annotated[float | None, typer.Option(help="Seconds between samples of the meters; default: 0.05.")] = None,
     estimate: Annotated[
         bool, typer.Option("--estimate", help="Estimate CPU power where nothing meters it; marked as an estimate.")
     ] = False,
