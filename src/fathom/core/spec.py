@@ -81,7 +81,8 @@ class RunSpec:
             raise BadOption(f"a training run has phase train, not {self.phase}")
         for name in {name for lengths in KINDS.values() for name in lengths} - {*KINDS[self.kind]}:
             if getattr(self, name) != _DEFAULTS[name]:
-                raise BadOption(f"{name} does not apply to a {self.kind} run")
+                article = "an" if self.kind[0] in "aeiou" else "a"
+                raise BadOption(f"{name} does not apply to {article} {self.kind} run")
 
     def _normalise(self) -> None:
         options = dict(self.options)

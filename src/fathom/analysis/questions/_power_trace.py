@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import bisect
 from collections.abc import Sequence
 from itertools import pairwise
 
@@ -11,7 +10,8 @@ from fathom.analysis.finding import Cell, Chart, Series, Span, Table
 from fathom.core.energy import Energy, PowerTrace, Stretch
 
 Points = Sequence[tuple[float, float]]  # seconds, and what was read then
-COLUMNS = ["section", "meter", "duration (s)", "mean power (W)", "peak power (W)", "energy (J)", "mean clock (MHz)"]
+COLUMNS: list[str] = ["section", "meter", "duration (s)", "mean power (W)", "peak power (W)", "integrated power (J)"]
+COLUMNS.append("mean clock (MHz)")
 
 
 def power_charts(runs: EnergyRuns) -> list[Chart]:
@@ -68,15 +68,14 @@ def section_row(trace: PowerTrace, section: Stretch) -> list[Cell]:
 
 
 def mean_over(points: Points, section: Stretch) -> float | None:
-    """Of the piecewise linear curve through the points, by the trapezoidal rule; None where it does not reach."""
-    begin, end = max(section.begin_s, points[0][0]) if points else 0.0, section.end_s
-    end = min(end, points[-1][0]) if points else 0.0
-    if end - begin < (section.end_s - section.begin_s) / 2 or end <= begin:
+    """By the trapezoidal rule. Beyond the first and the last reading inside, these are held: power jumps at the ends of
+    a section, and a line to the next reading would mix in the next section's."""
+    inside = _within(points, section)
+    if not inside or section.end_s <= section.begin_s:
         return None
-    inside = [(at, value) for at, value in points if begin < at < end]
-    curve = [(begin, _at(points, begin)), *inside, (end, _at(points, end))]
-    area = sum((b[0] - a[0]) * (a[1] + b[1]) / 2 for a, b in pairwise(curve))
-    return area / (end - begin)
+    curve = [(section.begin_s, inside[0][1]), *inside, (section.end_s, inside[-1][1])]
+    area = sum((after[0] - before[0]) * (before[1] + after[1]) / 2 for before, after in pairwise(curve))
+    return area / (section.end_s - section.begin_s)
 
 
 def traced(energy: Energy) -> bool:
@@ -85,10 +84,4 @@ def traced(energy: Energy) -> bool:
 
 
 def _within(points: Points, section: Stretch) -> list[tuple[float, float]]:
-    return [(at, value) for at, value in points if section.begin_s <= at <= section.end_s]
-
-
-def _at(points: Points, moment: float) -> float:
-    after = min(max(1, bisect.bisect_left(points, (moment,))), len(points) - 1)
-    (x0, y0), (x1, y1) = points[after - 1], points[after]
-    return y0 + (y1 - y0) * (moment - x0) / (x1 - x0) if x1 > x0 else y1
+    return [(at, value) for at, value in points if section.begin_s <= at < section.end_s]
