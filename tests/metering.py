@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from fathom.core import plugins
 from fathom.core.energy import COUNTER
 from fathom.machine.sampler import COLUMNS, Samples, _Head, _Sample
 
@@ -49,7 +50,10 @@ def renewed(counter: Callable[[float], float], updates: Sequence[float]) -> Call
 
 
 def install_meter(folder: Path, monkeypatch: pytest.MonkeyPatch, source: str) -> None:
-    """A package with a meter, as pip leaves it: found here and by every process that is started from here."""
+    """A package with a meter, as pip leaves it: found here and by every process that is started from here.
+
+    Entry points are cached: who calls this clears plugins._installed when the package is gone again.
+    """
     (folder / "wall_plug.py").write_text(source)
     information = folder / "wall_plug-1.dist-info"
     information.mkdir()
@@ -57,8 +61,6 @@ def install_meter(folder: Path, monkeypatch: pytest.MonkeyPatch, source: str) ->
     (information / "entry_points.txt").write_text("[fathom.meters]\nplug = wall_plug:Plug\n")
     monkeypatch.syspath_prepend(str(folder))
     monkeypatch.setenv("PYTHONPATH", str(folder), prepend=":")
-    from fathom.core import plugins
-
     plugins._installed.cache_clear()
 
 
