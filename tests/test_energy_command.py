@@ -99,8 +99,8 @@ def test_what_is_printed_has_the_verdict_first_and_idle_apart(
         "EDP 0.01500 J s per step",
         "integrated power is +1 % from the counter",
         "3, 0 % apart (within 3 %)",
-        "CO2 1.5 g per 1,000,000 items, at the rate given",
-        "cost 0.0015 per 1,000,000 items, at the rate given",
+        "CO2 1.500 g per 1,000,000 items, at the rate given",
+        "cost 0.001500 per 1,000,000 items, at the rate given",
     ):
         assert text in shown, text
     assert shown.index("verdict") < shown.index("energy per item")
