@@ -147,6 +147,38 @@ def nvmlDeviceGetIndex(handle: str) -> int:
     return 0
 
 
+def nvmlDeviceGetCount() -> int:
+    return 1
+
+
+def nvmlDeviceGetHandleByIndex(index: int) -> str:
+    return UUID
+
+
+def nvmlDeviceGetName(handle: str) -> str:
+    return "Simulated card"
+
+
+def nvmlDeviceGetUUID(handle: str) -> str:
+    return handle
+
+
+def nvmlDeviceGetMemoryInfo(handle: str) -> Any:
+    return SimpleNamespace(total=1 << 37)
+
+
+def nvmlSystemGetDriverVersion() -> str:
+    return "0"
+
+
+def nvmlDeviceGetMaxClockInfo(handle: str, which: int) -> int:
+    return int(_asked(lambda card: round(card.model.high_mhz) if which == NVML_CLOCK_SM else 2619))
+
+
+def nvmlDeviceGetComputeRunningProcesses(handle: str) -> list[Any]:
+    return list(_asked(lambda card: [SimpleNamespace(pid=1)] if card.work else []))
+
+
 def nvmlDeviceGetTotalEnergyConsumption(handle: str) -> int:
     return int(_asked(lambda card: round(card.state.shown_j * 1e3)))
 

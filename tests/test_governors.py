@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from simulated_card import Card, Model, State, Work
 from fathom.core import plugins
 from fathom.core.errors import CappingError, NotPermitted, NotSupported, OutOfRange
 from fathom.machine.governor import Allowed, Governor, find_governors
-from fathom.machine.governors import _sysfs, cpufreq, rapl_limit
+from fathom.machine.governors import cpufreq, rapl_limit
 from fathom.machine.meter import Target
 
 TARGET = Target(gpu_uuids=(nvml.UUID,))
@@ -95,9 +96,9 @@ def test_what_the_driver_refuses_is_an_error_of_its_kind(
     found = governor()
     driver.card.state.faults = dict.fromkeys(nvml.SETTERS, code)
     before = driver.card.state.limit_w, driver.card.state.locked_mhz
-    for attempt in (lambda: found.apply(600.0), lambda: found.restore(600.0)):
+    for change in (found.apply, found.restore):
         with pytest.raises(kind, match=f"^GPU 0: the driver refuses: {text}$") as raised:
-            attempt()
+            change(600.0)
         assert type(raised.value) is kind
     assert (driver.card.state.limit_w, driver.card.state.locked_mhz) == before
 
@@ -199,7 +200,7 @@ def test_what_the_kernel_refuses_is_an_error_of_its_kind(
         raise OSError(number, os.strerror(number))
 
     governor = find_governors("rapl_limit", Target())[0]
-    monkeypatch.setattr(_sysfs.os, "write", refuse)
+    monkeypatch.setattr(os, "write", refuse)
     with pytest.raises(kind, match="^CPU package 0: the kernel refuses: .*uw: ") as raised:
         governor.apply(100.0)
     assert type(raised.value) is kind
@@ -247,7 +248,7 @@ def test_the_energy_counter_is_renewed_ten_times_a_second(driver: nvml.Driver) -
 def test_a_state_in_a_file_is_the_same_for_all_who_use_it(tmp_path: Path) -> None:
     path = tmp_path / "card"
     nvml.environment(path, State(limit_w=333.0))
-    one, other = (nvml.Driver(Card(), nvml.time, path) for _ in range(2))
+    one, other = (nvml.Driver(Card(), time, path) for _ in range(2))
     with one.call("set") as card:
         card.set("limit_w", 444.0)
     with other.call("get") as card:

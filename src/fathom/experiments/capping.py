@@ -79,15 +79,15 @@ class Capped:
         self._before: list[float | None] = []
         self._entries: list[Entry] = []  # what the journal holds
         self._changed: set[int] = set()  # the governors that may not be as they were before
-        self._signals = Deferral(way_out=Capped.__exit__)
+        self._signals = Deferral(Capped.__enter__, Capped.__exit__)
         self._open = contextlib.ExitStack()
 
     def __enter__(self) -> Self:
         """Changes nothing yet; fails where another sweep runs, or has not been restored."""
         with contextlib.ExitStack() as opened:
+            opened.enter_context(self._signals)
             opened.enter_context(self._journal.locked())
             self._journal.refuse_leftover()
-            opened.enter_context(self._signals)
             self._open = opened.pop_all()
         return self
 

@@ -90,10 +90,11 @@ class Journal:
     def remove(self) -> None:
         try:
             self.path.unlink(missing_ok=True)
-            self._sync_folder()
         except OSError as error:
             line = f"cannot remove {self.path}: {error.strerror or error}; the settings themselves are restored"
             raise BadOption(line) from None
+        with contextlib.suppress(OSError):  # a journal that a power failure brings back does no harm
+            self._sync_folder()
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:

@@ -15,13 +15,13 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # of Ctrl-C, a schedul
 class Deferral:
     """Within it, a signal that would end the program raises at once, except where that would leave something half done.
 
-    Inside critical(), and inside the function `way_out` and all that it calls, it waits. After the first signal,
+    Inside critical(), and inside the functions `protected` and all that they call, it waits. After the first signal,
     further ones wait too: the exception of the first is on its way out. Blocking signals would not be enough: where the
     main thread blocks one, another thread takes it, and Python still runs the handler in the main thread.
     """
 
-    def __init__(self, way_out: Callable[..., Any]) -> None:
-        self._way_out: CodeType = way_out.__code__
+    def __init__(self, *protected: Callable[..., Any]) -> None:
+        self._protected: set[CodeType] = {function.__code__ for function in protected}
         self._handlers: dict[int, Any] = {}
         self._waiting: list[int] = []
         self._held = self._raised = self._over = False
@@ -40,24 +40,27 @@ class Deferral:
 
     def __exit__(self, *raised: object) -> None:
         self._put_back()
-        while self._waiting and not self._raised:
-            self._deliver(self._waiting.pop(0), None)
+        self._deliver_waiting()
 
     @contextlib.contextmanager
     def critical(self) -> Iterator[None]:
+        self._deliver_waiting()
         self._held = True
         try:
             yield
         finally:
             self._held = False
-        while self._waiting and not self._raised:
-            self._deliver(self._waiting.pop(0), None)
+        self._deliver_waiting()
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        if not self._over and (self._held or self._raised or self._leaving(frame)):
+        if not self._over and (self._held or self._raised or self._is_protected(frame)):
             self._waiting.append(number)
         else:
             self._deliver(number, frame)
+
+    def _deliver_waiting(self) -> None:
+        while self._waiting and not self._raised:
+            self._deliver(self._waiting.pop(0), None)
 
     def _deliver(self, number: int, frame: FrameType | None) -> None:
         handler = self._handlers[number]
@@ -67,9 +70,9 @@ class Deferral:
         handler(number, frame)
         self._raised = False  # it did not raise: the program goes on
 
-    def _leaving(self, frame: FrameType | None) -> bool:
+    def _is_protected(self, frame: FrameType | None) -> bool:
         while frame is not None:
-            if frame.f_code is self._way_out:
+            if frame.f_code in self._protected:
                 return True
             frame = frame.f_back
         return False
