@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import simulated_nvml as nvml
+import torch
 from conftest import fathom
 from energy_records import metered_record
 from metering import PLUG, install_meter
@@ -27,6 +29,7 @@ from fathom.core.spec import RunSpec
 from fathom.core.store import Store
 from fathom.experiments import energy, study
 from fathom.experiments.isolate import isolated
+from fathom.machine.meter import Target
 from fathom.measure import profiling
 
 BASE = RunSpec(workload="autoenc", kind="energy", preset="tiny", device="cpu")
@@ -129,7 +132,7 @@ def test_a_sweep_says_which_setting_costs_the_fewest_joules(
     assert fathom(monkeypatch, "energy", "autoenc", "--out", tmp_path / "records", "--json", *options) == 0
     (sweep,) = json.loads(capsys.readouterr().out)["sweeps"]
     assert sorted(sweep["settings"]) == ["batch 10, bf16", "batch 10, fp32", "batch 50, bf16", "batch 50, fp32"]
-    assert sweep["fewest_joules"].startswith("batch 50")
+    assert sweep["recommended"]["least energy"].startswith("batch 50")
     tried = Counter((spec.batch, spec.precision) for spec in workers.ran)
     assert tried == dict.fromkeys([(10, "fp32"), (10, "bf16"), (50, "fp32"), (50, "bf16")], 2)
 
@@ -209,6 +212,79 @@ def test_what_a_setting_changes_about_the_machine_is_put_back_after_every_run(
     with pytest.raises(pytest.fail.Exception):
         list(energy.run_all(found, Store(tmp_path), unwatched))
     assert told == ["300 W set", "300 W put back"]
+
+
+@pytest.fixture
+def card(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> nvml.Driver:
+    """A simulated card that cuda:0 is, and a journal of its own."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setattr("os.geteuid", lambda: 0)
+    monkeypatch.setattr("fathom.machine.devices.resolve", lambda name, precision="fp32": torch.device("cuda:0"))
+    monkeypatch.setattr(Target, "of", lambda device, estimates=False: Target(gpu_uuids=(nvml.UUID,)))
+    return nvml.with_card(monkeypatch)
+
+
+def test_caps_are_a_dry_run_unless_they_are_allowed(
+    card: nvml.Driver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    workers = Workers(monkeypatch)
+    command = ("energy", "autoenc", "--device", "cuda:0", "--power-caps", "300,900", "--clock-caps", "1000")
+    assert fathom(monkeypatch, *command, "--out", tmp_path / "records") == 0
+    shown = capsys.readouterr().out
+    assert "GPU 0, NVML power limit: 700 W -> 300 W" in shown
+    assert "900 W is outside what the driver permits, 200 to 700 W" in shown
+    assert "no limit -> 1005 MHz" in shown
+    assert "Dry run: nothing was changed and nothing measured." in shown
+    assert (workers.ran, card.card.state.sets) == ([], [])
+    assert fathom(monkeypatch, *command, "--json", "--out", tmp_path / "records") == 0
+    assert [change["to"] for change in json.loads(capsys.readouterr().out)["dry_run"]] == ["300 W", "900 W", "1005 MHz"]
+    assert fathom(monkeypatch, *command, "--allow-capping", "--out", tmp_path / "records") == 2
+    assert "900 W is outside" in capsys.readouterr().err
+    assert (workers.ran, card.card.state.sets) == ([], []), "refused before anything ran"
+
+
+def test_caps_that_are_allowed_are_set_for_their_runs_alone(
+    card: nvml.Driver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    workers = Workers(monkeypatch)
+    limits: list[tuple[float | None, float]] = []
+    record = workers.record
+
+    def watched(spec: RunSpec) -> Record:
+        (governor,) = energy.mechanism("power_cap_w", torch.device("cuda:0"))
+        limits.append((spec.power_cap_w, governor.current() or 0.0))
+        return record(spec)
+
+    monkeypatch.setattr(workers, "record", watched)
+    options = ("--power-caps", "300,400", "--allow-capping", "--trials", 2, "--no-profile", "--json")
+    assert fathom(monkeypatch, "energy", "autoenc", "--device", "cuda:0", "--out", tmp_path / "records", *options) == 0
+    (sweep,) = json.loads(capsys.readouterr().out)["sweeps"]
+    assert sorted(sweep["settings"]) == ["300 W", "400 W", "no power cap"]
+    assert Counter(limits) == {(None, 700.0): 2, (300.0, 300.0): 2, (400.0, 400.0): 2}
+    (governor,) = energy.mechanism("power_cap_w", torch.device("cuda:0"))
+    assert governor.current() == 700.0
+    assert fathom(monkeypatch, "energy", "--restore") == 0
+    assert "nothing to restore" in capsys.readouterr().out
+
+
+def test_a_run_that_raises_below_a_cap_leaves_the_limit_as_it_was(
+    card: nvml.Driver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workers = Workers(monkeypatch)
+    monkeypatch.setattr(workers, "record", lambda spec: pytest.fail("lost"))
+    governors = energy.mechanism("power_cap_w", torch.device("cuda:0"))
+    found = energy.capped([energy.Setting(BASE)], "power_cap_w", governors, [300.0])
+    with pytest.raises(pytest.fail.Exception):
+        list(energy.run_all(found, Store(tmp_path), unwatched))
+    assert governors[0].current() == 700.0
+    assert card.card.state.sets != [], "it was changed"
+
+
+def test_without_a_workload_there_is_nothing_to_measure(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert fathom(monkeypatch, "energy") == 2
+    assert "give a workload of `fathom list`, or --restore" in capsys.readouterr().err
 
 
 def test_emissions_and_cost_are_arithmetic_on_kilowatt_hours() -> None:

@@ -13,7 +13,7 @@ from sample_records import failed_record, op_row, record_of
 from fathom.analysis.energy_runs import EnergyRuns, labels, metered, sweeps
 from fathom.analysis.finding import Finding, Table, analyse
 from fathom.analysis.questions._power_trace import section_table
-from fathom.analysis.questions._time_energy import Sweep, caps, pareto_front
+from fathom.analysis.questions._time_energy import Sweep, caps
 from fathom.analysis.selection import select
 from fathom.core.energy import ESTIMATE, STEPS, Stretch
 from fathom.core.record import Disturbance, Learning, Record
@@ -123,11 +123,18 @@ def test_a_sweep_finds_the_fewest_joules_per_item_and_the_front() -> None:
     assert set(named) == {"batch 1, fp32", "batch 8, fp32", "batch 64, fp32", "batch 8, bf16", "batch 64, bf16"}
     assert named["batch 8, bf16"].per_item_j == pytest.approx(0.08)
     assert [sweep.labels[index] for index in sweep.front] == ["batch 64, bf16", "batch 8, bf16"]
-    assert sweep.cheapest is not None
-    assert sweep.labels[sweep.cheapest] == "batch 8, bf16"
-    assert sweep.sentence == (
-        "alexnet train on NVIDIA H200: batch 8, bf16 costs the fewest joules, 80 mJ per item: 36 % less than the "
-        "fastest setting, and 40 % slower."
+    found = sweep.recommended()
+    assert [each.choice.setting for each in found.values()] == ["batch 8, bf16", "batch 8, bf16", "batch 64, bf16"]
+    assert sweep.sentences() == [
+        "alexnet train on NVIDIA H200, least energy: batch 8, bf16, 80 mJ per item (-36 % energy, +40 % time against "
+        "batch 64, bf16).",
+        "alexnet train on NVIDIA H200, least EDP: batch 8, bf16, 80 mJ per item (-36 % energy, +40 % time against "
+        "batch 64, bf16).",
+        "alexnet train on NVIDIA H200, least energy within 5 % of full speed: batch 64, bf16, 125 mJ per item, which "
+        "is full speed.",
+    ]
+    assert sweep.sentences(0.5)[2].startswith(
+        "alexnet train on NVIDIA H200, least energy within 50 % of full speed: batch 8, bf16"
     )
     finding = analyse("energy", sweep_records())
     table = table_of(finding, "Choices")
@@ -143,23 +150,11 @@ def test_a_setting_that_was_measured_badly_is_not_recommended() -> None:
     short = replace(records[3], energy=energy_of(0.64, 0.0028, window_s=2.8))
     (group,) = sweeps(metered([*records[:3], short, records[4]]))
     sweep = Sweep(group)
-    assert sweep.cheapest is not None
-    assert sweep.labels[sweep.cheapest] == "batch 64, bf16"
+    assert sweep.recommended()["least energy"].choice.setting == "batch 64, bf16"
     bad = [replace(record, energy=energy_of(1.0, 0.01, window_s=1.0)) for record in records]
-    assert Sweep(sweeps(metered(bad))[0]).sentence.endswith("no setting was measured validly.")
-
-
-@pytest.mark.parametrize(
-    ("points", "front"),
-    [
-        ([(1, 5), (2, 4), (3, 4), (4, 1), (2, 6)], [0, 1, 3]),
-        ([(1, 1), (1, 1)], [0, 1]),
-        ([(1, 2), (1, 1), (2, 1)], [1]),
-        ([], []),
-    ],
-)
-def test_the_front_holds_what_nothing_beats(points: list[tuple[float, float]], front: list[int]) -> None:
-    assert pareto_front(points) == front
+    assert Sweep(sweeps(metered(bad))[0]).sentences() == [
+        "alexnet train on NVIDIA H200: no setting was measured validly."
+    ]
 
 
 def capped_records() -> list[Record]:

@@ -1,6 +1,7 @@
 """Energy of a workload: several trials of each setting of a sweep, each in its own process, in random order.
 
-A setting is a spec and what has to be changed about the machine while it runs: nothing for batch, precision and engine.
+A setting is a spec and what has to be changed about the machine while it runs: nothing for batch, precision and engine,
+a cap that is set before the run and restored after it otherwise.
 """
 
 from __future__ import annotations
@@ -12,13 +13,26 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
 
 from fathom.core.events import OnProgress
 from fathom.core.record import Record
 from fathom.core.spec import RunSpec
 from fathom.core.store import Store
 from fathom.experiments import study
+from fathom.experiments.capping import Capped
+from fathom.machine.governor import Governor, find_governors
+from fathom.machine.meter import Target
 
+if TYPE_CHECKING:
+    import torch
+
+MECHANISMS = {  # what is capped, of what -> the governor
+    ("power_cap_w", "gpu"): "nvml_power_limit",
+    ("power_cap_w", "cpu"): "rapl_limit",
+    ("clock_cap_mhz", "gpu"): "nvml_locked_clocks",
+    ("clock_cap_mhz", "cpu"): "cpufreq",
+}
 PROFILED_STEPS = 200  # timed before the profiled ones, at most
 PROFILED_S = 3.0  # ... or for so long
 
@@ -43,6 +57,39 @@ def settings(
     ]
 
 
+def mechanism(cap: str, device: torch.device) -> list[Governor]:
+    """What sets a cap (power_cap_w or clock_cap_mhz) on the parts that a device runs on."""
+    kind = "cpu" if device.type == "cpu" else "gpu"
+    return find_governors(MECHANISMS[cap, kind], Target.of(device))
+
+
+def capped(found: Sequence[Setting], cap: str, governors: Sequence[Governor], values: Sequence[float]) -> list[Setting]:
+    """Each setting below each cap, as the driver rounds it; the machine is as before between two runs."""
+    settings = []
+    for value in values:
+        permitted = governors[0].permitted(value)
+        change: dict[str, Any] = {cap: permitted}
+        settings += [Setting(replace(setting.spec, **change), partial(_Cap, governors, permitted)) for setting in found]
+    return settings
+
+
+class _Cap(Capped):
+    """Capped for one run: applied when it is entered, and restored when it is left."""
+
+    def __init__(self, governors: Sequence[Governor], value: float) -> None:
+        super().__init__(governors)
+        self._value = value
+
+    def __enter__(self) -> Self:
+        try:
+            super().__enter__()
+            self.apply(self._value)
+        except BaseException as error:
+            self.__exit__(type(error), error, error.__traceback__)
+            raise
+        return self
+
+
 def run_order(found: Sequence[Setting], trials: int, seed: int = 0) -> list[Setting]:
     """Each setting once in each block of the series: a machine that warms up affects all settings alike."""
     chance = random.Random(seed)
@@ -57,8 +104,9 @@ def run_all(
 ) -> Iterator[tuple[Record, Path]]:
     """The record of each run, written at once; the machine is put back after each, whatever comes of it."""
     for index, setting in enumerate(ordered):
-        with setting.applied():
-            yield from study.run_all([setting.spec], store, partial(_at, watch, index), on_wait=on_wait)
+        with setting.applied():  # nothing is yielded inside: who takes the record may not come back
+            made = list(study.run_all([setting.spec], store, partial(_at, watch, index), on_wait=on_wait))
+        yield from made
 
 
 def _at(watch: Callable[[int, RunSpec], OnProgress], index: int, _: int, spec: RunSpec) -> OnProgress:

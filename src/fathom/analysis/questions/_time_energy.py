@@ -10,6 +10,15 @@ from fathom import published
 from fathom.analysis.energy_runs import INVALID, EnergyRuns, joules, labels, sweeps
 from fathom.analysis.finding import Cell, Chart, Series, Table
 from fathom.analysis.formatting import in_percent, listed, seconds
+from fathom.analysis.pareto import (
+    FULL_SPEED,
+    Choice,
+    Recommendation,
+    least_delay_product,
+    least_energy,
+    least_energy_near_full_speed,
+    pareto_front,
+)
 
 NO_TIME_LOST = 0.02  # of the step time without a cap: less is no loss
 CAPS = ("power_cap_w", "clock_cap_mhz")
@@ -31,42 +40,79 @@ class Sweep:
         return labels(self.runs)
 
     @property
+    def choices(self) -> list[Choice]:
+        """Each setting with what its trials took for an item."""
+        return [
+            Choice(
+                label,
+                tuple(energy.window_s / energy.steps / runs.items_per_step for energy in runs.energies),
+                tuple(energy.per_step_j / runs.items_per_step for energy in runs.energies),
+            )
+            for label, runs in zip(self.labels, self.runs, strict=True)
+        ]
+
+    @property
     def front(self) -> list[int]:
-        """The settings that no other beats in both time and energy, the fastest first."""
-        return pareto_front([(runs.item_s, runs.per_item_j) for runs in self.runs])
+        """The settings that no other beats significantly in time and energy, the fastest first."""
+        choices = self.choices
+        return [choices.index(choice) for choice in pareto_front(choices)]
 
     @property
-    def cheapest(self) -> int | None:
-        """The setting of the fewest joules per item among those that were measured validly; None where none was."""
-        valid = [index for index, runs in enumerate(self.runs) if runs.verdict != INVALID]
-        return min(valid, key=lambda index: self.runs[index].per_item_j, default=None)
+    def reference(self) -> Choice:
+        """Full speed: the fastest setting without a cap, or the fastest of all."""
+        pairs = list(zip(self.choices, self.runs, strict=True))
+        free = [choice for choice, runs in pairs if not _is_capped(runs)] or self.choices
+        return min(free, key=lambda choice: choice.time.median)
 
-    @property
-    def sentence(self) -> str:
-        if self.cheapest is None:
-            return f"{self.name}: no setting was measured validly."
-        best, fastest = self.runs[self.cheapest], min(self.runs, key=lambda runs: runs.item_s)
-        text = f"{self.name}: {self.labels[self.cheapest]} costs the fewest joules, {joules(best.per_item_j)} per item"
-        if best is fastest:
-            return f"{text}, and is the fastest."
-        saved, slower = 1 - best.per_item_j / fastest.per_item_j, best.item_s / fastest.item_s - 1
-        return f"{text}: {100 * saved:.0f} % less than the fastest setting, and {100 * slower:.0f} % slower."
+    def recommended(self, slower: float = FULL_SPEED) -> dict[str, Recommendation]:
+        """Aim -> the setting for it, among those that were measured validly; none where none was."""
+        valid = [choice for choice, runs in zip(self.choices, self.runs, strict=True) if runs.verdict != INVALID]
+        if not valid:
+            return {}
+        return {
+            "least energy": least_energy(valid, self.reference),
+            "least EDP": least_delay_product(valid, self.reference),
+            f"least energy within {100 * slower:g} % of full speed": least_energy_near_full_speed(
+                valid, self.reference, slower
+            ),
+        }
+
+    def sentences(self, slower: float = FULL_SPEED) -> list[str]:
+        found = self.recommended(slower)
+        if not found:
+            return [f"{self.name}: no setting was measured validly."]
+        return [f"{self.name}, {aim}: {_in_words(each, self.reference)}." for aim, each in found.items()]
+
+
+def _in_words(found: Recommendation, reference: Choice) -> str:
+    """What it costs, and against full speed what it saves and what time it takes."""
+    text = f"{found.choice.setting}, {joules(found.choice.energy.median)} per item"
+    if found.choice.setting == reference.setting:
+        return f"{text}, which is full speed{_equals(found)}"
+    energy, time = 100 * (found.energy_ratio - 1), 100 * (found.time_ratio - 1)
+    return f"{text} ({energy:+.0f} % energy, {time:+.0f} % time against {reference.setting}){_equals(found)}"
+
+
+def _equals(found: Recommendation) -> str:
+    others = [choice.setting for choice in found.equals]
+    return f"; no significant difference from {listed(others)}" if others else ""
 
 
 def found_sweeps(found: Sequence[EnergyRuns]) -> list[Sweep]:
     return [Sweep(group) for group in sweeps(found)]
 
 
-def pareto_front(points: Sequence[tuple[float, float]]) -> list[int]:
-    """Indices of the points that no other is as good as in both values and better than in one, by the first value."""
-    front: list[int] = []
-    least = float("inf")
-    for index in sorted(range(len(points)), key=lambda index: points[index]):
-        twin = bool(front) and points[index] == points[front[-1]]
-        if points[index][1] < least or twin:
-            front.append(index)
-            least = points[index][1]
-    return front
+def recommendation_table(found: Sequence[Sweep]) -> Table:
+    """The setting for each aim, against full speed."""
+    rows: list[list[Cell]] = []
+    for sweep in found:
+        for aim, each in sweep.recommended().items():
+            equals = listed([choice.setting for choice in each.equals]) or None
+            ratios = (100 * (each.energy_ratio - 1), 100 * (each.time_ratio - 1))
+            rows.append([sweep.name, aim, each.choice.setting, *ratios, sweep.reference.setting, equals])
+    columns = ["workload", "aim", "setting", "energy against full speed (%)", "time against full speed (%)"]
+    columns += ["full speed", "no significant difference from"]
+    return Table(title="Recommended settings", columns=columns, rows=rows)
 
 
 def choice_table(sweep: Sweep) -> Table:
@@ -112,7 +158,7 @@ def plane(sweep: Sweep) -> Chart:
         y_title="energy per item (J)",
         unit="J",
         series=[*settings, line],
-        note="Left is faster, below is cheaper. No setting is better in both than one on the front.",
+        note="Left is faster, below is cheaper. No setting beats one on the front significantly.",
     )
 
 

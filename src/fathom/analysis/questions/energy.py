@@ -24,6 +24,7 @@ from fathom.analysis.questions._time_energy import (
     found_sweeps,
     plane,
     published_table,
+    recommendation_table,
 )
 from fathom.analysis.questions.roofline import judge
 from fathom.analysis.selection import capped, completeness, last_attempts, select
@@ -42,13 +43,20 @@ def analyse(records: Sequence[Record]) -> Finding:
         return not_measured("energy", TITLE, "fathom energy NAME", reason="no run is metered")
     pairs, choices, ops = caps(found, _limits(records)), found_sweeps(found), op_energy(found, records)
     tables = [*([_energy_table(found)] if found else []), *([_training_table(trained)] if trained else [])]
+    tables += [recommendation_table(choices)] if choices else []
     tables += [choice_table(sweep) for sweep in choices]
     tables += [cap_table(pairs)] if pairs else []
     drawn = _drawn(found)
     return Finding(
         question="energy",
         title=TITLE,
-        summary=" ".join([_summary(found, trained), *(sweep.sentence for sweep in choices), *_caps_in_words(pairs)]),
+        summary=" ".join(
+            [
+                _summary(found, trained),
+                *(sweep.sentences()[0] for sweep in choices),
+                *_caps_in_words(pairs),
+            ]
+        ),
         tables=[*tables, published_table(pairs), *ops.tables(), *(section_table(runs) for runs in drawn)],
         charts=[*(plane(sweep) for sweep in choices), *_traces(drawn)],
         notes=[*_notes(found), *(ops.notes if found else [])],

@@ -88,12 +88,13 @@ def _spread(spread: float | None, largest: float) -> str:
     return f", {100 * spread:.2g} % apart ({'within' if spread <= largest else 'more than'} {100 * largest:g} %)"
 
 
-def print_choices(sweep: Sweep) -> None:
+def print_choices(sweep: Sweep, slower: float) -> None:
     from fathom.analysis.questions._time_energy import choice_table
 
     table = choice_table(sweep)
     print_table(table.title, table.columns, table.rows)
-    print_text(sweep.sentence)
+    for line in sweep.sentences(slower):
+        print_text(line)
 
 
 def print_op_energy(found: Sequence[EnergyRuns], known: Sequence[Record]) -> None:
@@ -121,7 +122,7 @@ def op_tables(found: Sequence[EnergyRuns], known: Sequence[Record]) -> tuple[lis
 
 
 def document(
-    found: Sequence[EnergyRuns], sweeps: Sequence[Sweep], known: Sequence[Record], rates: Rates
+    found: Sequence[EnergyRuns], sweeps: Sequence[Sweep], known: Sequence[Record], rates: Rates, slower: float
 ) -> dict[str, Any]:
     tables, notes = op_tables(found, known) if found else ([], [])
     return {
@@ -131,7 +132,7 @@ def document(
                 "name": sweep.name,
                 "settings": sweep.labels,
                 "pareto_front": [sweep.labels[index] for index in sweep.front],
-                "fewest_joules": None if sweep.cheapest is None else sweep.labels[sweep.cheapest],
+                "recommended": {aim: each.choice.setting for aim, each in sweep.recommended(slower).items()},
             }
             for sweep in sweeps
         ],

@@ -8,8 +8,9 @@ from typing import Annotated
 
 import typer
 
+from fathom.cli.commands import _capping
 from fathom.cli.commands._energy import Rates, document, print_choices, print_measurement, print_op_energy
-from fathom.cli.commands._options import Device, Engine, Json, Name, Out, Phase, Precision, Preset, Set, options_of
+from fathom.cli.commands._options import Device, Engine, Json, Out, Phase, Precision, Preset, Set, options_of
 from fathom.cli.commands._running import disturbed
 from fathom.cli.terminal import count, human, print_json, print_text, progress_bar, seconds, skipped
 from fathom.core.errors import BadOption
@@ -25,7 +26,9 @@ NOT_METERED = "not metered"
 
 
 def command(
-    name: Name,
+    name: Annotated[
+        str | None, typer.Argument(help="A workload of `fathom list`, or your own class as package.module:Class.")
+    ] = None,
     phase: Phase = "train",
     preset: Preset = "small",
     device: Device = "auto",
@@ -46,6 +49,19 @@ def command(
     batches: Annotated[str | None, typer.Option(help="Sweep over batch sizes, such as 1,8,64.")] = None,
     precisions: Annotated[str | None, typer.Option(help="Sweep over precisions, such as fp32,bf16.")] = None,
     engines: Annotated[str | None, typer.Option(help="Sweep over engines, such as eager,cudagraph.")] = None,
+    power_caps: Annotated[
+        str | None, typer.Option(help="Sweep over power caps in watts, such as 300,400; a dry run by default.")
+    ] = None,
+    clock_caps: Annotated[
+        str | None, typer.Option(help="Sweep over clock caps in MHz, such as 900,1200; a dry run by default.")
+    ] = None,
+    allow_capping: Annotated[
+        bool, typer.Option("--allow-capping", help="Change the limits that --power-caps and --clock-caps name.")
+    ] = False,
+    restore: Annotated[
+        bool, typer.Option("--restore", help="Put back what a capping sweep that was killed has left changed.")
+    ] = False,
+    within: Annotated[float, typer.Option(min=0, help="Percent of full speed that a setting may lose.")] = 5.0,
     profile: Annotated[
         bool, typer.Option("--profile/--no-profile", help="Also profile each setting, for joules by op class.")
     ] = True,
@@ -62,8 +78,14 @@ def command(
 ) -> None:
     """Measure the energy of one workload: idle baseline, warm-up, a window long enough to be valid, several trials.
 
-    With --batches, --precisions or --engines, every combination: which costs the fewest joules per item.
+    With --batches, --precisions or --engines, every combination: which costs the fewest joules per item. Caps on
+    power and clocks change the machine: without --allow-capping it is only said what would change.
     """
+    if restore:
+        _capping.restore(as_json)
+        return
+    if name is None:
+        raise BadOption("give a workload of `fathom list`, or --restore")
     base = RunSpec(
         workload=name,
         phase=phase,
@@ -86,15 +108,21 @@ def command(
         check(setting.spec)
     if trace_out is not None:
         check_writable(trace_out)
+    caps = {"power_cap_w": _numbers("--power-caps", power_caps), "clock_cap_mhz": _numbers("--clock-caps", clock_caps)}
+    below: list[energy.Setting] | None = []
+    if caps := {cap: values for cap, values in caps.items() if values}:
+        below = _capping.capped_settings(found, caps, device, allow_capping, as_json)
+    if below is None:
+        return
     references = read(reference or [], skipped)
     store = Store(out, fingerprint())
     store.check_writable()
-    records = _measured(energy.run_order(found, trials), store, "trials")
+    records = _measured(energy.run_order([*found, *below], trials), store, "trials")
     if profile:
         records += _measured(energy.profiles(found, store), store, "profiles")
     if trace_out is not None:
         _trace(found[0].spec, trace_out)
-    _report(records, [*references, *store.records()], rates, out, as_json)
+    _report(records, [*references, *store.records()], rates, within / 100, out, as_json)
     if any(record.outcome != "ok" for record in records):
         raise typer.Exit(1)
 
@@ -145,7 +173,9 @@ def _trace(spec: RunSpec, path: Path) -> None:
     human.print(f"trace: {path}", soft_wrap=True)
 
 
-def _report(records: Sequence[Record], others: Sequence[Record], rates: Rates, out: Path, as_json: bool) -> None:
+def _report(
+    records: Sequence[Record], others: Sequence[Record], rates: Rates, slower: float, out: Path, as_json: bool
+) -> None:
     from fathom.analysis.energy_runs import metered
     from fathom.analysis.questions._time_energy import found_sweeps
 
@@ -154,7 +184,8 @@ def _report(records: Sequence[Record], others: Sequence[Record], rates: Rates, o
     unmetered = sum(record.outcome == "ok" and record.energy is None for record in trials)
     known = list({record.id: record for record in [*others, *records]}.values())
     if as_json:
-        print_json(document(found, found_sweeps(found), known, rates) | {"records": str(out), "not_metered": unmetered})
+        made = document(found, found_sweeps(found), known, rates, slower)
+        print_json(made | {"records": str(out), "not_metered": unmetered})
         return
     for runs in found:
         print_measurement(runs, rates)
@@ -163,7 +194,7 @@ def _report(records: Sequence[Record], others: Sequence[Record], rates: Rates, o
             f"{NOT_METERED}: no meter of this machine can be read for {unmetered} of {count(len(trials), 'run')}"
         )
     for sweep in found_sweeps(found):
-        print_choices(sweep)
+        print_choices(sweep, slower)
     if found:
         print_op_energy(found, known)
     human.print(f"records: {out}", soft_wrap=True)
@@ -178,3 +209,10 @@ def _whole(text: str | None) -> list[int]:
     if wrong := next((name for name in found if not name.isdecimal()), None):
         raise BadOption(f"--batches takes whole numbers such as 1,8,64, not {wrong!r}")
     return [int(name) for name in found]
+
+
+def _numbers(option: str, text: str | None) -> list[float]:
+    try:
+        return [float(name) for name in _names(text)]
+    except ValueError:
+        raise BadOption(f"{option} takes numbers such as 300,400, not {text!r}") from None
