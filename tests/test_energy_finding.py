@@ -188,6 +188,23 @@ def test_full_throttle_is_not_the_answer_where_a_cap_costs_no_time() -> None:
     assert rows["vgg", "300 W"][8] is None, "no profile of it"
 
 
+def test_time_energy_and_edp_stand_against_the_cap_and_power_by_setting() -> None:
+    finding = analyse("energy", capped_records())
+    charts = {chart.title: chart for chart in finding.charts}
+    energy = charts["Energy below a power cap"]
+    assert [(series.name, series.workload, series.x) for series in energy.series] == [
+        *(("memnet train", "memnet", [300.0]), ("vgg train", "vgg", [300.0]))
+    ]
+    assert [series.y[0] for series in energy.series] == pytest.approx([0.75, 0.9])
+    assert {"Time below a power cap", "EDP below a power cap", "Time below a clock cap"} <= charts.keys()
+    traces = charts["Power by setting: vgg train on NVIDIA H200"]
+    assert [series.name for series in traces.series] == [
+        *("no power cap, no clock cap", "no power cap, 900 MHz", "300 W, no clock cap")
+    ]
+    assert traces.series[0].x[0] == pytest.approx(0.0)
+    assert traces.series[0].y == pytest.approx([600.0] * len(traces.series[0].y))
+
+
 def test_the_published_statements_stand_beside_ours() -> None:
     table = table_of(analyse("energy", capped_records()), "Below a cap, as published")
     assert [row[2] for row in table.rows] == [27, 50, 50]

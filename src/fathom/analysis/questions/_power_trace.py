@@ -7,7 +7,7 @@ from itertools import pairwise
 
 from fathom.analysis.energy_runs import EnergyRuns
 from fathom.analysis.finding import Cell, Chart, Series, Span, Table
-from fathom.core.energy import Energy, PowerTrace, Stretch
+from fathom.core.energy import STEPS, Energy, PowerTrace, Stretch
 
 Points = Sequence[tuple[float, float]]  # seconds, and what was read then
 COLUMNS: list[str] = ["section", "meter", "duration (s)", "mean power (W)", "peak power (W)", "integrated power (J)"]
@@ -42,6 +42,32 @@ def power_charts(runs: EnergyRuns) -> list[Chart]:
                 )
             )
     return charts
+
+
+def sweep_chart(name: str, runs: Sequence[EnergyRuns], labels: Sequence[str]) -> Chart | None:
+    """Power of every setting of a sweep from its first step on, over all meters, as the power study draws it."""
+    series = []
+    for each, label in zip(runs, labels, strict=True):
+        energy = each.energies[0]
+        window = next((stretch for stretch in energy.stretches if stretch.name == STEPS), None)
+        scopes = {part.scope for part in energy.counted}
+        traces = [trace.power for trace in energy.traces if trace.scope in scopes and trace.power]
+        if window is None or not traces:
+            continue
+        longest = max(traces, key=len)  # meters may be read at different moments: the last reading of each counts
+        inside = [(at, sum(_last(trace, at) for trace in traces)) for at, _ in _within(longest, window)]
+        x, y = [at - window.begin_s for at, _ in inside], [watts for _, watts in inside]
+        series.append(Series(name=label, x=x, y=y))
+    if not series:
+        return None
+    return Chart(
+        kind="line",
+        title=f"Power by setting: {name}",
+        x_title="seconds since the first step",
+        y_title="power (W)",
+        unit="W",
+        series=series,
+    )
 
 
 def section_table(runs: EnergyRuns) -> Table:
@@ -81,6 +107,11 @@ def mean_over(points: Points, section: Stretch) -> float | None:
 def traced(energy: Energy) -> bool:
     """Whether there is something to draw: power from more than the steps alone."""
     return len(energy.stretches) > 1 and any(trace.power for trace in energy.traces)
+
+
+def _last(points: Points, moment: float) -> float:
+    """The last reading up to a moment, or the first one."""
+    return next((value for at, value in reversed(points) if at <= moment), points[0][1])
 
 
 def _within(points: Points, section: Stretch) -> list[tuple[float, float]]:

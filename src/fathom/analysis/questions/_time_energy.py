@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -238,6 +239,32 @@ def cap_table(pairs: Sequence[Capped]) -> Table:
     columns = ["workload", "phase", "machine", "cap", "time ratio", "energy ratio", "EDP ratio"]
     columns += ["saves energy at no loss of time", "limited by", "verdict"]
     return Table(title="Below a cap, over the same work without one", columns=columns, rows=rows)
+
+
+def cap_charts(pairs: Sequence[Capped]) -> list[Chart]:
+    """Time, energy and EDP against the cap, over those without one: the figures of the power study."""
+    charts = []
+    for cap, title in (("power_cap_w", "power cap (W)"), ("clock_cap_mhz", "clock cap (MHz)")):
+        own = [pair for pair in pairs if getattr(pair.below.spec, cap) is not None]
+        for name, ratio in (("Time", "time"), ("Energy", "energy"), ("EDP", "edp")):
+            lines: dict[tuple[str, str], list[tuple[float, float]]] = defaultdict(list)
+            for pair in own:
+                where = (
+                    pair.name
+                    if len({each.below.machine for each in own}) == 1
+                    else f"{pair.name}, {pair.below.machine}"
+                )
+                lines[where, pair.below.workload].append((getattr(pair.below.spec, cap), getattr(pair, ratio)))
+            series = [
+                Series(name=where, workload=workload, x=[x for x, _ in sorted(line)], y=[y for _, y in sorted(line)])
+                for (where, workload), line in lines.items()
+            ]
+            if series:
+                heading = f"{name} below a {title.partition(' (')[0]}"
+                charts.append(
+                    Chart(kind="line", title=heading, x_title=title, y_title="ratio to no cap", series=series)
+                )
+    return charts
 
 
 def published_table(pairs: Sequence[Capped]) -> Table:

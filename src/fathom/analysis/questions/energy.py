@@ -13,10 +13,12 @@ from fathom.analysis.energy_runs import INVALID, LARGEST_SPREAD, EnergyRuns, in_
 from fathom.analysis.finding import Cell, Chart, Finding, Table, not_measured
 from fathom.analysis.formatting import count, in_percent, least_and_most
 from fathom.analysis.questions._op_energy import op_energy
-from fathom.analysis.questions._power_trace import power_charts, section_table, traced
+from fathom.analysis.questions._power_trace import power_charts, section_table, sweep_chart, traced
 from fathom.analysis.questions._time_energy import (
     NO_TIME_LOST,
     Capped,
+    Sweep,
+    cap_charts,
     cap_sentence,
     cap_table,
     caps,
@@ -58,7 +60,7 @@ def analyse(records: Sequence[Record]) -> Finding:
             ]
         ),
         tables=[*tables, published_table(pairs), *ops.tables(), *(section_table(runs) for runs in drawn)],
-        charts=[*(plane(sweep) for sweep in choices), *_traces(drawn)],
+        charts=[*_sweep_charts(choices), *cap_charts(pairs), *_traces(drawn)],
         notes=[*_notes(found), *(ops.notes if found else [])],
     )
 
@@ -169,6 +171,12 @@ def _drawn(found: Sequence[EnergyRuns]) -> list[EnergyRuns]:
         if better and traced(runs.energies[0]) and not capped(runs.runs[0]):
             best[key] = runs
     return list(best.values())[:SHOWN_TRACES]
+
+
+def _sweep_charts(choices: Sequence[Sweep]) -> list[Chart]:
+    planes = [plane(sweep) for sweep in choices]
+    traces = [sweep_chart(sweep.name, sweep.runs, sweep.labels) for sweep in choices]
+    return [*planes, *(trace for trace in traces if trace is not None)]
 
 
 def _traces(drawn: Sequence[EnergyRuns]) -> list[Chart]:
