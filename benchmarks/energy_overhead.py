@@ -1,9 +1,10 @@
 """What sampling of energy costs: the training step beside the sampling process over the step without it, in one run.
 
 Run from the root of the checkout: PYTHONPATH=src python benchmarks/energy_overhead.py --device cpu --out FILE.json
-Blocks of steps with and without a sampler take turns in one process, on the same network and stream of batches; of
-every two pairs of blocks one begins with the sampler, and one without it. Starting and ending it lies between blocks.
-"alone" are pairs without a sampler in either block: how far such a ratio is from 1 by chance. A ratio is the median
+Short blocks of steps with and without sampling take turns in one process, on the same network and stream of batches;
+of every two pairs of blocks one begins with it, and one without. The sampler is started once, and stopped and continued
+by signals between blocks. A block's time is that of all its steps, so that an interruption of any of them counts.
+"alone" are pairs with a stopped sampler in both blocks: how far such a ratio is from 1 by chance. A ratio is the median
 over pairs; it is measured in several launches, each a process of its own, and the interval is over launches. Where a
 machine has no meter, a fake one with as many files as RAPL of two packages and their memory is read (--fake).
 """
@@ -15,24 +16,25 @@ import dataclasses
 import json
 import os
 import random
-import statistics
+import signal
 import subprocess
 import sys
 import tempfile
 import time
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from fathom.analysis.statistics import median_interval
 from fathom.core.spec import RunSpec
-from fathom.engine.session import Session, Step
+from fathom.engine.session import Session
 from fathom.machine.clock import wait
 from fathom.machine.host import fingerprint
 from fathom.machine.meter import Target, find_meters
-from fathom.machine.sampler import PERIOD_S, Sampler
+from fathom.machine.sampler import PERIOD_S, Sampler, Samples
 
-BLOCK_S = 1.0  # of steps, between two turns
+BLOCK_S = 0.25  # of steps between two turns: some periods of the sampler
 FEWEST = 4  # pairs of blocks in a launch
 FAKE = """
 from pathlib import Path
@@ -79,18 +81,29 @@ def compare(arguments: argparse.Namespace) -> dict[str, Any]:
         if not meters:
             raise SystemExit("no meter on this machine: --fake reads a fake one")
         steps = block_of(session)
-        stop = time.perf_counter() + arguments.seconds / arguments.launches
-        first = chance.randrange(2)
-        while time.perf_counter() < stop or len(found["sampled"]) < FEWEST:
-            for kind, times in found.items():
-                order = [first, 1 - first]
-                seconds = {
-                    with_it: median_step(session, steps, target if with_it and kind == "sampled" else None, arguments)
-                    for with_it in order
-                }
-                times.append(seconds[1] / seconds[0])
-            first = 1 - first
-    return {"meters": meters, "steps_per_block": steps, **found}
+        others = psutil.Process().children()  # those of a data loader, say
+        with Sampler(target, arguments.period) as sampler:
+            process = next(child for child in psutil.Process().children() if child not in others)
+            process.send_signal(signal.SIGSTOP)
+            stop, number = time.perf_counter() + arguments.seconds / arguments.launches, chance.randrange(2)
+            while time.perf_counter() < stop or len(found["sampled"]) < FEWEST:
+                for kind, ratios in found.items():
+                    seconds = {}
+                    for sampled in (number % 2, 1 - number % 2):
+                        seconds[sampled] = block(session, steps, process if sampled and kind == "sampled" else None)
+                    ratios.append(seconds[1] / seconds[0])
+                number += 1
+            process.send_signal(signal.SIGCONT)
+            samples = sampler.stop()
+        assert samples is not None
+        assert not samples.problems, samples.problems
+    return {"meters": meters, "steps_per_block": steps, "sample_cpu_s": sample_cpu_s(samples), **found}
+
+
+def sample_cpu_s(samples: Samples) -> float:
+    """CPU time of one sample, without the sampler's start."""
+    first, last = samples.samples[0], samples.samples[-1]
+    return (last.cpu_s - first.cpu_s) / (len(samples.samples) - 1)
 
 
 def block_of(session: Session) -> int:
@@ -103,25 +116,24 @@ def block_of(session: Session) -> int:
     return max(5, round(BLOCK_S / ((time.perf_counter() - begun) / 5)))
 
 
-def median_step(session: Session, steps: int, target: Target | None, arguments: argparse.Namespace) -> float:
-    """Of a block; each step ends when the device has done its work."""
-    seconds: list[float] = []
-
-    def timed(step: Step) -> None:
-        begun = time.perf_counter()
-        step.run()
-        wait(session.device)
-        seconds.append(time.perf_counter() - begun)
-
-    with Sampler(target, arguments.period) if target else nullcontext():
-        session.run(steps, on_step=timed)
-    return statistics.fmean(seconds) if arguments.mean else statistics.median(seconds)
+def block(session: Session, steps: int, sampling: psutil.Process | None) -> float:
+    """The seconds of so many steps, to the end of the device's work."""
+    if sampling is not None:
+        sampling.send_signal(signal.SIGCONT)
+    wait(session.device)
+    begun = time.perf_counter()
+    session.run(steps)
+    wait(session.device)
+    seconds = time.perf_counter() - begun
+    if sampling is not None:
+        sampling.send_signal(signal.SIGSTOP)
+    return seconds
 
 
 def launched(name: str, arguments: argparse.Namespace, environment: dict[str, str]) -> dict[str, Any]:
     options = ("device", "preset", "precision", "seconds", "launches", "period")
     settings = [text for each in options for text in (f"--{each}", str(getattr(arguments, each)))]
-    command = [sys.executable, __file__, name, "--one", *settings, *(["--mean"] if arguments.mean else [])]
+    command = [sys.executable, __file__, name, "--one", *settings]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, env=environment)
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return found
@@ -144,7 +156,6 @@ def main() -> None:
     parser.add_argument("--period", type=float, default=PERIOD_S, help="of the sampler, in seconds")
     parser.add_argument("--seconds", type=float, default=60.0, help="for each workload, at most, all launches together")
     parser.add_argument("--launches", type=int, default=5, help="processes for each workload")
-    parser.add_argument("--mean", action="store_true", help="mean step of a block: it holds rare interruptions too")
     parser.add_argument("--fake", action="store_true", help="add a fake meter of four files")
     parser.add_argument("--one", action="store_true", help="one launch of one workload, in this process, as JSON")
     parser.add_argument("--out", type=Path)
@@ -161,7 +172,9 @@ def main() -> None:
                 "{ratio:.4f} ({low:.4f} to {high:.4f}, {claim})".format_map(found[-1][kind])
                 for kind in ("sampled", "alone")
             )
-            print(f"{name:9} sampled over not sampled {sampled}; without a sampler in either {alone}", flush=True)
+            cpu_s = max(launch["sample_cpu_s"] for launch in found[-1]["launches"])
+            of_core = f"{100 * cpu_s / arguments.period:.2g} % of a core"
+            print(f"{name:9} sampled over not sampled {sampled}; neither {alone}; {of_core}", flush=True)
     if arguments.out:
         document = {"machine": dataclasses.asdict(fingerprint()), "preset": arguments.preset, "results": found}
         arguments.out.write_text(json.dumps(document | {"period_s": arguments.period}, indent=1))
