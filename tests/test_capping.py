@@ -4,31 +4,21 @@ from __future__ import annotations
 
 import os
 import pwd
-import signal
-import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import ClassVar
 
 import pytest
 import simulated_nvml as nvml
-from killing import alive, ended, environment
 from simulated_card import Work
 
 from fathom.core.errors import BadOption, CappingError, DataError, NotPermitted, NotRestored, OutOfRange
-from fathom.core.record import Record
-from fathom.core.spec import RunSpec
 from fathom.experiments.capping import Capped, plan, restore_from_journal, sweep
-from fathom.experiments.isolate import isolated
 from fathom.experiments.journal import Entry, Journal, default_path
 from fathom.machine.governor import Allowed, Governor, find_governors
 from fathom.machine.meter import Target
 
 TARGET = Target(gpu_uuids=(nvml.UUID,))
-
-
-class Stop(BaseException):
-    """As the command line turns a signal into."""
 
 
 @pytest.fixture
@@ -348,102 +338,3 @@ def test_the_journal_is_the_users_and_the_machines(monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("HOME", "/somebody/elses")
     home = Path(pwd.getpwuid(os.geteuid()).pw_dir)
     assert default_path() == home / ".local" / "state" / "fathom" / "capping-abc.json"
-
-
-# --- signals, and workers that go wrong
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-@pytest.mark.parametrize("times", [1, 3])
-def test_a_signal_ends_the_sweep_and_everything_is_restored(
-    driver: nvml.Driver, journal: Journal, number: signal.Signals, times: int
-) -> None:
-    before = signal.getsignal(number)
-    expected = KeyboardInterrupt if number == signal.SIGINT else SystemExit
-    ran = []
-
-    def run(value: float) -> None:
-        ran.append(value)
-        try:
-            signal.raise_signal(number)
-        finally:
-            for _ in range(times - 1):
-                signal.raise_signal(number)  # a second Ctrl-C does not interrupt the way out
-
-    with pytest.raises(expected) as raised:
-        sweep(power(), [300, 400], run, journal, driver.clock)
-    assert ran == [300]
-    assert getattr(raised.value, "code", 128 + number) == 128 + number
-    assert (driver.card.state.limit_w, journal.path.exists()) == (700.0, False)
-    assert signal.getsignal(number) == before
-
-
-def test_a_signal_within_a_change_waits_until_it_is_complete(
-    driver: nvml.Driver, journal: Journal, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    change, seen = nvml.nvmlDeviceSetPowerManagementLimit, []
-
-    def interrupted(handle: str, milliwatts: int) -> None:
-        signal.raise_signal(signal.SIGINT)
-        change(handle, milliwatts)
-        seen.append(milliwatts)
-
-    monkeypatch.setattr(nvml, "nvmlDeviceSetPowerManagementLimit", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        sweep(power(), [300], lambda value: seen.append(round(value)), journal, driver.clock)
-    assert seen == [300_000, 700_000], "changed and restored, and nothing run in between"
-    assert driver.card.state.limit_w == 700.0
-
-
-def test_a_handler_that_raises_nothing_is_called_each_time(driver: nvml.Driver, journal: Journal) -> None:
-    heard: list[int] = []
-    before = signal.signal(signal.SIGTERM, lambda number, frame: heard.append(number))
-    try:
-        sweep(power(), [300, 400], lambda value: signal.raise_signal(signal.SIGTERM), journal, driver.clock)
-    finally:
-        signal.signal(signal.SIGTERM, before)
-    assert heard == [signal.SIGTERM] * 2
-
-
-def test_an_ignored_signal_stays_ignored(driver: nvml.Driver, journal: Journal) -> None:
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    try:
-        sweep(power(), [300], lambda value: signal.raise_signal(signal.SIGHUP), journal, driver.clock)
-        assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
-    finally:
-        signal.signal(signal.SIGHUP, before)
-
-
-def test_a_sweep_in_another_thread_installs_no_handlers(driver: nvml.Driver, journal: Journal) -> None:
-    before, seen = signal.getsignal(signal.SIGTERM), []
-
-    def run(value: float) -> None:
-        seen.append(signal.getsignal(signal.SIGTERM))
-
-    thread = threading.Thread(target=sweep, args=(power(), [300], run, journal, driver.clock))
-    thread.start()
-    thread.join()
-    assert (seen, driver.card.state.limit_w) == ([before], 700.0)
-
-
-@pytest.mark.parametrize(("misdeed", "reason"), [("is_killed", "SIGKILL"), ("hangs", "heartbeat timeout")])
-def test_a_worker_that_is_killed_or_hangs_is_a_failed_record_and_the_sweep_goes_on(
-    driver: nvml.Driver, journal: Journal, monkeypatch: pytest.MonkeyPatch, misdeed: str, reason: str
-) -> None:
-    env = environment(FATHOM_QUICK="0")
-    for name in ("PYTHONPATH", "FATHOM_MARK", "FATHOM_TESTS", "FATHOM_QUICK"):
-        monkeypatch.setenv(name, env[name])
-    bad = RunSpec(workload="quick", device="cpu", steps=3, options={"misdeed": misdeed})
-    good = RunSpec(workload="quick", device="cpu", steps=3)
-
-    def run(value: float) -> Record:
-        return isolated(bad, heartbeat_timeout_s=2.0) if value == 300 else isolated(good)
-
-    try:
-        records = sweep(power(), [300, 400], run, journal)
-        assert [record.outcome for record in records] == ["failed", "ok"]
-        assert reason in str(records[0].reason)
-        assert driver.card.state.limit_w == 700.0
-        assert alive(env["FATHOM_MARK"]) == []
-    finally:
-        ended(env["FATHOM_MARK"])

@@ -149,7 +149,7 @@ def raising(world: World, chance: random.Random) -> str:
 
 
 def failing_driver(world: World, chance: random.Random) -> str:
-    """One call, or all from one on: the second kind needs the journal, once the driver answers again."""
+    """From any call on no call is answered; once the card is back, the journal restores what is left."""
     state = world.driver.card.state
     world.sweep()
     calls, state.calls = state.calls, 0
