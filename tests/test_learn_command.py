@@ -380,7 +380,7 @@ def test_what_was_taken_from_the_data_is_told_before_the_first_run(
     assert lines[0] == "seq2seq: 1 run, seed 0; no target: evaluated by its BLEU alone"
     assert lines[1] == (
         "from the data: fr to en, 90 training pairs: source_vocabulary 2000, target_vocabulary 2000, source_length 4, "
-        "target_length 8, dropout 0.1; 93 evaluations; validation: 5 pairs of the training text, "
+        "target_length 8, dropout 0.1, word_dropout 0.2; 93 evaluations; validation: 5 pairs of the training text, "
         "test: 5 pairs of the training text; no target: that of 33 BLEU is for Multi30k from English to German"
     )
     options = asked[0].options
