@@ -45,7 +45,7 @@ def analyse(records: Sequence[Record]) -> Finding:
         return not_measured("energy", TITLE, "fathom energy NAME", reason="no run is metered")
     pairs, choices, ops = caps(found, _limits(records)), found_sweeps(found), op_energy(found, records)
     tables = [*([_energy_table(found)] if found else []), *([_training_table(trained)] if trained else [])]
-    tables += [recommendation_table(choices)] if choices else []
+    tables += [recommendation_table(choices)] if any(sweep.recommended() for sweep in choices) else []
     tables += [choice_table(sweep) for sweep in choices]
     tables += [cap_table(pairs)] if pairs else []
     drawn = _drawn(found)
@@ -69,16 +69,23 @@ def _summary(found: Sequence[EnergyRuns], trained: Sequence[Record]) -> str:
     sentences = []
     if found:
         valid = sum(runs.verdict != INVALID for runs in found)
-        per_item = {f"{runs.workload} {runs.phase}": runs.per_item_j for runs in reversed(found)}
-        watts = {f"{runs.workload} {runs.phase}": runs.mean_w for runs in reversed(found)}
-        sentences.append(f"Joules per item: {least_and_most(per_item, '.3g')}.")
-        sentences.append(f"Average power: {least_and_most(watts, '.0f', ' W')}.")
+        named = {_name(runs, found): runs for runs in reversed(found) if not capped(runs.runs[0])}
+        per_item = {name: runs.per_item_j for name, runs in named.items()}
+        watts = {name: runs.mean_w for name, runs in named.items()}
+        if named:
+            sentences.append(f"Joules per item: {least_and_most(per_item, '.3g')}.")
+            sentences.append(f"Average power: {least_and_most(watts, '.0f', ' W')}.")
         sentences.append(f"{valid} of {count(len(found), 'measurement')} {'is' if valid == 1 else 'are'} valid.")
     if trained:
         spent = {record.spec.workload: _spent(record) for record in trained}
         most = max(spent, key=lambda name: spent[name])
         sentences.append(f"Training to the target takes at most {joules(spent[most])} ({most}).")
     return " ".join(sentences)
+
+
+def _name(runs: EnergyRuns, found: Sequence[EnergyRuns]) -> str:
+    several = len({each.machine for each in found}) > 1
+    return f"{runs.workload} {runs.phase}{f' on {runs.machine}' if several else ''}"
 
 
 def _caps_in_words(pairs: Sequence[Capped]) -> list[str]:
