@@ -42,7 +42,7 @@ def analyse(records: Sequence[Record]) -> Finding:
     found = metered(records)
     trained = _trained(records)
     if not found and not trained:
-        return not_measured("energy", TITLE, "fathom energy NAME", reason="no run is metered")
+        return not_measured("energy", TITLE, "fathom energy NAME", reason="no run is metered" if records else "")
     pairs, choices, ops = caps(found, _limits(records)), found_sweeps(found), op_energy(found, records)
     tables = [*([_energy_table(found)] if found else []), *([_training_table(trained)] if trained else [])]
     tables += [recommendation_table(choices)] if any(sweep.recommended() for sweep in choices) else []
