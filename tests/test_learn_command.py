@@ -253,7 +253,7 @@ def test_a_preset_that_is_asked_for_keeps_its_sizes() -> None:
 
 
 def test_precision_and_engine_are_the_recipes_on_a_gpu_and_plain_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    def planned(name: str, **asked: str | None) -> tuple[str, str]:
+    def planned(name: str, **asked: str | None) -> tuple[str | None, str]:
         spec = command._planned(name, None, None, "auto", asked, {})[1]
         return spec.precision, spec.engine
 
@@ -269,7 +269,7 @@ def test_runs_are_summed_up(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     found = {0: [-120.0, -90.0, -80.0], 1: [-130.0, -99.996], 2: [-120.0, -110.0]}
-    runs_come_to(monkeypatch, lambda spec: made(spec, found[spec.seed]))
+    runs_come_to(monkeypatch, lambda spec: made(spec, found[spec.seed or 0]))
     arguments = [*TINY, "--runs", "3", "--out", str(tmp_path)]
     assert fathom(monkeypatch, *arguments, "--json") == 0
     summary = json.loads(capsys.readouterr().out)["summary"]
@@ -380,7 +380,7 @@ def test_what_was_taken_from_the_data_is_told_before_the_first_run(
     assert lines[0] == "seq2seq: 1 run, seed 0; no target: evaluated by its BLEU alone"
     assert lines[1] == (
         "from the data: fr to en, 90 training pairs: source_vocabulary 2000, target_vocabulary 2000, source_length 4, "
-        "target_length 8, dropout 0.1; 93 evaluations; validation: 5 pairs of the training text, "
+        "target_length 8, dropout 0.1, word_dropout 0.2; 93 evaluations; validation: 5 pairs of the training text, "
         "test: 5 pairs of the training text; no target: that of 33 BLEU is for Multi30k from English to German"
     )
     options = asked[0].options
