@@ -9,8 +9,9 @@ import pynvml
 import pytest
 import torch
 
+from fathom.core.energy import POWER
 from fathom.machine.host import gpu_shared
-from fathom.machine.meter import Counters, Target
+from fathom.machine.meter import Counters, Target, find_meters
 from fathom.machine.meters import rapl
 
 CPU = torch.device("cpu")
@@ -86,6 +87,33 @@ def test_the_card_that_torch_uses_is_metered_whatever_its_number(
     card.millijoules = 3500
     assert found.joules() == pytest.approx(2.5)
     assert found.name == "NVML of GPU 1"
+
+
+def test_a_card_without_a_counter_shows_power_and_counts_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Cards before Volta: 0 J would be wrong."""
+    monkeypatch.setattr(rapl, "RAPL", tmp_path)
+    Card(monkeypatch)
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetTotalEnergyConsumption", _refused)
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetPowerUsage", lambda handle: 151_000)
+    target = Target.of(torch.device("cuda:0"))
+    (meter,) = find_meters(target)
+    assert (meter.kind, meter.read().watts) == (POWER, 151.0)
+    assert Counters(target).joules() is None
+
+
+def test_a_card_that_is_lost_is_an_error_and_a_training_run_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rapl, "RAPL", tmp_path)
+    Card(monkeypatch)
+    target = Target.of(torch.device("cuda:0"))
+    (meter,), counters = find_meters(target), Counters(target)
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetTotalEnergyConsumption", _refused)
+    with pytest.raises(OSError, match="GPU 1 no longer answers"):
+        meter.read()
+    assert counters.joules() is None
 
 
 def test_a_card_with_other_programs_on_it_is_shared(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,14 +19,16 @@ from fathom.machine.disturbance import Watch
 from fathom.machine.host import fingerprint, gpu_uuid
 from fathom.machine.meter import Target
 from fathom.machine.sampler import Sampler
-from fathom.measure.energy import STEPS, energy_of
+from fathom.measure.energy import STEPS, energy_of, missing
 from fathom.measure.stopping import PRECISE, StoppingRule
 
 if TYPE_CHECKING:
     import torch
 
+    from fathom.core.energy import Energy
     from fathom.engine.session import Session
     from fathom.machine.clock import StepClock
+    from fathom.machine.sampler import Samples
 
 SHOWN_ANSWERS = 4
 LEAST_STEPS = 5  # before a budget may end a run
@@ -59,6 +61,7 @@ class _Moments:
     imported: float
     constructed: float
     awake: float
+    metered: float = 0.0  # the sampling process took its first sample: no part of the program
     set_up: float | None = None
     ready: float | None = None  # a look at the machine later
     finished: float | None = None
@@ -71,10 +74,10 @@ class _Moments:
             import_s=self.imported - self.begun,
             init_s=self.constructed - self.begun,
             context_s=context_s,
-            setup_s=self.set_up - self.constructed,
+            setup_s=self.set_up - self.metered + self.awake - self.constructed,
             first_step_s=first_step_s,
             run_s=self.finished - self.ready,
-            main_s=self.finished - self.begun,
+            main_s=self.finished - self.metered + self.awake - self.begun,
         )
 
 
@@ -93,24 +96,42 @@ def _measured(spec: RunSpec, progress: OnProgress) -> Record:
         moments = _Moments(begun, imported, constructed, awake=time.perf_counter())
         if spec.kind == "program":
             return _traced(session, moments)
-        session.setup()
-        set_up = time.perf_counter()
-        watch = Watch(session.device)
-        ready = time.perf_counter()
-        clock = StepClock(session.device, marks=1 + spec.warmup + spec.steps)
         with Sampler(Target.of(session.device)) as sampler:
-            results, notes = _timed_pass(session, clock, progress)
-            seconds = clock.seconds()  # waits for the device
-            ended = time.monotonic()
+            moments = replace(moments, metered=time.perf_counter())
+            session.setup()
+            set_up = time.perf_counter()
+            watch = Watch(session.device)
+            ready = time.perf_counter()
+            clock = StepClock(session.device, marks=1 + spec.warmup + spec.steps)
+            results, notes, chunks = _timed_pass(session, clock, progress)
+            seconds = clock.seconds()
             moments = replace(moments, set_up=set_up, ready=ready, finished=time.perf_counter())
             watch.look()
             samples = sampler.stop()
-        record = _as_record(session, moments, seconds, results, notes)
+        energy, problems = _energy(samples, moments, chunks, seconds[spec.warmup :])
+        record = _as_record(session, moments, seconds, results, [*notes, *problems])
         watch.look()
-        # steps follow each other without a gap, so that the measured ones begin so long before the end
-        steps_s = seconds[spec.warmup :]
-        energy = energy_of(samples, [(STEPS, ended - sum(steps_s), ended)], len(steps_s)) if samples else None
         return replace(record, disturbance=watch.disturbance(), energy=energy)
+
+
+def _energy(
+    samples: Samples | None, moments: _Moments, chunks: list[tuple[float, float]], steps_s: list[float]
+) -> tuple[Energy | None, list[str]]:
+    """The energy of the timed steps, and where there is a meter and no number, why."""
+    if samples is None or moments.set_up is None:
+        return None, []
+    timed = chunks[1:]
+    if not timed:  # all in one chunk without a gap: the timed ones begin so long before its end
+        timed = [(chunks[0][1] - sum(steps_s), chunks[0][1])]
+    stretches = [
+        ("setup", moments.metered, moments.set_up),
+        ("warm-up", chunks[0][0], timed[0][0] if len(chunks) == 1 else chunks[0][1]),
+        *((STEPS, begin, end) for begin, end in timed),
+    ]
+    shared = time.monotonic() - time.perf_counter()  # the sampler's clock; the same one on most systems
+    named = [(name, begin + shared, end + shared) for name, begin, end in stretches if end > begin]
+    energy = energy_of(samples, named, len(steps_s))
+    return energy, [] if energy else [f"energy not metered: {why}" for why in missing(samples, named)]
 
 
 def _as_record(
@@ -181,9 +202,17 @@ def non_finite(phase: str, results: Sequence[Any]) -> str | None:
     return None
 
 
-def _timed_pass(session: Session, clock: StepClock, progress: OnProgress) -> tuple[list[Any], list[str]]:
-    """Warm-up and timed steps; with a budget, in growing chunks until the median is known or the time is spent."""
+def _timed_pass(
+    session: Session, clock: StepClock, progress: OnProgress
+) -> tuple[list[Any], list[str], list[tuple[float, float]]]:
+    """Warm-up and timed steps; with a budget, in growing chunks until the median is known or the time is spent.
+
+    Gives results, notes, and when each chunk began and ended: all steps in one, or warm-up in the first.
+    """
+    from fathom.machine.clock import wait
+
     spec = session.spec
+    chunks: list[tuple[float, float]] = []
     total = spec.warmup + spec.steps
     training = spec.phase == "train"
     results: list[Any] = []
@@ -197,15 +226,17 @@ def _timed_pass(session: Session, clock: StepClock, progress: OnProgress) -> tup
     def run(steps: int) -> None:
         if not training:
             results.clear()  # outputs are large; the last one is enough
+        begun = time.perf_counter()
         clock.begin()
         results.extend(session.run(steps, on_step=timed))
+        wait(session.device)
+        chunks.append((begun, time.perf_counter()))
 
     if spec.budget_s is None:
         run(total)
-        return results, []
+        return results, [], chunks
     rule = StoppingRule()
-    run(spec.warmup)
-    clock.seconds()  # waits for the device: warm-up, in which cuDNN chooses its algorithms, is not the budget's
+    run(spec.warmup)  # in which cuDNN chooses its algorithms: it is not the budget's
     stop = time.perf_counter() + spec.budget_s
     run(min(LEAST_STEPS, spec.steps))
     chunk = LEAST_STEPS
@@ -217,12 +248,12 @@ def _timed_pass(session: Session, clock: StepClock, progress: OnProgress) -> tup
         )
         reached = f"{len(steps_s)} steps, {bound}"
         if known <= PRECISE:
-            return results, [f"stopped as precise: {reached}"]
+            return results, [f"stopped as precise: {reached}"], chunks
         if len(steps_s) >= spec.steps:
-            return results, [f"stopped at the step limit: {reached}"]
+            return results, [f"stopped at the step limit: {reached}"], chunks
         left_s = stop - time.perf_counter()
         if left_s <= 0:
-            return results, [f"stopped as the budget of {spec.budget_s:g} s was spent: {reached}"]
+            return results, [f"stopped as the budget of {spec.budget_s:g} s was spent: {reached}"], chunks
         affordable = max(1, int(left_s / (sum(steps_s) / len(steps_s))))
         run(min(chunk, affordable, spec.steps - len(steps_s)))
         chunk *= 2

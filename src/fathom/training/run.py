@@ -82,7 +82,7 @@ class TrainingRun:
         total = self.trainer.evaluations * self.trainer.steps_per_evaluation
         while not self.finished:
             begun = time.perf_counter()
-            loss, items = self.trainer.train(lambda done: on_progress(done, total))
+            loss, items = self.trainer.train(lambda done: self._on_step(done, total, on_progress))
             if not math.isfinite(loss):
                 self.diverged = f"the loss is {loss} before evaluation {len(self.curve) + 1}"
                 return
@@ -96,6 +96,10 @@ class TrainingRun:
             # the first one is written whatever it costs: only then is it known what writing takes
             if self.finished or len(self.curve) == 1 or self.checkpoint.due():
                 self._save(on_event)
+
+    def _on_step(self, done: int, total: int, on_progress: OnProgress) -> None:
+        self.meter.look()
+        on_progress(done, total)
 
     def _select(self) -> None:
         """The weights of the last evaluation are kept where they did better in validation than all before."""

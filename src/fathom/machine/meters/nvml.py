@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Self
 
-from fathom.core.energy import Reading
+from fathom.core.energy import POWER, Reading
 from fathom.machine.meter import Meter, Target
 
 
@@ -14,8 +14,10 @@ class Nvml(Meter):
 
     def __init__(self, handle: Any, scope: str) -> None:
         self._handle, self.scope = handle, scope
-        if self._joules() is None and self._watts() is None:
-            raise OSError("a card that shows neither energy nor power")
+        if self._joules() is None:
+            self.kind = POWER  # cards before Volta
+            if self._watts() is None:
+                raise OSError("a card that shows neither energy nor power")
 
     @classmethod
     def find(cls, target: Target) -> Sequence[Self]:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import ClassVar, Self
 
-from fathom.core.energy import Reading
+from fathom.core.energy import BOARD, Reading
 from fathom.machine.meter import Meter, Target
 
 RAPL = Path("/sys/class/powercap")
-SCOPES = {"package": "CPU package", "dram": "DRAM"}  # the domains that are metered: cores and uncore are in a package
+SCOPES = {"package": "CPU package", "dram": "DRAM"}  # the domains that add up: cores and uncore are in a package
+PLATFORM = "psys"  # all of a laptop's or a small server's board, package and memory included
 
 
 class Rapl(Meter):
@@ -31,10 +33,15 @@ class Rapl(Meter):
                 continue  # a part of a package
             number = package.name.partition(":")[2]
             for folder in (package, *sorted(package.glob(f"{package.name}:[0-9]*"))):
-                scope = SCOPES.get(_name(folder))
-                if scope is not None and _readable(folder):
-                    found.append(cls(folder, f"{scope} {number}"))
+                name = _name(folder)
+                if (name in SCOPES or name == PLATFORM) and _readable(folder):
+                    found.append(cls(folder, BOARD if name == PLATFORM else f"{SCOPES[name]} {number}"))
         return found
+
+    @classmethod
+    def hint(cls, target: Target) -> str | None:
+        closed = [folder for folder in sorted(RAPL.glob("intel-rapl:[0-9]*")) if _closed(folder / "energy_uj")]
+        return f"CPU energy: make {closed[0] / 'energy_uj'} readable for this user" if closed else None
 
     def read(self) -> Reading:
         joules = _joules(self._folder)
@@ -44,7 +51,7 @@ class Rapl(Meter):
 
 
 def _name(folder: Path) -> str:
-    """package-0 is a package; psys, core and uncore are not metered."""
+    """package-0 is a package, and so is package-0-die-1."""
     try:
         return (folder / "name").read_text().strip().partition("-")[0]
     except OSError:
@@ -62,3 +69,7 @@ def _readable(folder: Path) -> bool:
     except (OSError, ValueError):
         return False
     return True
+
+
+def _closed(path: Path) -> bool:
+    return path.exists() and not os.access(path, os.R_OK)
