@@ -46,6 +46,18 @@ def on_the_laptop(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(f"{module}.fingerprint", lambda: MACHINES[LAPTOP])
 
 
+@pytest.fixture
+def few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Profiles of as few steps as will do: what is counted in a step does not need many of them."""
+    from fathom.measure import profiling
+    from fathom.measure.own import profile as own_profile
+
+    for name, value in {"MIN_STEPS": 2, "PLAIN_S": 0.0, "BUDGET_S": 0.0, "LIGHT_S": 0.0}.items():
+        monkeypatch.setattr(profiling, name, value)
+    monkeypatch.setattr(own_profile, "WARMUP", 1)
+    monkeypatch.setattr(profiling, "ceilings", lambda device, precision: (1e12, 1e11))
+
+
 def real_data(name: str) -> Path:
     """A real data set below FATHOM_DATA, or a visible skip."""
     parent = os.environ.get("FATHOM_DATA")

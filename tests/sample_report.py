@@ -138,6 +138,7 @@ def sample_findings() -> list[Finding]:
         finding("similarity", [tree()]),
         finding("phases", [phases]),
         finding("roofline", [roofline]),
+        finding("your model", [nested(), lanes()]),
         finding("stationarity", [boxes], [Table(title="Nothing", columns=["op"], rows=[])]),
     ]
 
@@ -152,6 +153,25 @@ def tree() -> Chart:
     first = Series(name="vgg, residual", x=[0, 0.003, 0.003, 0], y=[0, 0, 1, 1], text=["vgg", "", "", "residual"])
     second = Series(name="all", x=[0.003, 0.015, 0.015, 0], y=[0.5, 0.5, 2, 2], text=["", "", "", "alexnet"])
     return Chart(kind="dendrogram", title="Tree", x_title="distance", y_title="", series=[first, second])
+
+
+def nested(names: Sequence[str] = ("features", HOSTILE, "aten::conv2d")) -> Chart:
+    """Two modules, one of them with two ops; the parts add up to a little more than their whole, by rounding."""
+    first, second, op = names
+    paths = [["net"], ["net", first], ["net", first, op], ["net", first, "aten::relu"], ["net", second]]
+    values = [1.0, 0.7, 0.4, 0.30000000000000004, 0.3]
+    return Chart(kind="icicle", title="Step", x_title="module, op, kernel", y_title="per step (ms)", unit="ms",
+                 series=[Series(name="step", x=paths, y=values, text=[f"{each} ms" for each in values])])  # fmt: skip
+
+
+def lanes(names: Sequence[str] = ("thread 1", "GPU 0 stream 7")) -> Chart:
+    thread, stream = names
+    products = Series(
+        name="Matrix operations", x=[[0.0, 0.4], [0.5, 1.5]], y=[thread, stream], text=["aten::mm", HOSTILE]
+    )
+    sums = Series(name="Reduction", x=[[0.4, 0.6], [1.5, 2.0]], y=[thread, stream], text=["aten::sum", "reduce"])
+    return Chart(kind="timeline", title="Timeline", x_title="time (ms)", y_title="", unit="ms", series=[products, sums],
+                 lanes=[thread, stream])  # fmt: skip
 
 
 def any_finding(chance: random.Random) -> Finding:
@@ -171,14 +191,16 @@ def any_finding(chance: random.Random) -> Finding:
             )
             for name in chance.sample(AWKWARD, chance.choice([0, 1, 9]))
         ]
-        if kind == "dendrogram":
-            series = tree().series[: chance.randrange(3)]
+        shaped = {"dendrogram": tree(), "icicle": nested(chance.sample(AWKWARD, 3)), "timeline": lanes(AWKWARD[3:5])}
+        if kind in shaped:
+            series = shaped[kind].series[: chance.randrange(3)]
         total = chance.choice(["", HOSTILE])
         bands = [Band(label=chance.choice(AWKWARD), columns=many, total=total)] if kind == "heatmap" else []
         return Chart(kind=kind, title=chance.choice(AWKWARD), x_title=chance.choice(AWKWARD), bands=bands,
                      y_title=chance.choice(AWKWARD), series=series, log_x=chance.random() < 0.3,
                      log_y=chance.random() < 0.3, note=chance.choice(AWKWARD), unit=chance.choice(AWKWARD),
-                     limits=chance.choice([None, (0.0, 1.0)]))  # fmt: skip
+                     limits=chance.choice([None, (0.0, 1.0)]),
+                     lanes=AWKWARD[3:5] if kind == "timeline" else [])  # fmt: skip
 
     columns = chance.randrange(1, 20)
     rows = [[chance.choice(AWKWARD + VALUES) for _ in range(columns)] for _ in range(chance.choice([0, 1, 30]))]  # type: ignore[operator]

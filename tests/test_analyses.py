@@ -325,9 +325,31 @@ def test_profiled_steps_that_something_else_slowed_are_told(quick: int, slow: in
     assert [f"autoenc on {LAPTOP_NAME}, 500 to 700 ms." in note for note in said] == [True] * told
 
 
-def test_inference_is_not_in_figure_3() -> None:
-    finding = breakdown.analyse([record_of("vgg", [op_row("Add", 1.0)], spec={"phase": "infer"})])
-    assert finding.summary == "Not measured. Run `fathom study`."
+def test_inference_has_shares_of_its_own_beside_no_published_ones() -> None:
+    rows = [op_row("Conv2D", 0.6), op_row("Add", 0.3)]
+    finding = breakdown.analyse([record_of("vgg", rows, outside_s=0.1, spec={"phase": "infer"})])
+    assert finding.summary == f"Largest share of an inference step on {LAPTOP_NAME}: convolution in vgg (60 %)."
+    (table,) = finding.tables
+    assert table.title == f"Share of an inference step on {LAPTOP_NAME}"
+    row = cells(table, workload="vgg")
+    assert (row["Conv2D (%)"], row["outside ops (%)"]) == (pytest.approx(60), pytest.approx(10))
+    assert [chart.title for chart in finding.charts] == [f"Share of an inference step (%) on {LAPTOP_NAME}"]
+
+
+def test_inference_changes_nothing_in_the_tables_of_training() -> None:
+    trained = record_of("vgg", [op_row("Conv2D", 0.6), op_row("Add", 0.3)])
+    inferred = record_of("vgg", [op_row("MatMul", 0.9)], spec={"phase": "infer"})
+    alone, both = breakdown.analyse([trained]), breakdown.analyse([trained, inferred])
+    assert both.tables[: len(alone.tables)] == alone.tables
+    assert both.charts[: len(alone.charts)] == alone.charts
+    assert both.summary.startswith(alone.summary)
+    assert both.tables[-1].title == f"Share of an inference step on {LAPTOP_NAME}"
+
+
+def test_notes_name_inference() -> None:
+    profile = profile_of([op_row("Add", 1.0)], plain_step_s=[])
+    notes = breakdown.analyse([record_of("vgg", profile=profile, spec={"phase": "infer"})]).notes
+    assert any(note.startswith(f"No unprofiled steps: vgg inference on {LAPTOP_NAME}.") for note in notes)
 
 
 # 4 similarity
@@ -518,6 +540,22 @@ def test_small_layers_share_a_line() -> None:
     assert cells(table, layer="(5 smaller layers)")["share of step (%)"] == pytest.approx(1)
 
 
+def test_layers_of_inference() -> None:
+    rows = [op_row("Conv2D", 0.7, layer="features.first"), op_row("MatMul", 0.2, layer="classifier.hidden")]
+    inferred = record_of("alexnet", rows, outside_s=0.1, spec={"phase": "infer"})
+    finding = layers.analyse([inferred])
+    assert finding.summary == f"Heaviest layers in inference on {LAPTOP_NAME}: features.first with 70 % of alexnet."
+    by_layer, by_role = finding.tables
+    assert by_layer.title == "Share of an inference step by layer, in network order"
+    assert cells(by_layer, layer="features.first")["share of step (%)"] == pytest.approx(70)
+    assert cells(by_role, role="fully connected")["share of step (%)"] == pytest.approx(20)
+    assert "Layers of alexnet inference, in network order" in {chart.title for chart in finding.charts}
+    trained = record_of("alexnet", rows, outside_s=0.1)
+    both = layers.analyse([trained, inferred])
+    assert both.tables == layers.analyse([trained]).tables + finding.tables
+    assert both.summary == f"{layers.analyse([trained]).summary} {finding.summary}"
+
+
 # 8 roofline
 
 
@@ -539,6 +577,29 @@ def test_compute_and_memory_bound() -> None:
     assert verdict.of_peak == pytest.approx(4.01e11 / 0.75 / 1e12)
     cost = roofline.costs(profile_of([product], ceiling_flop_per_s=1e12, ceiling_bytes_per_s=1e11))[0]
     assert cost.of_roof == pytest.approx(0.8)
+
+
+def test_rates_are_of_kernel_durations_and_shares_of_exposed_time() -> None:
+    """Two kernels of 1 s at once: each has half of the time, and reaches what it does in all of its duration."""
+    product = op_row("MatMul", 0.5, place=GPU, kernel_s=1.0, flop=6e11, bytes=1e9)
+    copy = op_row("Add", 0.5, place=GPU, kernel_s=1.0, flop=1e9, bytes=4e10)
+    profile = profile_of([product, copy], ceiling_flop_per_s=1e12, ceiling_bytes_per_s=1e11)
+    found = {cost.row.type: cost for cost in roofline.costs(profile)}
+    assert found["MatMul"].of_compute == pytest.approx(0.6)
+    assert found["Add"].of_memory == pytest.approx(0.4), "0.8 of the peak if the exposed time were all it took"
+    verdict = judged([product, copy], place=GPU)
+    assert verdict.shares["compute-bound"] == pytest.approx(0.5)
+    assert verdict.shares["latency-bound"] == pytest.approx(0.5)
+    finding = roofline.analyse([record_of("vgg", place=GPU, profile=profile)])
+    row = cells(finding.tables[1], op_type="MatMul")
+    assert (row["per step (ms)"], row["GFLOP/s"]) == (pytest.approx(500), pytest.approx(600))
+    assert max(finding.charts[0].series[0].y) == pytest.approx(6e11)
+
+
+def test_rates_of_older_records_are_of_the_time_they_have() -> None:
+    product = op_row("MatMul", 0.5, place=GPU, flop=4e11, bytes=1e9)
+    (cost,) = roofline.costs(profile_of([product], ceiling_flop_per_s=1e12, ceiling_bytes_per_s=1e11))
+    assert cost.of_compute == pytest.approx(0.8)
 
 
 @pytest.mark.parametrize(

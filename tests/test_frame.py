@@ -12,9 +12,10 @@ import pandas
 import pytest
 from sample_records import GPU, failed_record, op_row, record_of, study
 
-from fathom.analysis.frame import OP_COLUMNS, RUN_COLUMNS, frame, op_frame
+from fathom.analysis.frame import RUN_COLUMNS, frame, op_frame
 from fathom.core.record import Disturbance, Learning, OpRow, Point, Sections
 from fathom.core.store import Store
+from fathom.core.tables import OP_COLUMNS
 
 RESULTS = Path(__file__).parents[1] / "results"
 

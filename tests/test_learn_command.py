@@ -253,7 +253,7 @@ def test_a_preset_that_is_asked_for_keeps_its_sizes() -> None:
 
 
 def test_precision_and_engine_are_the_recipes_on_a_gpu_and_plain_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    def planned(name: str, **asked: str | None) -> tuple[str, str]:
+    def planned(name: str, **asked: str | None) -> tuple[str | None, str]:
         spec = command._planned(name, None, None, "auto", asked, {})[1]
         return spec.precision, spec.engine
 
@@ -269,7 +269,7 @@ def test_runs_are_summed_up(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     found = {0: [-120.0, -90.0, -80.0], 1: [-130.0, -99.996], 2: [-120.0, -110.0]}
-    runs_come_to(monkeypatch, lambda spec: made(spec, found[spec.seed]))
+    runs_come_to(monkeypatch, lambda spec: made(spec, found[spec.seed or 0]))
     arguments = [*TINY, "--runs", "3", "--out", str(tmp_path)]
     assert fathom(monkeypatch, *arguments, "--json") == 0
     summary = json.loads(capsys.readouterr().out)["summary"]

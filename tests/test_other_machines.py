@@ -89,7 +89,7 @@ def test_a_training_run_of_another_machine_is_not_this_machines(
     trained: list[int] = []
 
     def train(spec: RunSpec) -> Record:
-        trained.append(spec.seed)
+        trained.append(spec.seed or 0)
         return made(spec, [-90])
 
     runs_come_to(monkeypatch, train)

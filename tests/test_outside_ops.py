@@ -18,7 +18,7 @@ from fathom.core.record import LightPass, Profile
 from fathom.core.spec import RunSpec
 from fathom.engine.session import Session
 from fathom.measure import profiling
-from fathom.measure.own import OwnModel
+from fathom.measure.own.model import OwnModel
 from fathom.report.method import outside_percent
 from fathom.trace import walk
 from fathom.trace.event import Event

@@ -9,7 +9,9 @@ from sample_records import GPU, op_row, profile_of, record_of
 
 from fathom.analysis.actions import LEAST_GAIN, MOST, actions
 from fathom.analysis.overview import overview
+from fathom.core.depth import Collective, GpuSplit, TraceDepth
 from fathom.core.record import ApiCall, GpuTime, Kernel, Record
+from fathom.core.traced import Memory, Sources, Wait
 from fathom.trace.host import DATA, OPS, WAITING
 
 
@@ -115,6 +117,25 @@ def test_synchronisations_are_counted_but_not_the_asynchronous_copies() -> None:
     assert found.evidence.startswith("4 host synchronisations a step, most of their time in cudaStreamSynchronize")
 
 
+def test_the_longest_synchronisation_is_named_by_op_and_line() -> None:
+    calls = [ApiCall(name="cudaStreamSynchronize", calls=4, cpu_s=0.2)]
+    wait = Wait(call="cudaStreamSynchronize", op="aten::item", line="train.py(3): step", calls=4, seconds=0.2)
+    sources = Sources(lines=[], other_s=0.0, unknown_s=0.0, waits=[wait], exact=False)
+    gpu = gpu_time(1.0, 0.5, 0.5, *calls, doing=WAITING)
+    record = on_gpu(op_row("Conv2D", 0.5, place=GPU), outside_s=0.5, gpu=gpu, sources=sources)
+    (found,) = [action for action in actions(record) if "keep values" in action.what]
+    assert found.evidence.endswith("; the longest is of aten::item at train.py(3): step")
+
+
+def test_the_peak_of_memory_is_told_with_what_holds_it() -> None:
+    memory = Memory(device="cuda:0", step=0, times_s=[0.0], allocated=[2**30], peak_bytes=2**30, peak_s=0.0,
+                    kinds={"activations": 3 * 2**28, "parameters": 2**28}, held=[])  # fmt: skip
+    record = on_gpu(op_row("Conv2D", 1.0, place=GPU), memory=memory)
+    lines = list(overview(record).lines(record))
+    assert "peak memory 1 GiB on cuda:0: activations 75 %, parameters 25 %" in lines
+    assert overview(record).peak_bytes == 2**30
+
+
 def test_on_a_cpu_time_outside_ops_is_named() -> None:
     (found,) = actions(record_of("mine", profile=profile_of([op_row("MatMul", 0.6)], outside_s=0.4)))
     assert found.gain == pytest.approx(0.4)
@@ -126,3 +147,18 @@ def test_a_gpu_that_waits_for_data_is_not_advised_to_compile() -> None:
     (found,) = actions(on_gpu(op_row("Conv2D", 0.5, place=GPU), outside_s=0.5, gpu=gpu))
     assert found.gain == pytest.approx(0.5)
     assert found.evidence == "50 % of the step the GPU waits for data"
+
+
+def test_communication_that_nothing_hides_is_named() -> None:
+    split = GpuSplit(
+        span_s=1.0, computation_s=0.6, communication_s=0.5, exposed_communication_s=0.3, memory_s=0.0,
+        exposed_memory_s=0.0, idle_s=0.1,
+    )  # fmt: skip
+    calls = Collective(name="all_reduce", group="", ranks="", size=8, seconds=[0.5], steps=[0], bytes=[None])
+    depth = TraceDepth(steps=[split], collectives=[calls])
+    half = {"dtypes": "BFloat16", "place": GPU}
+    record = on_gpu(op_row("MatMul", 0.6, **half), op_row("AllReduce", 0.3, **half), outside_s=0.1, depth=depth)
+    (found,) = actions(record)
+    assert found.gain == pytest.approx(0.3)
+    assert "most of it all_reduce" in found.evidence
+    assert "GPU busy 90 % of the step, 30 % with communication alone" in "\n".join(overview(record).lines(record))

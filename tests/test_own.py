@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +23,13 @@ from fathom.cli import terminal
 from fathom.cli.commands.profile import by_type
 from fathom.core.errors import BadOption
 from fathom.core.record import OpRow
-from fathom.measure import own
+from fathom.measure.held import Held
+from fathom.measure.own import errors as own_errors
+from fathom.measure.own import target as own_target
 from fathom.trace.profile import from_trace
 from fathom.trace.steps import STEP
+from fathom.workloads.base import State
 
-NEEDS_CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 HIDDEN_FLOP = 2 * 32 * 64 * 128
 HEAD_FLOP = 2 * 32 * 128 * 10
 
@@ -56,74 +59,6 @@ def test_inference_is_the_forward_pass_alone() -> None:
     assert flop_by_layer(record) == {"0": HIDDEN_FLOP, "2": HEAD_FLOP}
     assert record.profile is not None
     assert {row.phase for row in record.profile.rows} == {"forward"}
-
-
-class Peculiar(nn.Module):
-    """With everything that profiling might change: running statistics, a frozen layer, a part in evaluation mode."""
-
-    calls: torch.Tensor
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.norm, self.frozen = nn.BatchNorm1d(64), nn.Linear(64, 64)
-        self.head = nn.Sequential(nn.Dropout(0.5), nn.Linear(64, 10))
-        self.frozen.requires_grad_(False)
-        self.frozen.eval()
-        self.register_buffer("calls", torch.zeros(()), persistent=False)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        self.calls += 1
-        output: torch.Tensor = self.head(self.frozen(self.norm(x)))
-        return output
-
-
-def condition(module: nn.Module) -> dict[str, Any]:
-    """All that a user might find changed afterwards."""
-    return {
-        "weights": {name: weight.detach().clone() for name, weight in module.named_parameters()},
-        "buffers": {name: buffer.clone() for name, buffer in module.named_buffers()},
-        "gradients": {name: weight.grad for name, weight in module.named_parameters()},
-        "trained": {name: weight.requires_grad for name, weight in module.named_parameters()},
-        "mode": {name: part.training for name, part in module.named_modules()},
-        "devices": {str(weight.device) for weight in module.parameters()},
-        "hooks": {name: len(part._forward_hooks) for name, part in module.named_modules()},
-        "random state": torch.get_rng_state(),
-    }
-
-
-@pytest.mark.parametrize("phase", ["train", "infer"])
-@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=NEEDS_CUDA)])
-def test_a_users_module_is_left_as_it_was(phase: str, device: str) -> None:
-    torch.manual_seed(5)
-    module, batch = Peculiar(), torch.randn(8, 64)
-    module(batch).sum().backward()
-    before, given = condition(module), batch.clone()
-    gradients = {name: weight.grad.clone() for name, weight in module.named_parameters() if weight.grad is not None}
-    assert gradients.keys() == {"norm.weight", "norm.bias", "head.1.weight", "head.1.bias"}
-    suite.profile(module, batch, phase=phase, device=device)
-    after = condition(module)
-    for part in ("trained", "mode", "devices", "hooks"):
-        assert after[part] == before[part], part
-    for part in ("weights", "buffers"):
-        assert after[part].keys() == before[part].keys()
-        assert all(torch.equal(after[part][name], before[part][name]) for name in before[part]), part
-    assert int(module.norm.num_batches_tracked or 0) == 1
-    assert int(module.calls) == 1
-    for name, gradient in before["gradients"].items():
-        assert after["gradients"][name] is gradient
-        assert gradient is None or torch.equal(gradient, gradients[name])
-    assert torch.equal(after["random state"], before["random state"])
-    assert torch.equal(batch, given)
-
-
-class Uncopied(nn.Linear):
-    def __deepcopy__(self, memo: object) -> Uncopied:
-        raise TypeError("one of a kind\nand more")
-
-
-def test_a_module_that_cannot_be_copied_is_told_in_one_line() -> None:
-    with pytest.raises(BadOption, match="^the model cannot be copied, .*: TypeError: one of a kind$"):
-        suite.profile(Uncopied(4, 3), torch.randn(8, 4), device="cpu")
 
 
 class Keyed(nn.Module):
@@ -194,12 +129,12 @@ def test_the_command_tells_which_of_the_eight_it_is_like(
         ("json:__name__", "json:__name__ is no function, but str"),
         ("textwrap:dedent", r"textwrap:dedent failed: TypeError: dedent\(\) missing 1 required positional argument"),
         ("json", "expected package.module:Name"),
-        ("os:getcwd", "must return a Workload, or a module and a batch, not str"),
+        ("os:getcwd", "must return a model and a batch .* not str"),
     ],
 )
 def test_what_cannot_be_used_is_told(target: str, expected: str) -> None:
     with pytest.raises(BadOption, match=expected):
-        own.from_target(target)
+        own_target.from_target(target)
 
 
 FAULTS = {
@@ -226,7 +161,7 @@ def test_a_fault_in_a_users_code_is_one_line_that_says_where(
 def test_a_fault_of_our_own_is_not_called_the_users() -> None:
     with pytest.raises(TypeError) as caught:
         terminal.seconds("three")  # type: ignore[arg-type]
-    assert own.users_fault("mine:make", caught.value) is caught.value
+    assert own_errors.users_fault("mine:make", caught.value) is caught.value
 
 
 def test_a_trace_out_that_will_not_do_is_told_before_profiling(
@@ -235,7 +170,7 @@ def test_a_trace_out_that_will_not_do_is_told_before_profiling(
     def never(*_: object, **__: object) -> None:
         raise AssertionError("profiled all the same")
 
-    monkeypatch.setattr(own, "from_target", never)
+    monkeypatch.setattr("fathom.cli.commands.profile.profile_target", never)
     monkeypatch.setattr("fathom.cli.commands.profile.from_trace", never)
     assert fathom(monkeypatch, "profile", "json:loads", "--trace-out", "/proc/nowhere/trace.json") == 2
     assert capsys.readouterr().err.startswith("fathom: cannot write ")
@@ -331,3 +266,68 @@ def test_the_report_of_a_model_of_ones_own_is_one_call(tmp_path: Path) -> None:
     mine = quick([op_row("MatMul", 1.0)], "mymods:lstm")
     path = suite.write_report([mine], tmp_path / "report.md")
     assert "mymods:lstm" in path.read_text()
+
+
+def test_peak_memory_of_a_model_by_what_holds_it() -> None:
+    module = nn.Sequential(nn.Linear(256, 512), nn.ReLU(), nn.Linear(512, 256))
+    record = suite.profile(module, torch.randn(64, 256), device="cpu")
+    assert record.profile is not None
+    memory = record.profile.memory
+    assert memory is not None
+    weights = 4 * sum(weight.numel() for weight in module.parameters())
+    assert memory.kinds["parameters"] == weights
+    assert sum(memory.kinds.values()) == memory.peak_bytes == max(memory.allocated)
+    assert not memory.is_lower_bound
+    assert memory.kinds["gradients"] <= weights
+    assert record.profile.sources is None, "stacks cost time: only where they are asked for"
+
+
+def test_stacks_give_the_lines_of_the_model_and_leave_rows_alone() -> None:
+    record = suite.profile(Lined(), torch.randn(8, 16), device="cpu", stacks=True)
+    assert record.profile is not None
+    found = record.profile.sources
+    assert found is not None
+    total = sum(line.seconds for line in found.lines) + found.other_s + found.unknown_s
+    assert total == pytest.approx(sum(row.cpu_s for row in record.profile.rows)), "of the pass without stacks"
+    own_line = next(line for line in found.lines if "test_own.py" in line.line)
+    assert own_line.line.endswith(": forward")
+    assert own_line.backward_s > 0
+    assert not any("pytest" in line.line for line in found.lines), "what is around Fathom called no op"
+
+
+class Lined(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(16, 16)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.linear(x).relu()  # type: ignore[no-any-return]
+
+
+def test_stacks_are_no_option_of_a_trace(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert fathom(monkeypatch, "profile", "--trace", tmp_path / "any.json", "--stacks") == 2
+    assert "--stacks is for a model" in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_gradients_are_counted_once_whether_they_are_kept_between_steps_or_not(kept: bool) -> None:
+    weight = nn.Parameter(torch.ones(100))
+    weight.grad = torch.zeros(100)
+    model = nn.ParameterList([weight])
+    optimizer = torch.optim.Adam(model.parameters())
+    optimizer.step()
+    state = State(
+        model=model,
+        device=torch.device("cpu"),
+        source=None,
+        batches=iter(()),
+        optimizer=optimizer,
+        autocast=nullcontext,
+    )
+    held = Held(state)
+    if not kept:
+        weight.grad = torch.zeros(100)
+    steps_of_adam = 4  # one number beside the two moments
+    assert held.bytes() == {"parameters": 400, "gradients": 400 * kept, "optimizer state": 800 + steps_of_adam}

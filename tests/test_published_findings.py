@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -139,6 +140,17 @@ def test_a_gpus_gain_is_of_the_same_work_on_the_same_host() -> None:
     assert found == {name: pytest.approx(gain) for name, gain in gains.items()}
     assert "1.00 over 4 workloads" in finding.summary
     assert row(finding, 0, workload="vgg")["published, program"] == pytest.approx(6.03, abs=0.01)
+
+
+def test_inference_scales_beside_no_published_statement() -> None:
+    trained = [*scaled(vgg=0.8, memnet=0.2), whole("vgg", 0.5, "cuda:0")]
+    inferred = [replace(run, spec=replace(run.spec, phase="infer")) for run in trained]
+    finding = analyse("scalability", inferred)
+    found = row(finding, 0, workload="vgg infer")
+    assert (found["published, Fig. 2"], found["published, program"]) == ("no statement", None)
+    assert (found["efficiency (%)"], found["GPU over CPU, step"]) == (pytest.approx(80), pytest.approx(4))
+    both = analyse("scalability", [*trained, *inferred])
+    assert both.summary == analyse("scalability", trained).summary, "inference is not pooled with training"
 
 
 def test_few_workloads_have_no_rank_correlation() -> None:

@@ -370,7 +370,7 @@ def test_markdown_says_the_same_and_stays_text() -> None:
     assert "html_block" not in kinds | inline
     assert "html_inline" not in kinds | inline
     rendered = Page(parser.render(text))
-    assert rendered.text.count(HOSTILE) == 5
+    assert rendered.text.count(HOSTILE) == 7
     assert DRAWING in rendered.text
     machines_and_losses, pictures = 2 + 1, sum(len(each.charts) for each in sample_findings())
     filled = sum(bool(table.rows) for table in all_tables())

@@ -13,6 +13,7 @@ import pytest
 from sample_report import any_finding, sample_findings, sample_records
 
 from fathom import report
+from fathom.trace.taxonomy import GROUPS
 
 webdriver: Any = pytest.importorskip("selenium.webdriver", reason="selenium is not installed: no browser test")
 
@@ -32,6 +33,8 @@ MARKS = {  # what a chart of each kind is made of, once it has drawn
     "box": ".boxlayer path.box",
     "heatmap": ".heatmaplayer image",
     "dendrogram": ".scatterlayer .trace .points path",
+    "icicle": ".iciclelayer .slice path.surface",
+    "timeline": ".barlayer .point path",
 }
 DRAWN = "return document.documentElement.hasAttribute('data-ready')"
 CHARTS = [chart for finding in sample_findings() for chart in finding.charts]
@@ -107,12 +110,31 @@ def test_every_chart_has_drawn_its_marks(page: Any) -> None:
     counts = [ask(page, count, f"#{name} {MARKS[chart.kind]}") for name, chart in zip(ids, CHARTS, strict=True)]
     assert all(counts), dict(zip(ids, counts, strict=True))
     drawn = {chart.title: count for chart, count in zip(CHARTS, counts, strict=True)}
-    assert drawn["Classes"] == 8 * 7
+    assert drawn["Classes"] == 8 * len(GROUPS)
     assert drawn["Time per item"] == 3 * 7 + 8  # three series lack their last value, the published one has it
     assert drawn["Cumulative share"] == 8
     assert drawn["Roofline"] == 8 * 3
     assert drawn["Op times"] == 3 * 6
     assert drawn["Tree"] == 2 + 3  # joints and leaves
+    assert drawn["Step"] == 5
+    assert drawn["Timeline"] == 4
+
+
+def test_an_icicle_is_walked_with_the_keys_and_says_where_it_is(page: Any) -> None:
+    name = next(f"{plot}" for plot in ask(page, "[...document.querySelectorAll('.plot')].map((plot) => plot.id)")
+                if ask(page, "document.getElementById(arguments[0]).data[0].type", plot) == "icicle")  # fmt: skip
+    page.execute_script("document.getElementById(arguments[0]).focus()", name)
+    level = "document.getElementById(arguments[0]).data[0].level"
+    said = "document.getElementById(arguments[0]).closest('figure').querySelector('.said').textContent"
+    seen_at = []
+    for key in (Keys.ARROW_DOWN, Keys.ARROW_RIGHT, Keys.ARROW_RIGHT, Keys.ARROW_DOWN, Keys.ARROW_UP, Keys.ARROW_UP):
+        ActionChains(page).send_keys(key).perform()
+        seen_at.append(ask(page, level, name))
+    assert seen_at == ["1", "4", "1", "2", "1", "0"]
+    ActionChains(page).send_keys(Keys.ARROW_DOWN).perform()
+    assert ask(page, said, name) == "features: 0.7 ms"
+    ActionChains(page).send_keys(Keys.ARROW_RIGHT).perform()
+    assert "<script>" in ask(page, said, name), "as letters"
 
 
 def test_nothing_is_fetched_but_the_file_itself(page: Any, address: str) -> None:
@@ -133,7 +155,9 @@ def test_nothing_is_fetched_but_the_file_itself(page: Any, address: str) -> None
 
 
 def test_charts_have_names_for_those_who_do_not_see_them(page: Any) -> None:
-    labels = ask(page, "[...document.querySelectorAll('.plot[role=img]')].map((plot) => plot.ariaLabel)")
+    labels = ask(
+        page, "[...document.querySelectorAll('.plot[role=img], .plot[role=application]')].map((plot) => plot.ariaLabel)"
+    )
     assert [label.split(":")[0] for label in labels] == [chart.title for chart in CHARTS]
     heading = "document.getElementById(each.getAttribute('aria-labelledby')).textContent"
     headings = f"[...document.querySelectorAll('figure.chart')].map((each) => {heading})"

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from fathom.engine.session import Session, Step, load
     from fathom.machine.governor import Governor
     from fathom.machine.meter import Meter
-    from fathom.measure.own import profile
+    from fathom.measure.own.profile import profile
     from fathom.report import write as write_report
     from fathom.workloads.base import Facts, State, Workload
     from fathom.workloads.recipe import Recipe
@@ -45,7 +45,7 @@ _HOME = {  # public name -> the module that defines it, and the name there where
     "Session": "engine.session",
     "Step": "engine.session",
     "load": "engine.session",
-    "profile": "measure.own",
+    "profile": "measure.own.profile",
     # what records say
     "Finding": "analysis.finding",
     "frame": "analysis.frame",

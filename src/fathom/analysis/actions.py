@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from fathom.analysis.overview import type_shares
+from fathom.analysis.overview import exposed_communication, type_shares
 from fathom.analysis.selection import on_gpu, op_seconds, plain_scale, plain_step_s
 from fathom.core.record import OpRow, Profile, Record
-from fathom.trace.host import DATA, OPS, OUTSIDE, WAITING, waits
+from fathom.trace.host import DATA, OPS, OUTSIDE, WAITING
+from fathom.trace.waits import is_wait
 
 MOST = 3
 LEAST_GAIN = 0.03  # of the step: below it an action is not worth a line
@@ -91,15 +92,22 @@ def launching(view: View) -> Action | None:
 def waiting(view: View) -> Action | None:
     """The host waits for the GPU, and then the GPU for the host."""
     gpu = view.profile.gpu
-    calls = [call for call in gpu.api if waits(call.name)] if gpu else []
+    calls = [call for call in gpu.api if is_wait(call.name)] if gpu else []
     count = sum(call.calls for call in calls)
     if count <= 1:  # one is that of the measured step's end
         return None
     share = view.starved(WAITING)
     name = max(calls, key=lambda call: call.cpu_s).name
-    evidence = f"{count:.3g} host synchronisations a step, most of their time in {name}"
+    evidence = f"{count:.3g} host synchronisations a step, most of their time in {name}{_caller(view.profile)}"
     what = "keep values on the GPU (.item(), .cpu(), printing and boolean masks wait for it)"
     return Action(view.idle * share, what, evidence)
+
+
+def _caller(profile: Profile) -> str:
+    """The op and the source line of the longest wait, where the trace has them."""
+    longest = profile.sources.waits[0] if profile.sources and profile.sources.waits else None
+    named = [name for name in (longest.op, longest.line) if name] if longest else []
+    return f"; the longest is of {' at '.join(named)}" if named else ""
 
 
 def low_precision(view: View) -> Action | None:
@@ -121,6 +129,18 @@ def data(view: View) -> Action | None:
         share = min(1.0, (view.profile.data_s or 0.0) / view.step_s)
         evidence = f"{100 * share:.0f} % of the step is preparing data"
     return Action(share, "more loader workers, prefetching, or a cheaper preparation", evidence)
+
+
+def communication(view: View) -> Action | None:
+    """Communication that no computation hides."""
+    share = exposed_communication(view.profile)
+    depth = view.profile.depth
+    if share is None or depth is None or not depth.collectives:
+        return None
+    longest = max(depth.collectives, key=lambda each: sum(each.seconds)).name
+    evidence = f"{100 * share:.0f} % of the step is communication that no computation hides, most of it {longest}"
+    what = "overlap it (larger or fewer buckets, FSDP prefetch), balance the ranks that others wait for, or send less"
+    return Action(share, what, evidence)
 
 
 def copies(view: View) -> Action | None:
@@ -198,6 +218,7 @@ RULES: tuple[Callable[[View], Action | None], ...] = (
     waiting,
     low_precision,
     data,
+    communication,
     copies,
     attention,
     fusion,

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, replace
 
 from fathom.analysis.selection import RunGroup, select
 from fathom.core.record import Record
+from fathom.core.spec import OWN
 
 SYNTHETIC = "synthetic"
 WORDS = {"items": "items per step"}  # what a field of Work is called, where its name does not say it
@@ -23,7 +24,7 @@ class Work:
     phase: str
     preset: str
     items: int  # per step
-    precision: str
+    precision: str | None  # None: not known
     data: str  # the name of the data set's folder, wherever it lies
     options: str  # changed fields of the workload, as JSON
 
@@ -47,7 +48,7 @@ def work_of(record: Record) -> Work | None:
         preset=spec.preset,
         items=record.items_per_step,
         precision=spec.precision,
-        data=spec.data.rpartition("/")[2] if spec.data else SYNTHETIC,
+        data=spec.data.rpartition("/")[2] if spec.data else SYNTHETIC if spec.source == "workload" else OWN,
         options=json.dumps(dict(spec.options), sort_keys=True),
     )
 

@@ -41,7 +41,8 @@ class Series:
 
     In a dendrogram a series is one merge of four points: x are the distances of the first child, of the merge (twice)
     and of the second child; y the positions of the first child (twice) and of the second (twice); text[0] and text[3]
-    name a child that is a leaf.
+    name a child that is a leaf. In an icicle x are paths from the root, lists of names with parents first, and y the
+    values, which include those of children. In a timeline x are pairs of begin and end, and y names of lanes.
     """
 
     name: str
@@ -74,7 +75,7 @@ class Span:
 
 @dataclass(frozen=True, kw_only=True)
 class Chart:
-    kind: Literal["bar", "stacked", "line", "scatter", "heatmap", "dendrogram", "box"]
+    kind: Literal["bar", "stacked", "line", "scatter", "heatmap", "dendrogram", "box", "icicle", "timeline"]
     title: str
     x_title: str
     y_title: str
@@ -85,6 +86,7 @@ class Chart:
     log_y: bool = False
     bands: list[Band] = field(default_factory=list)  # of a heat map: its columns from left to right, or none
     spans: list[Span] = field(default_factory=list)  # of a line chart: shaded in turns, each under its label
+    lanes: list[str] = field(default_factory=list)  # of a timeline, from top to bottom
     note: str = ""
 
 

@@ -13,17 +13,16 @@ from __future__ import annotations
 import dataclasses
 import json
 import statistics
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from fathom.analysis.labels import labelled
 from fathom.analysis.step_time import settled_steps
-from fathom.core.record import OpRow, Record, Sections
+from fathom.core.record import Record, Sections
+from fathom.core.tables import COUNT, NUMBER, OP_COLUMNS, SWITCH, TEXT, TIME, op_rows, table
 
 if TYPE_CHECKING:
     import pandas
-
-TEXT, COUNT, NUMBER, SWITCH, TIME = "string", "Int64", "Float64", "boolean", "datetime64[ns, UTC]"
 
 RUN_COLUMNS = {  # of frame(), with their types
     "id": TEXT,
@@ -38,7 +37,8 @@ RUN_COLUMNS = {  # of frame(), with their types
     "batch": COUNT,  # missing: the preset's
     "threads": COUNT,  # intra-op threads that torch used
     "cores": COUNT,  # how many it was bound to; missing: not bound
-    "data": TEXT,  # missing: synthetic
+    "source": TEXT,  # a workload, a user's model or step, or a trace
+    "data": TEXT,  # missing: synthetic, or a user's own
     "seed": COUNT,
     "options": TEXT,  # changed fields of the workload, as JSON
     "outcome": TEXT,
@@ -72,46 +72,16 @@ RUN_COLUMNS = {  # of frame(), with their types
     "torch": TEXT,  # version
     "schema": COUNT,
 }
-OP_COLUMNS = {  # of op_frame(): the run, the fields of its op rows, and the time that counts
-    "id": TEXT,
-    "workload": TEXT,
-    "phase": TEXT,
-    "machine": TEXT,
-    "op": TEXT,
-    "type": TEXT,
-    "group": TEXT,
-    "layer": TEXT,
-    "role": TEXT,
-    "op_phase": TEXT,  # OpRow.phase: forward, backward, optimizer, data or other; `phase` is the run's, as in frame()
-    "shapes": TEXT,
-    "dtypes": TEXT,
-    "calls": NUMBER,
-    "cpu_s": NUMBER,
-    "device_s": NUMBER,
-    "flop": NUMBER,
-    "bytes": NUMBER,
-    "seconds": NUMBER,  # per step: the device's time where there is one, else the CPU's
-}
 
 
 def frame(records: Iterable[Record]) -> pandas.DataFrame:
     """One row per run, in the order of the records; the columns are RUN_COLUMNS."""
-    return _table([_run(record) for record in labelled(list(records))], RUN_COLUMNS)
+    return table([_run(record) for record in labelled(list(records))], RUN_COLUMNS)
 
 
 def op_frame(records: Iterable[Record]) -> pandas.DataFrame:
     """One row per op row of each profiled run, values per step; the columns are OP_COLUMNS, `id` is the run's."""
-    return _table([row for record in labelled(list(records)) for row in _ops(record)], OP_COLUMNS)
-
-
-def _table(rows: list[dict[str, Any]], columns: Mapping[str, str]) -> pandas.DataFrame:
-    import pandas
-
-    table = pandas.DataFrame(rows, columns=list(columns), dtype=object)
-    for name, kind in columns.items():
-        if kind == TIME:
-            table[name] = pandas.to_datetime(table[name], utc=True, format="ISO8601", errors="coerce")
-    return table.astype(dict(columns))
+    return table([row for record in labelled(list(records)) for row in op_rows(record)], OP_COLUMNS)
 
 
 def _run(record: Record) -> dict[str, Any]:
@@ -120,7 +90,7 @@ def _run(record: Record) -> dict[str, Any]:
     energy = record.energy
     return {
         **{name: getattr(spec, name) for name in ("workload", "phase", "kind", "preset", "precision", "engine")},
-        **{name: getattr(spec, name) for name in ("batch", "data", "seed")},
+        **{name: getattr(spec, name) for name in ("batch", "source", "data", "seed")},
         **{name: getattr(record, name) for name in ("id", "device", "outcome", "reason", "item", "items_per_step")},
         **{name: getattr(record, name) for name in ("parameters", "peak_host_bytes", "peak_device_bytes", "started")},
         **dataclasses.asdict(record.sections),
@@ -150,15 +120,3 @@ def _run(record: Record) -> dict[str, Any]:
         "torch": machine.libraries.get("torch"),
         "schema": record.schema,
     }
-
-
-def _ops(record: Record) -> list[dict[str, Any]]:
-    if record.profile is None:
-        return []
-    spec, names = record.spec, [field.name for field in dataclasses.fields(OpRow)]
-    run = {"id": record.id, "workload": spec.workload, "machine": record.machine_label}
-    rows = []
-    for row in record.profile.rows:
-        own = {name: getattr(row, name) for name in names}
-        rows.append({**own, **run, "op_phase": row.phase, "phase": spec.phase, "seconds": record.profile.seconds(row)})
-    return rows

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from fathom.analysis.formatting import number, prefixed, seconds, size
+from fathom.analysis.own_model import peak_in_words
 from fathom.analysis.selection import on_gpu, op_seconds, plain_scale, plain_step_s
 from fathom.core.record import Profile, Record
 
@@ -30,6 +31,7 @@ class Overview:
     of_compute: float | None  # against a measured matrix product, in the model's precision
     bytes_per_s: float | None
     of_memory: float | None  # against a measured copy
+    exposed: float | None  # the part of the step in which only communication ran; None where there was none
     busy: float | None  # the part of the step in which a kernel ran; None on a CPU
     peak_bytes: int | None
 
@@ -59,8 +61,11 @@ class Overview:
         if reached:
             yield "over the step: " + "; ".join(reached)
         if self.busy is not None:
-            yield f"GPU busy {100 * self.busy:.3g} % of the step"
-        if self.peak_bytes:
+            exposed = "" if self.exposed is None else f", {100 * self.exposed:.3g} % with communication alone"
+            yield f"GPU busy {100 * self.busy:.3g} % of the step{exposed}"
+        if record.profile and record.profile.memory:
+            yield peak_in_words(record.profile.memory)
+        elif self.peak_bytes:
             yield f"peak memory {size(self.peak_bytes)}"
 
 
@@ -85,9 +90,18 @@ def overview(record: Record) -> Overview:
         of_compute=_share(_rate(flop, step_s), profile.ceiling_flop_per_s),
         bytes_per_s=_rate(moved, step_s),
         of_memory=_share(_rate(moved, step_s), profile.ceiling_bytes_per_s),
+        exposed=exposed_communication(profile),
         busy=min(1.0, op_seconds(profile) / step_s) if on_gpu(profile) and step_s > 0 else None,
-        peak_bytes=record.peak_device_bytes or record.peak_host_bytes,
+        peak_bytes=profile.memory.peak_bytes if profile.memory else record.peak_device_bytes or record.peak_host_bytes,
     )
+
+
+def exposed_communication(profile: Profile) -> float | None:
+    """The part of all steps in which communication ran and no computation; None without communication."""
+    steps = profile.depth.steps if profile.depth else []
+    if not any(step.communication_s for step in steps):
+        return None
+    return sum(step.exposed_communication_s for step in steps) / sum(step.span_s for step in steps)
 
 
 def _counts(profile: Profile) -> tuple[float | None, float | None, float]:

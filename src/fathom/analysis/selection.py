@@ -15,6 +15,7 @@ from fathom.core.record import OpRow, Profile, Record
 from fathom.core.spec import PHASES, RunSpec
 
 Key = TypeVar("Key", bound=Hashable)
+A_STEP = {"train": "a training step", "infer": "an inference step"}
 PRESETS = ("tiny", "small", "paper")  # from the least like the published network to the most
 
 
@@ -26,6 +27,11 @@ class RunGroup:
     phase: str
     machine: str
     runs: list[Record]
+
+    @property
+    def name(self) -> str:
+        """The workload, and its phase where that is not training."""
+        return self.workload if self.phase == "train" else f"{self.workload} inference"
 
     @property
     def profiles(self) -> list[Profile]:
@@ -73,6 +79,16 @@ class Selection:
 
     def on(self, machine: str) -> list[RunGroup]:
         return [group for group in self.groups if group.machine == machine]
+
+    def by_phase(self) -> list[Selection]:
+        """Training and inference apart, those of them that were run; the notes stay with the whole."""
+        parts = ([group for group in self.groups if group.phase == phase] for phase in PHASES)
+        return [Selection(groups, []) for groups in parts if groups]
+
+    @property
+    def step(self) -> str:
+        """In words, of a selection of one phase: "a training step"."""
+        return A_STEP[self.groups[0].phase]
 
 
 def select(records: Sequence[Record], *, profiled: bool, phases: Sequence[str] = PHASES) -> Selection:
@@ -153,7 +169,7 @@ def machine_name(record: Record) -> str:
     The same GPU in bf16, or replaying CUDA graphs, counts as another machine: such runs are not pooled with others.
     """
     spec, usual = record.spec, ("fp32", "eager")
-    other = [value for value in (spec.precision, spec.engine) if value not in usual]
+    other = [value for value in (spec.precision, spec.engine) if value and value not in usual]
     return ", ".join([record.machine_label, *other])
 
 

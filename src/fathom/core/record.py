@@ -9,15 +9,21 @@ import statistics
 import uuid
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
+from fathom.core import summary, tables
+from fathom.core.depth import TraceDepth
 from fathom.core.energy import Energy
 from fathom.core.errors import DataError, FathomError
 from fathom.core.fingerprint import THROTTLES, Gpu, Machine
 from fathom.core.spec import RunSpec
+from fathom.core.traced import Memory, RowKernels, Sources, Timeline
 from fathom.core.upgrades import UPGRADES
+
+if TYPE_CHECKING:
+    import pandas
 
 SCHEMA = 4
 
@@ -134,6 +140,11 @@ class Profile:
     data_s: float | None = None  # per step, wall time of preparing data, in ops or not; None where it was not marked
     free_step_s: list[float] = field(default_factory=list)  # on a GPU, plain steps that were not waited for one by one
     light: LightPass | None = None  # on a CPU, where the profiler slowed the steps; None where there was no such pass
+    depth: TraceDepth | None = None  # communication, idle time, launches, critical path; None in older records
+    row_kernels: RowKernels | None = None  # None on a CPU, and in older records, as all that follows
+    sources: Sources | None = None  # None where the trace has neither stacks nor waits for a device
+    memory: Memory | None = None  # None where allocations were not recorded
+    timeline: Timeline | None = None
 
     @property
     def slowdown(self) -> float | None:
@@ -153,6 +164,13 @@ class Profile:
     def seconds(self, row: OpRow) -> float:
         """The time that counts: the device's where there is one, else the CPU's."""
         return row.cpu_s if row.device_s is None else row.device_s
+
+    def rate_seconds(self, row: OpRow) -> float:
+        """The time that FLOP/s and bytes/s are of: its kernels in full, whatever else runs at the same time.
+
+        Older records have only the time that concurrent kernels share, in which each seems faster than it is.
+        """
+        return row.kernel_s or self.seconds(row)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -334,6 +352,18 @@ class Record:
         Two machines may have the same one: analysis/labels.py renames their processors where records meet.
         """
         return str(self.gpu.name) if self.gpu is not None else self.machine.cpu.label
+
+    def __str__(self) -> str:
+        """A few lines: what ran where, its step time and throughput, its largest op types."""
+        return summary.text(self)
+
+    def _repr_html_(self) -> str:
+        """The same as a small table, which a notebook shows."""
+        return summary.html(self)
+
+    def frame(self) -> pandas.DataFrame:
+        """The op rows as a pandas table, values per step: record.frame().groupby("type").seconds.sum()."""
+        return tables.table(tables.op_rows(self), tables.OP_COLUMNS)
 
     def to_json(self) -> dict[str, Any]:
         """Plain data; op rows as a table, as a profile has thousands and their column names need saying once."""

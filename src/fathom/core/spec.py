@@ -15,7 +15,15 @@ from typing import Any
 from fathom.core.errors import BadOption, UnknownName
 
 PHASES = ("train", "infer")
-PRECISIONS = ("fp32", "tf32", "bf16")
+PRECISIONS = ("fp32", "tf32", "bf16")  # of a workload; bf16 is by autocast
+FOUND_PRECISIONS = (*PRECISIONS, "fp16", "fp64", "mixed")  # of what a user made
+OWN = "own"  # the preset of what a user brought along
+SOURCES = {  # where the work comes from -> the fields that may then be None: not known
+    "workload": (),  # a workload of the suite or of a package: its name, preset and seed are enough to run it again
+    "model": ("precision", "seed"),  # a user's module and batch
+    "step": ("precision", "seed"),  # a user's own training or inference step
+    "trace": ("precision", "seed"),  # a profiler trace made elsewhere
+}
 KINDS = {  # what is measured -> the fields that say how long; the others keep their defaults
     "timed": ("warmup", "steps", "budget_s"),
     "profiled": ("warmup", "steps", "budget_s"),  # a timed pass, and a profiled one after it
@@ -50,9 +58,9 @@ class RunSpec:
     workload: str
     phase: str = "train"
     kind: str = "timed"
-    preset: str = "small"
+    preset: str = "small"  # OWN where there is nothing to choose from
     device: str = "auto"
-    precision: str = "fp32"
+    precision: str | None = "fp32"
     engine: str = "eager"
     batch: int | None = None
     power_cap_w: float | None = None  # set by whoever starts the run, and put back after it; None: as the machine is
@@ -67,15 +75,14 @@ class RunSpec:
     idle_s: float | None = None  # metered before anything runs; None is the usual baseline
     period_s: float | None = None  # between two samples of the meters; None is the sampler's own
     estimates: bool = False  # whether power may be estimated where nothing meters it
-    data: str | None = None  # a folder of real data; None is synthetic
-    seed: int = 0
+    data: str | None = None  # a folder of real data; None is synthetic, or what the user brought along
+    seed: int | None = 0
     options: Mapping[str, Any] = field(default_factory=dict)  # fields of the workload, changed
+    source: str = "workload"  # of SOURCES; in all but the first, precision and seed may be None: not known
 
     def __post_init__(self) -> None:
         self._normalise()
-        for name, known in (("phase", PHASES), ("precision", PRECISIONS), ("kind", tuple(KINDS))):
-            if getattr(self, name) not in known:
-                raise UnknownName.among(f"{name} of a run" if name == "kind" else name, getattr(self, name), known)
+        self._check_names()
         self._check_numbers()
         if self.kind == "training" and self.phase != "train":
             raise BadOption(f"a training run has phase train, not {self.phase}")
@@ -83,6 +90,16 @@ class RunSpec:
             if getattr(self, name) != _DEFAULTS[name]:
                 article = "an" if self.kind[0] in "aeiou" else "a"
                 raise BadOption(f"{name} does not apply to {article} {self.kind} run")
+
+    def _check_names(self) -> None:
+        known = {"source": tuple(SOURCES), "phase": PHASES, "kind": tuple(KINDS)}
+        known["precision"] = PRECISIONS if self.source == "workload" else FOUND_PRECISIONS
+        for name, choices in known.items():
+            value = getattr(self, name)
+            if value not in choices and not (value is None and name in SOURCES[self.source]):
+                raise UnknownName.among(f"{name} of a run" if name in {"source", "kind"} else name, str(value), choices)
+        if self.seed is None and "seed" not in SOURCES[self.source]:
+            raise BadOption(f"a {self.source} needs a seed")
 
     def _normalise(self) -> None:
         options = dict(self.options)
@@ -112,7 +129,7 @@ class RunSpec:
                 raise BadOption(f"{name} must be a whole number, not {value!r}")
             if value is not None and value < smallest:
                 raise BadOption(f"{name} must be at least {smallest}, not {value}")
-        if self.seed >= LARGEST_SEED:
+        if self.seed is not None and self.seed >= LARGEST_SEED:
             raise BadOption(f"seed must be below {LARGEST_SEED}, not {self.seed}")
         if self.budget_s is not None and not 0 < self.budget_s < math.inf:
             raise BadOption(f"a budget must be some seconds, not {self.budget_s}")

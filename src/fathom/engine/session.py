@@ -20,6 +20,8 @@ from fathom.engine.memory import refuse_what_cannot_fit
 from fathom.machine.devices import ProcessSettings, resolve
 from fathom.workloads.base import Output, State, Workload, workload_class
 
+AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}  # precision -> what products are computed in
+
 
 class Step:
     """One step as a hook sees it.
@@ -98,7 +100,8 @@ class Session:
         self._settings.enter_context(ProcessSettings(self.device, spec.precision, self.workload.algorithms))
         if spec.threads is not None:
             torch.set_num_threads(spec.threads)
-        torch.manual_seed(spec.seed)
+        if spec.seed is not None:
+            torch.manual_seed(spec.seed)
         with self._memory_watched():
             source = self._open_data()
             self.workload = self.workload.fit(source)
@@ -110,10 +113,10 @@ class Session:
                 model=model,
                 device=self.device,
                 source=source,
-                batches=self.workload.feed(source, self.device, spec.seed),
+                batches=self.workload.feed(source, self.device, spec.seed or 0),
                 optimizer=self._optimizer(model) if training else None,
                 autocast=self._autocast(),
-                seed=spec.seed,
+                seed=spec.seed or 0,
             )
             loss, infer = partial(self.workload.loss, model), partial(self.workload.infer, model)
             self.prepare(loss, infer, clipping(self._state, self.workload.clip_norm))
@@ -189,7 +192,7 @@ class Session:
 
     def _open_data(self) -> Any:
         if self.spec.data is None:
-            return self.workload.synthetic(self.spec.seed)
+            return self.workload.synthetic(self.spec.seed or 0)
         folder = folder_at(self.spec.data, self.workload.expects)
         return self.workload.open(folder, self.split)
 
@@ -200,9 +203,8 @@ class Session:
             raise BadOption(f"the optimizer of {self.workload.name}: {error}") from None
 
     def _autocast(self) -> Callable[[], AbstractContextManager[Any]]:
-        if self.spec.precision != "bf16":
-            return nullcontext
-        return partial(torch.autocast, self.device.type, dtype=torch.bfloat16)
+        dtype = AUTOCAST.get(self.spec.precision or "")
+        return nullcontext if dtype is None else partial(torch.autocast, self.device.type, dtype=dtype)
 
     def _memory_watched(self) -> AbstractContextManager[None]:
         return _MemoryWatch(self.workload.name, self.workload.batch, self.device)

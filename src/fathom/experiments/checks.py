@@ -26,7 +26,7 @@ def check(spec: RunSpec) -> None:
     check_device(spec.device, spec.precision)
 
 
-def check_device(name: str, precision: str = "fp32") -> None:
+def check_device(name: str, precision: str | None = "fp32") -> None:
     """Raises where torch could not have such a device, or the device not such a precision."""
     kind, colon, index = name.partition(":")
     third_party = kind.isidentifier() and bool(entry_points(group="torch.backends"))  # it may add a kind of its own

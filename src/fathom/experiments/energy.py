@@ -50,7 +50,8 @@ def settings(
 ) -> list[Setting]:
     """Every combination of what is swept; the base alone where nothing is."""
     sizes: Sequence[int | None] = batches or [base.batch]
-    combined = itertools.product(sizes, precisions or [base.precision], engines or [base.engine])
+    arithmetic: Sequence[str | None] = precisions or [base.precision]
+    combined = itertools.product(sizes, arithmetic, engines or [base.engine])
     return [
         Setting(replace(base, batch=batch, precision=precision, engine=engine))
         for batch, precision, engine in dict.fromkeys(combined)

@@ -16,7 +16,8 @@ import sys
 import time
 import uuid
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any
 
 import psutil
@@ -50,13 +51,43 @@ def isolated(
 
     Another interpreter, or environment variables, may select another Fathom or another torch.
     """
+    found = in_worker(
+        spec.non_defaults(),
+        on_progress,
+        heartbeat_timeout_s,
+        on_event=on_event,
+        python=python,
+        environment=environment or {},
+    )
+    return found if isinstance(found, Record) else failed(spec, found.reason)
+
+
+@dataclass(frozen=True)
+class NoRecord:
+    """A worker that left no record: how it ended, and the last that it printed."""
+
+    reason: str
+    printed: str = ""
+    timed_out: bool = False
+
+
+def in_worker(
+    job: Mapping[str, Any],
+    on_progress: OnProgress = no_progress,
+    heartbeat_timeout_s: float = HEARTBEAT_TIMEOUT_S,
+    *,
+    on_event: OnEvent = lambda event: None,
+    python: str = sys.executable,
+    environment: Mapping[str, str] = MappingProxyType({}),
+) -> Record | NoRecord:
+    """The record of a job (worker.py says which there are), done in a process of its own."""
     begun = time.perf_counter()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, BLOCKED)  # a signal now would leave a worker without a parent
     try:
-        worker = _Worker(spec, python, environment or {})
+        worker = _Worker(job, python, environment)
     except OSError as error:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        return failed(spec, f"cannot start a worker: {error.strerror or error}")
+        return NoRecord(f"cannot start a worker: {error.strerror or error}")
     record: Record | None = None
     unreadable = ""
     deadline = begun + heartbeat_timeout_s
@@ -86,7 +117,8 @@ def isolated(
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
     if record is None:
         timeout = f"no progress for {heartbeat_timeout_s:g} s (heartbeat timeout)"
-        return failed(spec, (worker.exit_reason() if worker.ended else timeout) + unreadable)
+        reason = (worker.exit_reason() if worker.ended else timeout) + unreadable
+        return NoRecord(reason, worker.printed, timed_out=not worker.ended)
     if not worker.ended:
         note = f"the process did not exit within {EXIT_TIMEOUT_S:g} s of its record and was killed: no wall time"
         return replace(record, notes=[*record.notes, note])
@@ -101,13 +133,13 @@ def failed(spec: RunSpec, reason: str) -> Record:
 class _Worker:
     """A worker and its supervisor in their own session, and the two pipes that they are read from."""
 
-    def __init__(self, spec: RunSpec, python: str, environment: Mapping[str, str]) -> None:
+    def __init__(self, job: Mapping[str, Any], python: str, environment: Mapping[str, str]) -> None:
         self.ended = False
         self._unfinished = bytearray()  # the line whose end has not come yet
         self._printed = b""
         self._tag = uuid.uuid4().hex
         self._pipe, writer = os.pipe()
-        arguments = [str(writer), str(os.getpid()), json.dumps(spec.non_defaults())]
+        arguments = [str(writer), str(os.getpid()), json.dumps(job)]
         try:
             self._process = subprocess.Popen(
                 [python, "-m", "fathom.worker", *arguments],
@@ -177,6 +209,11 @@ class _Worker:
                     process.kill()
             psutil.wait_procs(found, timeout=0.1)
 
+    @property
+    def printed(self) -> str:
+        """The last that it printed."""
+        return self._printed.decode(errors="replace")
+
     def exit_reason(self) -> str:
         """How the worker ended, and the last line that it printed."""
         code = self._process.returncode
@@ -187,7 +224,7 @@ class _Worker:
             how = f"the worker was killed by {signal.Signals(number).name}"
         else:
             how = f"the worker exited with code {code} and left no record"
-        lines = [line for line in self._printed.decode(errors="replace").splitlines() if line.strip()]
+        lines = [line for line in self.printed.splitlines() if line.strip()]
         readable = "".join(letter if letter.isprintable() else " " for letter in lines[-1]) if lines else ""
         return f"{how}: {readable.strip()[:300]}" if readable.strip() else how
 

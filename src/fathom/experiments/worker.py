@@ -1,17 +1,20 @@
-"""The other side of isolate.py: the worker that measures one spec, and its supervisor, which leaves no process behind.
+"""The other side of isolate.py: the worker that does one job, and its supervisor, which leaves no process behind.
 
-Started as `python -m fathom.worker FD PARENT SPEC`, it reports JSON lines on the pipe FD.
+Started as `python -m fathom.worker FD PARENT JOB`, it reports JSON lines on the pipe FD. The job is the spec of a run,
+or the `target` of a profile, package.module:function, with the settings of profile().
 """
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
+import faulthandler
 import json
 import os
 import signal
 import sys
 import time
+from collections.abc import Mapping
 from typing import Any
 
 import psutil
@@ -80,8 +83,8 @@ def _kill_descendants() -> None:
         time.sleep(POLL_S)
 
 
-def work(pipe: int, spec: RunSpec) -> None:
-    """Measures and reports. Every message starts on a new line, whatever a workload may have written to the pipe."""
+def work(pipe: int, job: Mapping[str, Any]) -> None:
+    """Does the job and reports. Every message starts on a new line: a workload may have written to the pipe."""
     _hide_from_children(pipe)
     out = os.fdopen(pipe, "wb")
 
@@ -90,9 +93,13 @@ def work(pipe: int, spec: RunSpec) -> None:
         out.flush()
 
     try:
-        if spec.cores:
-            _bind(spec.cores)
-        record = _run(spec, lambda done, total: report(progress=[done, total]), lambda event: report(event=dict(event)))
+        if "target" in job:
+            record = _profile(**job)
+        else:
+            spec = RunSpec.from_json(job)
+            if spec.cores:
+                _bind(spec.cores)
+            record = _run(spec, lambda *steps: report(progress=steps), lambda event: report(event=dict(event)))
     except FathomError as error:
         report(refused=str(error))
     else:
@@ -105,6 +112,14 @@ def _run(spec: RunSpec, on_progress: OnProgress, on_event: OnEvent) -> Record:
 
         return train(spec, on_progress, on_event)
     return measure(spec, on_progress)
+
+
+def _profile(target: str, **settings: Any) -> Record:
+    """The user's code may crash: the fault handler then prints the line, which the parent reads."""
+    faulthandler.enable(all_threads=False)
+    from fathom.measure.own.target import profile_target  # here, as it loads torch
+
+    return profile_target(target, **settings)
 
 
 def _hide_from_children(pipe: int) -> None:
@@ -127,4 +142,4 @@ def _bind(cores: tuple[int, ...]) -> None:
 def main() -> None:
     pipe, parent = int(sys.argv[1]), int(sys.argv[2])
     supervise(parent, pipe)
-    work(pipe, RunSpec.from_json(json.loads(sys.argv[3])))
+    work(pipe, json.loads(sys.argv[3]))

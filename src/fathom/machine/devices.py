@@ -10,7 +10,7 @@ import torch
 from fathom.core.errors import DeviceError
 
 
-def resolve(name: str, precision: str = "fp32") -> torch.device:
+def resolve(name: str, precision: str | None = "fp32") -> torch.device:
     """The torch device for a name; "auto" is the first accelerator, or the CPU."""
     device = _named(_first() if name == "auto" else name)
     if precision == "tf32" and not _has_tf32(device):
@@ -66,7 +66,7 @@ class ProcessSettings(AbstractContextManager[None]):
     generator, as one that is forgotten puts things back when it is collected: in the middle of another session's run.
     """
 
-    def __init__(self, device: torch.device, precision: str, algorithms: int) -> None:
+    def __init__(self, device: torch.device, precision: str | None, algorithms: int) -> None:
         matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
         self._device = device
         self._switches: list[tuple[Any, str, Any]] = [

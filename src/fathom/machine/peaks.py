@@ -19,19 +19,31 @@ TRIAL_S = 0.03  # time to try a size: one disturbed product must not look long e
 MIN_ROWS, MAX_ROWS = 128, 8192  # of the square matrices; a CPU without bf16 instructions is slow even with 128
 DEFAULT_CACHE_BYTES = 64 << 20  # assumed where the system reports none
 MIN_COPY_BYTES, MAX_COPY_BYTES = 64 << 20, 1 << 30  # allocating more would take longer than copying
+DTYPES = {
+    **{"fp32": torch.float32, "tf32": torch.float32},  # tf32 is a switch of the process
+    **{"bf16": torch.bfloat16, "fp16": torch.float16, "fp64": torch.float64},
+}
 CPUS = Path("/sys/devices/system/cpu")
 
 
 @cache
-def ceilings(device: torch.device, precision: str) -> tuple[float, float]:
-    """FLOP/s of a square product in the run's precision, and bytes/s (read plus written) of a copy."""
-    return _product(device, torch.bfloat16 if precision == "bf16" else torch.float32), _copy(device)
+def ceilings(device: torch.device, precision: str | None) -> tuple[float | None, float | None]:
+    """FLOP/s of a square product in the run's precision, and bytes/s (read plus written) of a copy.
+
+    None where the precision is mixed or not known, the device has no such product, or its memory is full.
+    """
+    dtype = DTYPES.get(precision or "")
+    return None if dtype is None else _product(device, dtype), _copy(device)
 
 
-def _product(device: torch.device, dtype: torch.dtype) -> float:
+def _product(device: torch.device, dtype: torch.dtype) -> float | None:
     """FLOP/s of a square product; on a CPU it grows until it takes MIN_PRODUCT_S."""
     size = MIN_ROWS if device.type == "cpu" else MAX_ROWS
-    work = _multiplication(size, device, dtype)
+    try:
+        work = _multiplication(size, device, dtype)
+        work()
+    except (RuntimeError, TypeError):  # a device without this type: fp64 on Apple's, say
+        return None
     while size < MAX_ROWS and fastest(work, device, REPEATS, TRIAL_S) < MIN_PRODUCT_S:
         size *= 2
         work = _multiplication(size, device, dtype)
@@ -46,9 +58,12 @@ def _multiplication(size: int, device: torch.device, dtype: torch.dtype) -> Call
     return lambda: torch.mm(a, b, out=out)
 
 
-def _copy(device: torch.device) -> float:
+def _copy(device: torch.device) -> float | None:
     count = (1 << 30 if device.type != "cpu" else _bytes_past_cache()) // 4
-    source, target = (torch.ones(count, device=device) for _ in range(2))
+    try:
+        source, target = (torch.ones(count, device=device) for _ in range(2))
+    except torch.OutOfMemoryError:
+        return None
     return 2 * source.nbytes / fastest(lambda: target.copy_(source), device, REPEATS, BUDGET_S)
 
 

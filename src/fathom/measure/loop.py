@@ -153,7 +153,7 @@ def as_record(
     spec, training = session.spec, session.spec.phase == "train"
     # before a profiler takes memory of its own
     peak_host_bytes, peak_device_bytes = _peak_host_bytes(), _peak_device_bytes(session.device)
-    problem = _problem(spec.phase, results)
+    problem = non_finite(spec.phase, results)
     answers = [] if training or problem else session.workload.answers(results[-1], session.state.source)
     profile = None
     if spec.kind == "profiled" and not problem:
@@ -187,7 +187,7 @@ def _traced(session: Session, moments: _Moments) -> Record:
     from fathom.measure.profiling import program_trace
 
     program, results = program_trace(session)
-    problem = _problem(session.spec.phase, results)
+    problem = non_finite(session.spec.phase, results)
     return Record(
         spec=session.spec,
         machine=fingerprint(session.device),
@@ -200,7 +200,7 @@ def _traced(session: Session, moments: _Moments) -> Record:
     )
 
 
-def _problem(phase: str, results: Sequence[Any]) -> str | None:
+def non_finite(phase: str, results: Sequence[Any]) -> str | None:
     """Why the results cannot be believed: a loss, or the last output of inference, that is no number."""
     if phase == "train":
         first = next((index for index, loss in enumerate(results) if not math.isfinite(loss)), None)

@@ -20,6 +20,7 @@ from pathlib import Path
 
 import torch
 from torch import nn
+from torch.jit._script import RecursiveScriptModule
 from torch.profiler import ProfilerActivity, record_function
 
 from fathom.core.record import GpuTime, LightPass, Profile
@@ -29,13 +30,17 @@ from fathom.engine.session import Session, Step
 from fathom.machine.clock import StepClock, wait
 from fathom.machine.peaks import ceilings
 from fathom.measure.convolution import split_convolution_backward
+from fathom.measure.held import Held
 from fathom.measure.power_track import PowerTrack
 from fathom.trace import reader, walk
-from fathom.trace.event import Event
 from fathom.trace.gpu import activities_of
 from fathom.trace.gputime import gpu_time
 from fathom.trace.host import HostTime
+from fathom.trace.memory import memory as memory_of
+from fathom.trace.memory import with_known
 from fathom.trace.profile import as_profile
+from fathom.trace.reader import Trace
+from fathom.trace.sources import scaled, sources
 from fathom.trace.steps import STEP
 from fathom.workloads.base import Output
 
@@ -47,11 +52,22 @@ PLAIN_S = 1.0  # of plain steps, as a host's speed wanders: six of them had a me
 LIGHT_SERIES = 3  # plain, recorded and plain steps again
 SLOWED = 1.02  # profiled over plain step time, from which a light pass tells whose the difference is
 LIGHT_S = 6.0  # of steps in a light pass, at most: where a step takes longer, the profiler's part of it is small
+DETAIL_STEPS = 3  # with memory and stacks: one is shown, and gradients live until the next
 BUDGET_S = 6.0  # of profiled steps, where the run has none; a step of minutes is still profiled MIN_STEPS times
 
 
-def profiled(session: Session, timed_step_s: Sequence[float] | None = None, trace_out: Path | None = None) -> Profile:
-    """A profile of the session's next steps; timed_step_s are steps already timed in this process."""
+def profiled(
+    session: Session,
+    timed_step_s: Sequence[float] | None = None,
+    trace_out: Path | None = None,
+    *,
+    memory: bool = False,
+    stacks: bool = False,
+) -> Profile:
+    """A profile of the session's next steps; timed_step_s are steps already timed in this process.
+
+    memory and stacks add memory over a step and source lines, from a short pass of its own: recording them takes time.
+    """
     on_cpu = session.device.type == "cpu"
     free = list(timed_step_s) if timed_step_s else _free_running(session)
     plain = free if on_cpu else _plain(session)
@@ -60,12 +76,12 @@ def profiled(session: Session, timed_step_s: Sequence[float] | None = None, trac
     steps = max(MIN_STEPS, min(most, int(budget_s / statistics.median(plain))))
     networks = {"": session.state.model, **session.state.beside}
     with layers_marked(networks):
-        slowed, events = _recorded(session, steps, shapes=True, trace_out=trace_out)
-    found = walk.breakdown(events, roles(networks))
+        slowed, trace = _recorded(session, steps, shapes=True, trace_out=trace_out)
+    found = walk.breakdown(trace.events, roles(networks))
     notes = split_convolution_backward(found, session.device)
     matrix, copy = ceilings(session.device, session.spec.precision)
     profile = replace(
-        as_profile(found, events, slowed, notes),
+        as_profile(found, trace.events, slowed, notes),
         plain_step_s=plain,
         free_step_s=[] if on_cpu else free,
         ceiling_flop_per_s=matrix,
@@ -74,14 +90,30 @@ def profiled(session: Session, timed_step_s: Sequence[float] | None = None, trac
     plain_s = statistics.median(plain)
     light_steps = min(steps, int(LIGHT_S / plain_s / LIGHT_SERIES))
     matters = on_cpu and light_steps >= MIN_STEPS and statistics.median(slowed) > SLOWED * plain_s
-    return replace(profile, light=_light_pass(session, light_steps)) if matters else profile
+    profile = replace(profile, light=_light_pass(session, light_steps)) if matters else profile
+    return _in_detail(session, profile, stacks) if memory or stacks else profile
+
+
+def _in_detail(session: Session, profile: Profile, stacks: bool) -> Profile:
+    networks = {"": session.state.model, **session.state.beside}
+    before = Held(session.state)
+    with layers_marked(networks), _stderr_silenced():  # torch warns of memory that is freed and is older than the trace
+        _, trace = _recorded(session, DETAIL_STEPS, shapes=False, memory=True, stacks=stacks)
+    found = walk.breakdown(trace.events, roles(networks))
+    held = memory_of(found, trace.memory)
+    lines = sources(found, trace.events) if stacks else None
+    return replace(
+        profile,
+        memory=with_known(held, before.bytes()) if held else None,
+        sources=scaled(lines, sum(map(profile.seconds, profile.rows))) if lines else profile.sources,
+    )
 
 
 def _light_pass(session: Session, steps: int) -> LightPass:
     before = _timed(session, steps)
-    slowed, events = _recorded(session, steps, shapes=False)
+    slowed, trace = _recorded(session, steps, shapes=False)
     after = _timed(session, steps)
-    found = walk.breakdown(events)
+    found = walk.breakdown(trace.events)
     recorded, in_ops = found.events_per_step()
     return LightPass(
         step_s=slowed,
@@ -94,10 +126,18 @@ def _light_pass(session: Session, steps: int) -> LightPass:
 
 
 def _recorded(
-    session: Session, steps: int, *, shapes: bool, trace_out: Path | None = None
-) -> tuple[list[float], list[Event]]:
+    session: Session,
+    steps: int,
+    *,
+    shapes: bool,
+    trace_out: Path | None = None,
+    memory: bool = False,
+    stacks: bool = False,
+) -> tuple[list[float], Trace]:
     """The times of so many steps under the profiler, and what it saw of them; a trace that is kept shows power, too."""
-    recorder = torch.profiler.profile(activities=_activities(session), record_shapes=shapes)
+    recorder = torch.profiler.profile(
+        activities=_activities(session), record_shapes=shapes, profile_memory=memory, with_stack=stacks
+    )
     with PowerTrack(session.device) if trace_out else nullcontext() as track, marks_on():
         with _stderr_silenced():
             recorder.start()
@@ -108,10 +148,10 @@ def _recorded(
             track.mark()
         with _stderr_silenced():
             recorder.stop()
-        events = _events(recorder, trace_out)
+        trace = _trace(recorder, trace_out)
         if track and trace_out:
-            track.add(trace_out, events)
-    return slowed, events
+            track.add(trace_out, trace.events)
+    return slowed, trace
 
 
 def write_trace(spec: RunSpec, path: Path) -> None:
@@ -154,7 +194,7 @@ def program_trace(session: Session) -> tuple[GpuTime | None, list[float] | list[
         wait(session.device)
     with _stderr_silenced():
         recorder.stop()
-    events = _events(recorder, None)
+    events = _trace(recorder, None).events
     program = [(event.ts, event.end) for event in events if event.name == walk.WHOLE_PROGRAM][:1]
     return gpu_time(activities_of(events), HostTime(events), program), results
 
@@ -201,6 +241,8 @@ def layers_marked(networks: Mapping[str, nn.Module]) -> Iterator[None]:
         open_marks.pop().__exit__(None, None, None)
 
     for path, module in _modules(networks):
+        if isinstance(module, RecursiveScriptModule):
+            continue  # a scripted module takes no hooks
         handles.append(module.register_forward_pre_hook(enter(path)))
         handles.append(module.register_forward_hook(leave, always_call=True))
     try:
@@ -250,9 +292,9 @@ def _timed(session: Session, steps: int) -> list[float]:
     return seconds
 
 
-def _events(recorder: torch.profiler.profile, trace_out: Path | None) -> list[Event]:
+def _trace(recorder: torch.profiler.profile, trace_out: Path | None) -> Trace:
     """Through the trace file itself: what a user opens in Perfetto is what was broken down."""
     with tempfile.TemporaryDirectory() as folder:
         path = trace_out or Path(folder) / "trace.json"
         recorder.export_chrome_trace(str(path))
-        return reader.read(path).events
+        return reader.read(path)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from fathom.analysis import own_model
 from fathom.analysis.finding import analyse, questions
 from fathom.analysis.labels import labelled
 from fathom.core.errors import BadOption
@@ -20,7 +21,8 @@ TITLE = "Where the time goes"
 def write(records: Sequence[Record], path: Path | str) -> Path:
     """Every question answered from the records, written as Markdown where the file ends in .md, else as HTML."""
     path, records = Path(path), labelled(records)
-    findings = sorted((analyse(question, records) for question in questions()), key=lambda each: not each.answered)
+    asked = sorted((analyse(question, records) for question in questions()), key=lambda each: not each.answered)
+    findings = [*own_model.findings(records), *asked]
     answered = [finding for finding in findings if finding.answered]
     title = answered[0].title if len(answered) == 1 else TITLE
     render = markdown if path.suffix == ".md" else html

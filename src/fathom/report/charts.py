@@ -10,6 +10,7 @@ from typing import Any
 
 from fathom.analysis import formatting
 from fathom.analysis.finding import Band, Chart, Series
+from fathom.report import steps
 from fathom.report.axes import (
     Json,
     axis,
@@ -66,7 +67,7 @@ def figure(chart: Chart, colours: Colours) -> Json:
 def described(chart: Chart) -> str:
     """A sentence for those who do not see the chart."""
     kind = {"heatmap": "heat map", "stacked": "stacked bar chart"}.get(chart.kind, chart.kind)
-    kind = kind if chart.kind in ("heatmap", "stacked", "dendrogram") else f"{kind} chart"
+    kind = kind if chart.kind in ("heatmap", "stacked", "dendrogram", "icicle", "timeline") else f"{kind} chart"
     axes = ", ".join(text for text in (chart.x_title, chart.y_title) if text)
     names = list(leaves(chart).values()) if chart.kind == "dendrogram" else [series.name for series in chart.series]
     shown = ", ".join(names[:12]) + (" and more" if len(names) > 12 else "")
@@ -110,8 +111,8 @@ def _lines(chart: Chart, colours: Colours) -> Json:
             data.append(_trace(chart, series, type="scatter", mode="lines", line=line))
             continue
         line = {"color": look.colour, "width": 2, "dash": DASHES[look.variant % len(DASHES)]}
-        mode = "lines+markers" if few else "lines"
-        marker = {"size": 6, "symbol": _symbol(look)}
+        mode = "markers" if len(series.x) == 1 else "lines+markers" if few else "lines"
+        marker = {"size": 6 if few else 10, "symbol": _symbol(look), "color": look.colour}
         data.append(_trace(chart, series, type="scatter", mode=mode, line=line, marker=marker))
     layout = _merged(both_scales(chart) | {"hovermode": "x unified"}, approach(chart))
     return {"data": data, "layout": layout | marked(chart)}
@@ -291,6 +292,8 @@ KINDS: dict[str, Callable[[Chart, Colours], Json]] = {
     "heatmap": _heat_map,
     "dendrogram": _dendrogram,
     "box": _boxes,
+    "icicle": steps.icicle,
+    "timeline": steps.timeline,
 }
 
 
@@ -311,6 +314,8 @@ def _trace(chart: Chart, series: Series, **own: Any) -> Json:
 
 def least_width(chart: Chart) -> int:
     """Pixels below which labels and marks would run into each other; the chart then scrolls in its box."""
+    if chart.kind in ("icicle", "timeline"):
+        return 600
     if chart.kind == "heatmap":
         label = max((len(series.name) for series in chart.series), default=0)
         return 90 + 7 * label + CELL * _columns(_summed(chart))
@@ -322,6 +327,8 @@ def least_width(chart: Chart) -> int:
 
 
 def _height(chart: Chart, layout: Json) -> float:
+    if chart.kind in ("icicle", "timeline"):
+        return steps.height(chart)
     if chart.kind == "heatmap":
         return float(110 + layout["margin"]["t"] + 32 * len(chart.series))
     if chart.kind == "dendrogram":

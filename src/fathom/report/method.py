@@ -92,6 +92,13 @@ def _sums(records: Sequence[Record]) -> str:
 
 
 def _data(records: Sequence[Record]) -> str:
+    own = sum(record.spec.source != "workload" for record in records)
+    records = [record for record in records if record.spec.source == "workload"]
+    text = f"{formatting.count(own, 'run')} had batches of the user's own." if own else ""
+    return " ".join(filter(None, [_workload_data(records) if records or not own else "", text]))
+
+
+def _workload_data(records: Sequence[Record]) -> str:
     synthetic = sum(record.spec.data is None for record in records)
     real = sorted({str(record.spec.data) for record in records if record.spec.data is not None})
     made = "generated from a seed, with the shapes and types of the real data and a pattern that can be learnt"

@@ -49,8 +49,52 @@
     const { data, layout } = coloured({ data: figure.data, layout: figure.layout }, new Map());
     const own = { width, height, uirevision: 1, dragmode: finger.matches ? false : "zoom" };
     const buttons = ["toImage", "zoom2d", "pan2d", "zoomIn2d", "zoomOut2d", "resetScale2d"];
-    const config = { displaylogo: false, modeBarButtons: [buttons], doubleClick: "reset" };
-    return Plotly.react(plot, data, { ...layout, ...own }, config).then(() => plot.setAttribute("data-drawn", ""));
+    const nested = data[0]?.type === "icicle"; // it zooms by a click, and has no axes to drag
+    const config = { displaylogo: false, modeBarButtons: [nested ? ["toImage"] : buttons], doubleClick: "reset" };
+    return Plotly.react(plot, data, { ...layout, ...own }, config).then(() => {
+      plot.setAttribute("data-drawn", "");
+      if (nested) keys(plot);
+    });
+  }
+
+  /** The arrow keys walk an icicle: down to the largest part, up to the whole, left and right among its parts. */
+  function keys(plot) {
+    if (plot.hasAttribute("tabindex")) return;
+    const { ids, parents, labels, customdata } = figures.get(plot).data[0];
+    const said = plot.closest("figure").appendChild(document.createElement("p"));
+    said.className = "note said";
+    said.setAttribute("aria-live", "polite");
+    plot.tabIndex = 0;
+    plot.setAttribute("role", "application");
+    let at = 0;
+    const show = (index) => {
+      at = index;
+      const name = document.createElement("b");
+      name.textContent = labels[at].replace(/&lt;/g, "<").replace(/&gt;/g, ">").replace(/&amp;/g, "&");
+      said.replaceChildren(name, `: ${customdata[at]}`);
+    };
+    const zoom = (index) => {
+      if (index < 0) return;
+      show(index);
+      Plotly.restyle(plot, { level: ids[index] });
+    };
+    const beside = (step) => {
+      const family = ids.map((_, index) => index).filter((index) => parents[index] === parents[at]);
+      return family[(family.indexOf(at) + step + family.length) % family.length];
+    };
+    plot.addEventListener("keydown", (event) => {
+      const steps = {
+        ArrowDown: () => zoom(parents.indexOf(ids[at])),
+        ArrowUp: () => zoom(ids.indexOf(parents[at])),
+        ArrowLeft: () => zoom(beside(-1)),
+        ArrowRight: () => zoom(beside(1)),
+        Home: () => zoom(0),
+      };
+      if (!steps[event.key]) return;
+      event.preventDefault();
+      steps[event.key]();
+    });
+    plot.on("plotly_icicleclick", ({ points, nextLevel }) => show(Math.max(0, ids.indexOf(nextLevel ?? points[0].id))));
   }
 
   const drawAll = () => plots.forEach(draw);

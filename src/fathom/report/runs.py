@@ -176,7 +176,7 @@ def _differing(records: Sequence[Record], names: Sequence[str]) -> list[str]:
 def _setting(record: Record, name: str) -> Cell:
     value: Cell = None if name == "options" else getattr(record.spec, name)
     if name == "data":
-        return value or "synthetic"
+        return value or ("synthetic" if record.spec.source == "workload" else None)
     if name == "options":
         return ", ".join(f"{key}={item}" for key, item in record.spec.options.items()) or None
     if name == "threads" and value is None and record.device == "cpu":

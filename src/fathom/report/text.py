@@ -17,6 +17,8 @@ from fathom.report.method import method
 
 MANY_POINTS = 24  # a chart of more is summarised: a line by some of its points, others by median and range
 SAMPLED_POINTS = 5  # from the first point to the last
+MANY_PARTS = 40  # of an icicle
+INDENT = "· "
 
 
 def markdown(records: Sequence[Record], findings: Sequence[Finding], title: str) -> str:
@@ -39,8 +41,8 @@ def markdown(records: Sequence[Record], findings: Sequence[Finding], title: str)
 
 def chart_table(chart: Chart) -> Table:
     """The numbers of a chart: all of them where they are few, else some of each line or the range of each series."""
-    if chart.kind == "dendrogram":
-        return _merges(chart)
+    if chart.kind in OWN_TABLES:
+        return OWN_TABLES[chart.kind](chart)
     if chart.kind == "heatmap":
         columns = [str(x) for x in chart.series[0].x] if chart.series else []
         rows: list[list[Cell]] = [[series.name, *series.y] for series in chart.series]
@@ -64,6 +66,45 @@ def _merges(chart: Chart) -> Table:
         below[(merge.y[0] + merge.y[3]) / 2] = ", ".join(sides)
         rows.append([*sides, merge.x[1]])
     return Table(title=chart.title, columns=["cluster", "merged with", chart.x_title], rows=rows)
+
+
+def _nested(chart: Chart) -> Table:
+    """The largest parts of an icicle in their order, each indented below its whole."""
+    series = chart.series[0] if chart.series else Series(name="", x=[], y=[])
+    whole = series.y[0] if series.y else 0.0
+    largest = sorted(range(len(series.y)), key=lambda at: -series.y[at])[:MANY_PARTS]
+    rows: list[list[Cell]] = [
+        [
+            f"{INDENT * (len(series.x[at]) - 1)}{series.x[at][-1]}",
+            series.y[at],
+            100 * series.y[at] / whole if whole else None,
+            series.text[at],
+        ]
+        for at in sorted(largest)
+    ]
+    return Table(title=chart.title, columns=[chart.x_title, chart.y_title, "share (%)", "in words"], rows=rows)
+
+
+def _lanes(chart: Chart) -> Table:
+    """How much of the time each lane of a timeline is busy, and with what most."""
+    end = max((end for series in chart.series for _, end in series.x), default=0.0)
+    rows: list[list[Cell]] = []
+    for lane in chart.lanes:
+        spans = [
+            (stop - begin, series.name, text)
+            for series in chart.series
+            for (begin, stop), where, text in zip(series.x, series.y, series.text, strict=True)
+            if where == lane
+        ]
+        busy, longest = sum(length for length, _, _ in spans), max(spans, default=(0.0, "", ""))
+        kinds = {kind: sum(length for length, of, _ in spans if of == kind) for _, kind, _ in spans}
+        most = max(kinds, key=lambda kind: kinds[kind], default="")
+        rows.append([lane, len(spans), busy, 100 * busy / end if end else None, most, longest[2], longest[0]])
+    columns = ["lane", "rectangles", "busy (ms)", "busy (%)", "mostly", "longest", "longest (ms)"]
+    return Table(title=chart.title, columns=columns, rows=rows)
+
+
+OWN_TABLES = {"dendrogram": _merges, "icicle": _nested, "timeline": _lanes}
 
 
 def _sampled(chart: Chart) -> Table:

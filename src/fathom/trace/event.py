@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 
@@ -78,11 +78,18 @@ NO_ARGS = OpArgs()
 View = TypeVar("View")
 
 
-def view(kind: type[View]) -> Callable[[Event], View]:
+class HasArguments(Protocol):
+    """An event, or what was made of it."""
+
+    @property
+    def args(self) -> msgspec.Raw: ...
+
+
+def view(kind: type[View]) -> Callable[[HasArguments], View]:
     """A function from an event to a view of its arguments; all defaults where they are missing or malformed."""
     decode = msgspec.json.Decoder(kind, strict=False).decode  # not strict: some write numbers as strings
 
-    def of(event: Event) -> View:
+    def of(event: HasArguments) -> View:
         try:
             return decode(event.args)
         except msgspec.MsgspecError:

@@ -24,20 +24,24 @@ from fathom.trace.taxonomy import OTHER, kernel_type, short_name, update_type
 class LaunchSite:
     """Where a kernel was launched."""
 
-    ts: float
+    event: Event | None  # the call that launched it; None where the trace does not have it
     call: OpCall | None  # None outside all ops
     typed: bool = False  # whether the op's type is that of its kernels
     phase: str = ""  # outside all ops: by the markers around it
     optimizer: str = ""
 
+    @property
+    def ts(self) -> float:
+        return self.event.ts if self.event is not None else float("nan")
+
 
 ANY_COLLECTIVE = "Collective"  # the type of record_param_comms: the name of its kernel tells which
-NOWHERE = LaunchSite(float("nan"), None)
+NOWHERE = LaunchSite(None, None)
 
 
 def activities_of(events: Sequence[Event]) -> list[GpuActivity]:
     """The GPU activities of a trace in order, with the times of their launches but no op calls."""
-    launches = {launch_args(event).correlation: LaunchSite(event.ts, None) for event in events if event.cat == LAUNCH}
+    launches = {launch_args(event).correlation: LaunchSite(event, None) for event in events if event.cat == LAUNCH}
     launches.pop(NO_CORRELATION, None)
     attribution = GpuAttribution([], launches, Steps([], waited=False))
     gpu_events = sorted((event for event in events if event.cat in GPU_KINDS), key=lambda event: event.ts)
@@ -81,7 +85,18 @@ class GpuAttribution:
         if call is not None and (not site.typed or call.type == ANY_COLLECTIVE):
             call = self._of_kernel_type(call, event.name)
         stream = (event.pid, event.tid)
-        return GpuActivity(kind, event.name, event.ts, event.end, correlation, call, launched=site.ts, stream=stream)
+        return GpuActivity(
+            kind,
+            event.name,
+            event.ts,
+            event.end,
+            correlation,
+            call,
+            launched=site.ts,
+            stream=stream,
+            launch=site.event,
+            args=event.args,
+        )
 
     def _of_kernel_type(self, call: OpCall, kernel: str) -> OpCall:
         """An unknown op's kernels are typed one by one."""

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from fathom.trace.event import LAUNCH, Event
 from fathom.trace.intervals import Interval, Intervals
+from fathom.trace.waits import is_wait
 from fathom.trace.walk import MARKS
 
 WAITING, DATA, OPS, OUTSIDE = "waiting for the GPU", "preparing data", "in ops", "outside ops"
@@ -35,9 +36,4 @@ class HostTime:
     def _events_by_kind(self) -> dict[str, list[Event]]:
         marks = [event for event in self._events if event.name.startswith(DATA_MARKS)]
         ops = [event for event in self._events if event.cat == "cpu_op" and not event.name.startswith(MARKS)]
-        return {WAITING: [event for event in self.calls if waits(event.name)], DATA: marks, OPS: [*ops, *self.calls]}
-
-
-def waits(call: str) -> bool:
-    """Whether a call to the GPU's runtime returns only when the GPU has done something."""
-    return "Synchronize" in call or call in ("cudaMemcpy", "hipMemcpy", "hipMemcpyWithStream")
+        return {WAITING: [event for event in self.calls if is_wait(event.name)], DATA: marks, OPS: [*ops, *self.calls]}

@@ -45,10 +45,14 @@ class Intervals:
 
     def covered_by(self, other: Intervals) -> float:
         """How much of these intervals lies in others."""
-        if not len(self.begins) or not len(other.begins):
-            return 0.0
-        times = np.column_stack([other.begins, other.ends]).ravel()
-        spent = np.concatenate([[0.0], np.cumsum(other.ends - other.begins)])
+        return float(other.within(self.begins, self.ends).sum())
+
+    def within(self, begins: Floats, ends: Floats) -> Floats:
+        """How much of each of several windows these intervals cover."""
+        if not len(self.begins):
+            return np.zeros(len(begins))
+        times = np.column_stack([self.begins, self.ends]).ravel()
+        spent = np.concatenate([[0.0], np.cumsum(self.ends - self.begins)])
         reading = np.column_stack([spent[:-1], spent[1:]]).ravel()  # time covered so far, at each border
-        inside = np.interp(self.ends, times, reading) - np.interp(self.begins, times, reading)
-        return float(inside.sum())
+        inside: Floats = np.interp(ends, times, reading) - np.interp(begins, times, reading)
+        return inside

@@ -7,15 +7,21 @@ from pathlib import Path
 
 from fathom.core.fingerprint import Cpu, Gpu, Machine
 from fathom.core.record import Profile, Record
-from fathom.core.spec import RunSpec
+from fathom.core.spec import OWN, RunSpec
 from fathom.trace import walk
 from fathom.trace.convolution import split_backward
+from fathom.trace.depth import trace_depth
 from fathom.trace.event import Event
 from fathom.trace.gputime import gpu_time
 from fathom.trace.host import HostTime
+from fathom.trace.memory import memory
 from fathom.trace.reader import gc_disabled, read
 from fathom.trace.rows import Breakdown
+from fathom.trace.sources import sources
+from fathom.trace.timeline import timeline
 
+PRECISION_OF = {"double": "fp64", "float": "fp32", "BFloat16": "bf16", "Half": "fp16"}
+MOST = 0.9  # of the products' time: a precision of as much is that of all
 LONGEST_NAME = 100  # of a record: its file is called after it
 
 
@@ -29,17 +35,44 @@ def from_trace(path: Path) -> Record:
     device = "cuda" if found.on_gpu else "cpu"
     # files of one name may hold different runs, and these must not be taken for repetitions of one
     identity = {"trace": trace.digest}
+    profile = as_profile(found, trace.events, steps, notes, trace.memory, ranks=(trace.rank, trace.world_size))
     return Record(
         spec=RunSpec(
-            workload=path.name[:LONGEST_NAME], phase=found.phase, kind="profiled", device=device, options=identity
+            workload=path.name[:LONGEST_NAME],
+            source="trace",
+            preset=OWN,
+            phase=found.phase,
+            kind="profiled",
+            device=device,
+            precision=precision(profile),
+            seed=None,
+            options=identity,
         ),
         machine=_machine(trace.gpus, found.on_gpu),
         device=device,
         outcome="ok",
         step_s=steps,
-        profile=as_profile(found, trace.events, steps, notes=notes),
+        profile=profile,
         notes=[f"read from {path.name}"],
     )
+
+
+def precision(profile: Profile) -> str | None:
+    """What most of the matrix products and convolutions are computed in, by their inputs; None where that is not known.
+
+    Inputs in float32 do not tell whether a GPU rounded them to TF32 on the way.
+    """
+    seconds: dict[str, float] = {}
+    for row in profile.rows:
+        if row.group in ("B", "D") and row.dtypes:
+            kind = PRECISION_OF.get(row.dtypes.split()[0])
+            if kind is not None:
+                seconds[kind] = seconds.get(kind, 0.0) + profile.seconds(row)
+    total = sum(seconds.values())
+    most = max(seconds, key=lambda kind: seconds[kind], default=None)
+    if most is None or not total:
+        return None
+    return most if seconds[most] >= MOST * total else "mixed"
 
 
 def _machine(gpus: Sequence[str], on_gpu: bool) -> Machine:
@@ -48,11 +81,19 @@ def _machine(gpus: Sequence[str], on_gpu: bool) -> Machine:
     return Machine(cpu=Cpu(name="the CPU of a trace"), gpus=[Gpu(name=name) for name in names])
 
 
-def as_profile(found: Breakdown, events: list[Event], step_s: list[float], notes: Sequence[str]) -> Profile:
+def as_profile(
+    found: Breakdown,
+    events: list[Event],
+    step_s: list[float],
+    notes: Sequence[str],
+    allocations: Sequence[Event] = (),
+    ranks: tuple[int | None, int | None] = (None, None),
+) -> Profile:
     """What a trace came to, as a record keeps it; unprofiled steps and measured peaks are for the caller to add."""
+    groups = found.grouped()
     windows = [found.steps[step] for step in sorted(found.typical_steps)]  # the steps of the rows
     return Profile(
-        rows=found.rows(),
+        rows=found.rows(groups),
         kernels=found.kernels(),
         step_s=step_s,
         plain_step_s=[],
@@ -61,4 +102,9 @@ def as_profile(found: Breakdown, events: list[Event], step_s: list[float], notes
         gpu=gpu_time(found.gpu_activities, HostTime(events), windows),
         notes=[*found.notes, *notes],
         data_s=found.data_s(),
+        depth=trace_depth(found, events, *ranks),
+        row_kernels=found.row_kernels(groups),
+        sources=sources(found, events),
+        memory=memory(found, allocations),
+        timeline=timeline(found),
     )

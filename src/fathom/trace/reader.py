@@ -1,7 +1,7 @@
 """Reads a Chrome trace file as written by torch.profiler of any version, whole and without torch.
 
-Events are decoded one by one from the file's bytes, their arguments only where they are used: a trace of 400 MB takes
-little more memory than its bytes. What cannot be read is counted and told, not guessed.
+The arguments of events are decoded only where they are used: a trace takes two to three times the memory of its bytes.
+What cannot be read is counted and told, not guessed.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import hashlib
 import zlib
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
@@ -43,10 +43,21 @@ class _Distributed(msgspec.Struct):
     backend: str | None = None
 
 
-class _Document(msgspec.Struct):
-    traceEvents: list[msgspec.Raw]
+class _Facts(msgspec.Struct, kw_only=True):
+    """What a file says beside its events."""
+
     deviceProperties: msgspec.Raw = msgspec.Raw(b"[]")
     distributedInfo: msgspec.Raw = msgspec.Raw(b"{}")
+
+
+class _Document(_Facts):
+    traceEvents: list[Event]
+
+
+class _OddDocument(_Facts):
+    """One of which an event is malformed: each is decoded for itself, at twice the cost."""
+
+    traceEvents: list[msgspec.Raw]
 
 
 @dataclass
@@ -88,16 +99,16 @@ def read(path: Path) -> Trace:
     """The timed events of a Chrome trace file, plain or gzipped."""
     raw = _bytes(path)
     try:
-        document = _document(raw)
+        facts, events, malformed = _document(raw)
     except msgspec.ValidationError as error:
         raise DataError.at(path, f"not a torch.profiler trace: {error}") from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise DataError.at(path, f"not JSON: {error}") from None
-    trace = _decoded(document.traceEvents)
+    trace = _sorted_out(events, malformed)
     if not any(event.cat in {"cpu_op", "kernel", "gpu_memcpy", "gpu_memset"} for event in trace.events):
         raise DataError.at(path, "; ".join(["not a torch.profiler trace: no ops and no kernels", *trace.notes]))
-    trace.gpus = [device.name for device in _part(document.deviceProperties, list[_Device], []) if device.name]
-    distributed = _part(document.distributedInfo, _Distributed, _Distributed())
+    trace.gpus = [device.name for device in _part(facts.deviceProperties, list[_Device], []) if device.name]
+    distributed = _part(facts.distributedInfo, _Distributed, _Distributed())
     trace.rank, trace.world_size = distributed.rank, distributed.world_size
     trace.digest = hashlib.sha256(raw).hexdigest()[:12]
     return trace
@@ -115,11 +126,26 @@ def _bytes(path: Path) -> bytes:
     return raw.removeprefix(BYTE_ORDER_MARK)
 
 
-def _document(raw: bytes) -> _Document:
-    """The file's outermost object; a bare list of events is one, too."""
+def _document(raw: bytes) -> tuple[_Facts, list[Event], int]:
+    """The file's outermost object, its events and how many are malformed; a bare list of events is one, too."""
     if raw[:64].lstrip()[:1] == b"[":
-        return _Document(msgspec.json.decode(raw, type=list[msgspec.Raw]))
-    return msgspec.json.decode(raw, type=_Document)
+        raw = b'{"traceEvents":' + raw + b"}"
+    try:
+        document = msgspec.json.decode(raw, type=_Document, strict=False)
+        return document, document.traceEvents, 0
+    except msgspec.ValidationError:
+        odd = msgspec.json.decode(raw, type=_OddDocument)
+        return odd, *_one_by_one(odd.traceEvents)
+
+
+def _one_by_one(raws: list[msgspec.Raw]) -> tuple[list[Event], int]:
+    """The events that can be decoded, and the number of the others."""
+    decode = msgspec.json.Decoder(Event, strict=False).decode
+    events: list[Event] = []
+    for raw in raws:
+        with suppress(msgspec.MsgspecError):
+            events.append(decode(raw))
+    return events, len(raws) - len(events)
 
 
 def _part(raw: msgspec.Raw, kind: type[T], otherwise: T) -> T:
@@ -134,28 +160,23 @@ def _category(event: Event) -> str | None:
     return LEGACY.get(str(event.pid)) if not event.cat else CATEGORY.get(f"{event.cat}/{event.name}")
 
 
-def _decoded(raws: list[msgspec.Raw]) -> Trace:
-    decode = msgspec.json.Decoder(Event, strict=False).decode
+def _sorted_out(events: list[Event], malformed: int) -> Trace:
+    """The timed events under the categories that we know, memory events apart, and what is left out."""
     names: dict[str, str] = {}  # each name once: those of kernels are long
-    trace = Trace(events=[])
+    trace = Trace(events=[], malformed=malformed)
     left_out: Counter[str] = Counter()
-    keep = trace.events.append
-    for raw in raws:
-        try:
-            event = decode(raw)
-        except msgspec.MsgspecError:
-            trace.malformed += 1
-            continue
+    keep, known, kept_name = trace.events.append, CATEGORY.get, names.setdefault
+    for event in events:
         if event.ph == "X":
-            category = CATEGORY.get(event.cat or "") or _category(event)
+            category = known(event.cat or "") or _category(event)
             if category is None:
                 left_out[event.cat or ""] += 1
-            elif not (-LATEST_US < event.ts < LATEST_US and 0 <= event.dur < LATEST_US):
-                trace.malformed += 1
-            else:
+            elif event.dur >= 0 and event.dur < LATEST_US and -LATEST_US < event.ts < LATEST_US:  # not so for NaN
                 event.cat = category
-                event.name = names.setdefault(event.name, event.name)
+                event.name = kept_name(event.name, event.name)
                 keep(event)
+            else:
+                trace.malformed += 1
         elif event.ph == "i" and event.name == MEMORY:
             trace.memory.append(event)
     trace.left_out = {name: count for name, count in left_out.items() if name not in PASSED_OVER}

@@ -6,12 +6,16 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import msgspec
+
 from fathom.core.errors import FathomError
 from fathom.core.record import Kernel, OpRow
+from fathom.core.traced import RowKernels
 from fathom.trace.call import DEFAULT_WIDTH, FLOATING, WIDTH, TracedCall
-from fathom.trace.event import NO_ARGS, NO_CORRELATION, OpArgs
+from fathom.trace.event import EMPTY, NO_ARGS, NO_CORRELATION, Event, OpArgs
 from fathom.trace.flops import Cost, cost
 from fathom.trace.taxonomy import AUTOGRAD, OTHER, group_of
+from fathom.trace.threads import HostThread
 
 ROUNDING = 1e-6  # of a step, by which op times and time outside ops may miss it
 
@@ -35,6 +39,7 @@ class OpCall:
     kernel_only: bool = False  # stands for a kernel that no op launched
     is_wrapper: bool = False  # an op without a type that calls others: its time is what it adds to theirs
     inner: tuple[str, OpArgs] | None = None  # the op inside whose arguments tell the cost (INNER)
+    event: Event | None = None  # None for a kernel that no op launched
 
 
 @dataclass(slots=True)
@@ -50,6 +55,8 @@ class GpuActivity:
     step: int | None = None  # the step in which it began
     launched: float = float("nan")  # when; NaN where the trace does not have the call
     stream: tuple[object, object] = (0, 0)  # device and stream
+    launch: Event | None = None  # the call that launched it; None where the trace does not have it
+    args: msgspec.Raw = field(default_factory=lambda: EMPTY)  # as in the file
 
 
 @dataclass
@@ -62,7 +69,9 @@ class Breakdown:
     data_us: list[float] | None = None  # per step, in the data marker; None in a trace without the marker
     events: list[int] = field(default_factory=list)  # per step, what the profiler recorded on the CPU: ops and marks
     events_in_ops: list[int] = field(default_factory=list)  # those of them nested in an op call of op_calls
+    host: list[HostThread] = field(default_factory=list)
     all_steps: bool = False  # whether every step counts, as in a trace that a user has; else the typical ones
+    waits: list[tuple[Event, OpCall | None]] = field(default_factory=list)  # calls that wait for a device, with the op
 
     @property
     def on_gpu(self) -> bool:
@@ -94,8 +103,8 @@ class Breakdown:
             "these rows are kernels, without layer and FLOP"
         ]
 
-    def rows(self) -> list[OpRow]:
-        """Op calls by op, layer, phase, shapes and dtypes: the mean of the typical steps, so that rows add up."""
+    def grouped(self) -> RowGroups:
+        """The op calls of the typical steps by op, layer, phase, shapes and dtypes: one group a row."""
         typical_steps = self.typical_steps
         costs = _Costs(self.op_calls)
         grouped: dict[tuple[str, ...], list[OpCall]] = defaultdict(list)
@@ -105,7 +114,34 @@ class Breakdown:
                 grouped[call.op, call.type, call.layer, call.role, call.phase, inputs.shapes, inputs.dtypes].append(
                     call
                 )
-        return [self._row(key, calls, len(typical_steps), costs) for key, calls in grouped.items()]
+        return RowGroups(grouped, costs)
+
+    def rows(self, groups: RowGroups | None = None) -> list[OpRow]:
+        """One for each group, given or made here: the mean of the typical steps, so that rows add up."""
+        groups = groups or self.grouped()
+        steps = len(self.typical_steps)
+        return [self._row(key, calls, steps, groups.costs) for key, calls in groups.calls.items()]
+
+    def row_kernels(self, groups: RowGroups) -> RowKernels | None:
+        """Which kernels each row launched; None on a CPU."""
+        if not self.on_gpu:
+            return None
+        names: dict[str, int] = {}
+        totals: dict[tuple[int, int], list[float]] = defaultdict(lambda: [0.0, 0.0])
+        for row, calls in enumerate(groups.calls.values()):
+            for call in calls:
+                for name, time in call.kernels:
+                    total = totals[row, names.setdefault(name, len(names))]
+                    total[0] += 1
+                    total[1] += time
+        steps = len(self.typical_steps)
+        return RowKernels(
+            names=list(names),
+            rows=[row for row, _ in totals],
+            kernels=[kernel for _, kernel in totals],
+            calls=[count / steps for count, _ in totals.values()],
+            seconds=[time / steps * 1e-6 for _, time in totals.values()],
+        )
 
     def _row(self, key: tuple[str, ...], calls: list[OpCall], steps: int, costs: _Costs) -> OpRow:
         op, kind, layer, role, phase, shapes, dtypes = key
@@ -224,6 +260,14 @@ class _Costs:
         if key not in self._known:
             self._known[key] = cost(TracedCall.from_args(op, args, self.list_width))
         return self._known[key]
+
+
+@dataclass(frozen=True)
+class RowGroups:
+    """The op calls of each row, in the order of the rows."""
+
+    calls: dict[tuple[str, ...], list[OpCall]]
+    costs: _Costs
 
 
 def _sum(values: list[float | None]) -> float | None:

@@ -21,6 +21,8 @@ from fathom.trace.reader import gc_disabled
 from fathom.trace.rows import Breakdown, OpCall
 from fathom.trace.steps import Steps
 from fathom.trace.taxonomy import leaf_type, type_of, update_type
+from fathom.trace.threads import HostThread
+from fathom.trace.waits import is_wait
 
 WHOLE_PROGRAM = "fathom.life"  # around setup and all steps of a whole-program trace
 # how the names of marks begin that have the category of an op: our own fast ones, and all of torch before 1.10
@@ -86,7 +88,9 @@ def breakdown(events: Iterable[Event], roles: Mapping[str, str] | None = None) -
         data_us=walk.data_us if walk.has_data else None,
         events=walk.events,
         events_in_ops=walk.events_in_ops,
+        host=walk.host,
         all_steps=not steps.waited,
+        waits=walk.waits,
     )
 
 
@@ -103,11 +107,13 @@ class _Walk:
         self.clock = clock
         self.op_calls: list[OpCall] = []
         self.launches: dict[int, LaunchSite] = {}  # correlation id -> where a kernel was launched
+        self.waits: list[tuple[Event, OpCall | None]] = []
         self.data_us = [0.0] * len(steps)
         self.events = [0] * len(steps)
         self.events_in_ops = [0] * len(steps)
         self.layer_of: dict[int, tuple[str, str]] = {}  # autograd sequence number -> layer and role
         self.last_backward = ("", "")
+        self.host: list[HostThread] = []
         self._distinct: dict[object, OpArgs] = {}  # equal arguments are kept once: a trace repeats its steps
 
     def thread(self, events: Sequence[Event]) -> None:
@@ -115,13 +121,17 @@ class _Walk:
         stack = [Frame(end=float("inf"), event=None, phase="" if self.has_phases else "forward")]
         claimed_until = float("-inf")
         claimed_by: OpCall | None = None
+        host = HostThread((events[0].pid, events[0].tid))
+        self.host.append(host)
         for event in events:
             inside = event.ts < claimed_until
             if not inside:
                 while stack[-1].end <= event.ts:
                     self._close(stack)
+            outermost = not inside and stack[-1].op is None
             if event.cat == LAUNCH:
                 self._launch(event, claimed_by if inside else None, stack[-1])
+                host.add_call(event, outermost)
                 continue
             if self.steps.waited:
                 self._count(event, inside or stack[-1].op is not None)
@@ -130,6 +140,8 @@ class _Walk:
             elif event.cat != "cpu_op" or event.name.startswith(MARKS):
                 self._mark(event, stack)
             else:
+                if outermost:
+                    host.work.append(event)
                 claimed_by = self._op(event, stack)
                 claimed_until = min(event.ts + event.dur, stack[-1].end) if claimed_by else float("-inf")
         while len(stack) > 1:
@@ -251,6 +263,7 @@ class _Walk:
             step=step,
             cpu_us=self._time(event.ts, end, step),
             args=self._arguments(event),
+            event=event,
         )
         self.op_calls.append(found)
         return found
@@ -260,16 +273,18 @@ class _Walk:
         return self._distinct.setdefault(args.key, args)
 
     def _launch(self, event: Event, claimed_by: OpCall | None, frame: Frame) -> None:
+        op = frame.op
+        if is_wait(event.name):
+            self.waits.append((event, claimed_by or (op.call if op else None)))
         correlation = launch_args(event).correlation
         if correlation < 0:
             return
-        op = frame.op
         if claimed_by is not None:
-            self.launches[correlation] = LaunchSite(event.ts, claimed_by, typed=True)
+            self.launches[correlation] = LaunchSite(event, claimed_by, typed=True)
         elif op is not None and op.call is not None:
-            self.launches[correlation] = LaunchSite(event.ts, op.call, typed=False)
+            self.launches[correlation] = LaunchSite(event, op.call, typed=False)
         else:
-            self.launches[correlation] = LaunchSite(event.ts, None, phase=frame.phase, optimizer=frame.optimizer)
+            self.launches[correlation] = LaunchSite(event, None, phase=frame.phase, optimizer=frame.optimizer)
 
     def _close(self, stack: list[Frame]) -> None:
         frame = stack.pop()

@@ -151,7 +151,7 @@ class Trainer:
         self.steps_done = int(kept["steps_done"])
         if not self.workload.interactive:  # an environment goes on by itself
             state, spec = self.state, self.session.spec
-            state.batches = self.workload.feed(state.source, state.device, spec.seed, start=self.steps_done)
+            state.batches = self.workload.feed(state.source, state.device, spec.seed or 0, start=self.steps_done)
 
 
 class WeightMean:
@@ -252,7 +252,9 @@ def held_out_for(session: Session, recipe: Recipe[Any]) -> HeldOut:
     """Real data that training has not seen, or synthetic data of other seeds; both are opened before training."""
     spec, workload = session.spec, session.workload
     if spec.data is None:
-        return HeldOut(*(recipe.synthetic_evaluation_data(workload, _other_seed(spec.seed, each)) for each in (1, 2)))
+        return HeldOut(
+            *(recipe.synthetic_evaluation_data(workload, _other_seed(spec.seed or 0, each)) for each in (1, 2))
+        )
     folder = folder_at(spec.data, workload.expects)
     validation = recipe.evaluation_data(workload, folder, recipe.validated_on)
     return HeldOut(validation, recipe.evaluation_data(workload, folder, recipe.split))

@@ -24,20 +24,16 @@ OTHER, OUTSIDE = "other ops", "outside ops"
 
 
 def analyse(records: Sequence[Record]) -> Finding:
-    selection = select(records, profiled=True, phases=("train",))
+    selection = select(records, profiled=True)
     if not selection.groups:
         return not_measured("breakdown", TITLE, "fathom study", selection.notes)
-    columns = columns_by_class(selection.groups)
+    phases = selection.by_phase()
     return Finding(
         question="breakdown",
         title=TITLE,
-        summary=" ".join(_sentence(machine, selection.on(machine)) for machine in selection.machines),
-        tables=[
-            _differences(selection.groups),
-            *(_table(machine, selection, columns) for machine in selection.machines),
-            *_kernels(selection.groups),
-        ],
-        charts=[_published_map(columns), *(_map(machine, selection, columns) for machine in selection.machines)],
+        summary=" ".join(_sentence(machine, part) for part in phases for machine in part.machines),
+        tables=[table for part in phases for table in _tables(part)],
+        charts=[chart for part in phases for chart in _charts(part)],
         notes=[
             *_notes(),
             *_profiled_time(selection.groups),
@@ -47,6 +43,23 @@ def analyse(records: Sequence[Record]) -> Finding:
             *selection.notes,
         ],
     )
+
+
+def _tables(part: Selection) -> list[Table]:
+    """Of one phase; the paper has numbers of training alone."""
+    columns = columns_by_class(part.groups)
+    compared = [_differences(part.groups)] if _is_training(part) else []
+    return [*compared, *(_table(machine, part, columns) for machine in part.machines), *_kernels(part.groups)]
+
+
+def _charts(part: Selection) -> list[Chart]:
+    columns = columns_by_class(part.groups)
+    published = [_published_map(columns)] if _is_training(part) else []
+    return [*published, *(_map(machine, part, columns) for machine in part.machines)]
+
+
+def _is_training(part: Selection) -> bool:
+    return part.groups[0].phase == "train"
 
 
 def columns_by_class(groups: Sequence[RunGroup]) -> dict[str, list[str]]:
@@ -74,7 +87,8 @@ def differing_cells(workload: str, ours: Mapping[str, float]) -> list[tuple[str,
     return sorted(apart, key=lambda pair: -abs(pair[2] - pair[1]))
 
 
-def _sentence(machine: str, groups: list[RunGroup]) -> str:
+def _sentence(machine: str, part: Selection) -> str:
+    groups = part.on(machine)
     heaviest: dict[str, list[str]] = {}
     for group in groups:
         percent = group.percent_by(lambda row: GROUPS.get(group_of(row.type), OTHER).lower())
@@ -83,11 +97,11 @@ def _sentence(machine: str, groups: list[RunGroup]) -> str:
         shown = group.outside_percent if op_class == "time outside ops" else f"{percent[op_class]:.0f}"
         heaviest.setdefault(op_class, []).append(f"{group.workload} ({shown} %)")
     parts = "; ".join(f"{op_class} in {listed(names)}" for op_class, names in heaviest.items())
-    compared = [group for group in groups if group.workload in paper.op_percent()]
+    compared = [group for group in groups if group.workload in paper.op_percent() and group.phase == "train"]
     apart = sum(len(differing_cells(group.workload, group.percent_by(op_type))) for group in compared)
     shares = "op share differs" if apart == 1 else "op shares differ"
     versus = f" {apart} {shares} from the 2016 paper by more than 10 points." if compared else ""
-    return f"Largest share of a training step on {machine}: {parts}.{versus}"
+    return f"Largest share of {part.step} on {machine}: {parts}.{versus}"
 
 
 def _differences(groups: Sequence[RunGroup]) -> Table:
@@ -115,7 +129,7 @@ def _differences(groups: Sequence[RunGroup]) -> Table:
 def _table(machine: str, selection: Selection, columns: Mapping[str, list[str]]) -> Table:
     types = [kind for op_class in columns.values() for kind in op_class]
     return Table(
-        title=f"Share of a training step on {machine}",
+        title=f"Share of {selection.step} on {machine}",
         columns=["workload", *(f"{kind} (%)" for kind in [*types, OTHER, OUTSIDE]), f"{OUTSIDE}, range (%)"],
         rows=[
             [group.workload, *(value for value in _row(group, types)), group.outside_percent]
@@ -137,7 +151,9 @@ def _kernels(groups: Sequence[RunGroup]) -> list[Table]:
             name = names[kernel.name]
             rows.append([group.workload, group.machine, *owner, name, kernel.calls, kernel.device_s * 1e3, share])
     columns = ["workload", "GPU", "op type", "op", "kernel", "calls", "per step (ms)", "of kernel time (%)"]
-    return [Table(title="Longest kernels and the ops that launched them", columns=columns, rows=rows)] if rows else []
+    phase = "" if groups[0].phase == "train" else " in inference"
+    title = f"Longest kernels{phase} and the ops that launched them"
+    return [Table(title=title, columns=columns, rows=rows)] if rows else []
 
 
 def _kernel_type(kernel: Kernel) -> str:
@@ -168,7 +184,7 @@ def _row(group: RunGroup, types: Sequence[str]) -> list[float]:
 def _map(machine: str, selection: Selection, columns: Mapping[str, list[str]]) -> Chart:
     types = [kind for op_class in columns.values() for kind in op_class]
     rows = {group.workload: _row(group, types) for group in selection.on(machine)}
-    return _heat_map(f"Share of a training step (%) on {machine}", rows, columns)
+    return _heat_map(f"Share of {selection.step} (%) on {machine}", rows, columns)
 
 
 def published() -> Finding:
@@ -236,7 +252,7 @@ def _notes() -> list[str]:
 def _profiled_time(groups: Sequence[RunGroup]) -> list[str]:
     """Where only a trace was read, nothing tells how long a step is without the profiler."""
     found = [
-        f"{group.workload} on {group.machine}"
+        f"{group.name} on {group.machine}"
         for group in groups
         if any(not on_gpu(profile) and profile.unprofiled_s is None for profile in group.profiles)
     ]
@@ -251,7 +267,7 @@ def _overfull(groups: Sequence[RunGroup]) -> list[str]:
     for group in groups:
         shares = [op_seconds(profile) / plain_step_s(profile) for profile in group.profiles if on_gpu(profile)]
         if shares and max(shares) > OVERFULL:
-            found.append(f"{group.workload} on {group.machine} {100 * max(shares):.0f} %")
+            found.append(f"{group.name} on {group.machine} {100 * max(shares):.0f} %")
     if not found:
         return []
     return [
@@ -269,7 +285,7 @@ def _uneven(groups: Sequence[RunGroup]) -> list[str]:
                 continue
             low, middle, high = statistics.quantiles(profile.step_s, n=4)
             if high - low > UNEVEN * middle:
-                found.append(f"{group.workload} on {group.machine}, {1000 * low:.3g} to {1000 * high:.3g} ms")
+                found.append(f"{group.name} on {group.machine}, {1000 * low:.3g} to {1000 * high:.3g} ms")
     if not found:
         return []
     wide = f"Interquartile range of the profiled steps above {100 * UNEVEN:.0f} % of their median"
@@ -282,7 +298,7 @@ def _slowdowns(groups: Sequence[RunGroup]) -> list[str]:
     for group in groups:
         factors = [profile.slowdown for profile in group.profiles if profile.slowdown is not None]
         if factors:
-            by_machine.setdefault(group.machine, {})[group.workload] = max(factors)
+            by_machine.setdefault(group.machine, {})[group.name] = max(factors)
     notes = []
     for machine, found in by_machine.items():
         factors_text = listed([f"{workload} {factor:.2f}" for workload, factor in found.items()])

@@ -22,17 +22,33 @@ DRAWN = 30
 
 
 def analyse(records: Sequence[Record]) -> Finding:
-    selection = select(records, profiled=True, phases=("train",))
+    selection = select(records, profiled=True)
     if not selection.groups:
         return not_measured("layers", TITLE, "fathom study", selection.notes)
+    phases = selection.by_phase()
     return Finding(
         question="layers",
         title=TITLE,
-        summary=_summary(selection),
-        tables=[_connected_table(selection), _layer_table(selection.groups), _role_table(selection.groups)],
-        charts=[_connected_chart(selection), *_role_charts(selection), *_layer_charts(selection)],
+        summary=" ".join(map(_summary, phases)),
+        tables=[table for part in phases for table in _tables(part)],
+        charts=[chart for part in phases for chart in _charts(part)],
         notes=[*_notes(), *selection.notes],
     )
+
+
+def _tables(part: Selection) -> list[Table]:
+    """Of one phase; the paper has numbers of training alone."""
+    compared = [_connected_table(part)] if _is_training(part) else []
+    return [*compared, _layer_table(part), _role_table(part)]
+
+
+def _charts(part: Selection) -> list[Chart]:
+    compared = [_connected_chart(part)] if _is_training(part) else []
+    return [*compared, *_role_charts(part), *_layer_charts(part)]
+
+
+def _is_training(part: Selection) -> bool:
+    return part.groups[0].phase == "train"
 
 
 def layer_of(row: OpRow, depth: int = DEPTH) -> str:
@@ -80,12 +96,13 @@ def _summary(selection: Selection) -> str:
         shares = [
             f"{fully_connected_percent(found[name]):.1f} % of {name} (2016: {printed} %)"
             for name, printed in published.FULLY_CONNECTED_PERCENT.items()
-            if name in found
+            if name in found and _is_training(selection)
         ]
+        doing = "" if _is_training(selection) else " in inference"
         if shares:
             sentences.append(f"Fully connected layers on {machine}: {', '.join(shares)}.")
         else:
-            sentences.append(f"Heaviest layers on {machine}: {', '.join(map(_heaviest, found.values()))}.")
+            sentences.append(f"Heaviest layers{doing} on {machine}: {', '.join(map(_heaviest, found.values()))}.")
     return " ".join(sentences)
 
 
@@ -136,17 +153,19 @@ def _connected_chart(selection: Selection) -> Chart:
     )
 
 
-def _layer_table(groups: Sequence[RunGroup]) -> Table:
+def _layer_table(part: Selection) -> Table:
     rows: list[list[Cell]] = []
-    for group in groups:
+    training = _is_training(part)
+    for group in part.groups:
         phases = _layers_by_phase(group)
         for layer, percent in _layers(group).items():
             parts: list[Cell] = [phases.get((layer, phase), 0.0) for phase in ("forward", "backward")]
             shown: list[Cell] = [None, None] if layer.startswith("(") else parts
-            rows.append([group.workload, group.machine, layer, percent, *shown])
+            rows.append([group.workload, group.machine, layer, percent, *(shown if training else [])])
+    passes = ["forward (% of step)", "backward (% of step)"] if training else []
     return Table(
-        title="Share of a training step by layer, in network order",
-        columns=["workload", "machine", "layer", "share of step (%)", "forward (% of step)", "backward (% of step)"],
+        title=f"Share of {part.step} by layer, in network order",
+        columns=["workload", "machine", "layer", "share of step (%)", *passes],
         rows=rows,
     )
 
@@ -166,14 +185,14 @@ def _layers(group: RunGroup) -> dict[str, float]:
     return {**shown, OUTSIDE: 100 * group.outside_s / group.step_s}
 
 
-def _role_table(groups: Sequence[RunGroup]) -> Table:
+def _role_table(part: Selection) -> Table:
     rows: list[list[Cell]] = []
-    for group in groups:
+    for group in part.groups:
         percent = group.percent_by(lambda row: row.role)
         for role in sorted(percent, key=lambda role: -percent[role]):
             rows.append([group.workload, group.machine, role, percent[role]])
     return Table(
-        title="Share of a training step by role",
+        title=f"Share of {part.step} by role",
         columns=["workload", "machine", "role", "share of step (%)"],
         rows=rows,
     )
@@ -195,7 +214,7 @@ def _role_charts(selection: Selection) -> list[Chart]:
         charts.append(
             Chart(
                 kind="stacked",
-                title=f"Training step by role on {machine}",
+                title=f"{'Training' if _is_training(selection) else 'Inference'} step by role on {machine}",
                 x_title="workload",
                 y_title="share of step (%)",
                 unit="%",
@@ -217,9 +236,9 @@ def _layer_charts(selection: Selection) -> list[Chart]:
         charts.append(
             Chart(
                 kind="bar",
-                title=f"Layers of {workload}, in network order",
+                title=f"Layers of {groups[0].name}, in network order",
                 x_title="layer",
-                y_title="share of training step (%)",
+                y_title=f"share of {selection.step.partition(' ')[2]} (%)",
                 unit="%",
                 series=[
                     Series(name=machine, x=drawn, y=[each.get(layer, 0.0) for layer in drawn])

@@ -106,7 +106,7 @@ class TrainingTask:
 
     @property
     def artifacts(self) -> list[Artifact]:
-        by_seed = {run.record.spec.seed: run.learning.artifacts for run in self.succeeded}
+        by_seed = {run.record.spec.seed or 0: run.learning.artifacts for run in self.succeeded}
         return shown(self.name, by_seed) if by_seed else []
 
     @property
@@ -260,7 +260,7 @@ def _kilo(joules: float | None) -> float | None:
 
 def _run_table(runs: Sequence[Run]) -> Table:
     """One row per seed; machine and precision are columns where they are not the same for all."""
-    settings = {
+    settings: dict[str, list[str | None]] = {
         "machine": [run.record.machine_label for run in runs],
         "precision": [run.record.spec.precision for run in runs],
     }

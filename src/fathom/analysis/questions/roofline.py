@@ -48,7 +48,8 @@ class RowCost:
     """One op row of one profile, per step: what it took, and what it reached of the measured peaks."""
 
     row: OpRow
-    seconds: float
+    seconds: float  # its share of the step: on a GPU, concurrent kernels share the time
+    running_s: float  # its kernels in full, which rates are of; the same as seconds where nothing overlaps
     launch_s: float | None  # on a GPU, what issuing its calls takes where that does not hide behind running kernels
     flop: float | None
     bytes: float | None
@@ -65,12 +66,12 @@ class RowCost:
     @property
     def verdict(self) -> str:
         """Bound by the roof of which at least half is reached; else by what keeps it from both."""
-        if self.launch_s is not None and self.launch_s > self.seconds:
+        if self.launch_s is not None and self.launch_s > self.running_s:
             return LAUNCH
         compute, memory = self.of_compute or 0.0, self.of_memory or 0.0
         if max(compute, memory) >= BOUND:
             return COMPUTE if compute > memory else MEMORY
-        if self.launch_s is None and DISPATCH_S * self.row.calls > self.seconds:
+        if self.launch_s is None and DISPATCH_S * self.row.calls > self.running_s:
             return LAUNCH
         if self.flop == 0 and self.bytes == 0:  # a view
             return LAUNCH
@@ -142,16 +143,17 @@ def longest(group: RunGroup) -> Profile:
 
 
 def _cost(row: OpRow, profile: Profile) -> RowCost:
-    seconds = profile.seconds(row)
+    running_s = profile.rate_seconds(row)
     flop, moved = _known(row)
     return RowCost(
         row=row,
-        seconds=seconds,
+        seconds=profile.seconds(row),
+        running_s=running_s,
         launch_s=_launch_s(profile, row),
         flop=flop,
         bytes=moved,
-        of_compute=_of_peak(flop, seconds, profile.ceiling_flop_per_s),
-        of_memory=_of_peak(moved, seconds, profile.ceiling_bytes_per_s),
+        of_compute=_of_peak(flop, running_s, profile.ceiling_flop_per_s),
+        of_memory=_of_peak(moved, running_s, profile.ceiling_bytes_per_s),
     )
 
 
@@ -289,9 +291,9 @@ def _cells(cost: RowCost) -> list[Cell]:
     flop, moved = cost.flop, cost.bytes
     return [
         cost.row.calls,
-        None if flop is None else flop / cost.seconds / 1e9,
+        None if flop is None else flop / cost.running_s / 1e9,
         in_percent(cost.of_compute),
-        None if moved is None else moved / cost.seconds / 1e9,
+        None if moved is None else moved / cost.running_s / 1e9,
         in_percent(cost.of_memory),
         flop / moved if flop is not None and moved else None,
         cost.verdict,
@@ -351,7 +353,7 @@ def _cloud(group: RunGroup) -> Series:
     profile = longest(group)
     least = LEAST_PERCENT / 100 * op_seconds(profile)
     points = [
-        (flop / moved, flop / cost.seconds, f"{cost.row.op} {_named(cost.row)[-1] or ''}: {cost.verdict}")
+        (flop / moved, flop / cost.running_s, f"{cost.row.op} {_named(cost.row)[-1] or ''}: {cost.verdict}")
         for cost in costs(profile)
         if cost.seconds >= least and (flop := cost.flop) and (moved := cost.bytes)
     ]
@@ -399,6 +401,9 @@ def _notes() -> list[str]:
         "Not known: the trace does not tell FLOP and bytes (kernels that no op launched, sparse products, indices), or "
         "no peak was measured. Their FLOP are missing in the FLOP/s over the step, which is the unprofiled one. The "
         "FLOP/s of a row are as profiled.",
+        "On a GPU, shares are of exposed time: kernels that run at once share it, so that rows add up to the time in "
+        "which the device is busy. FLOP/s and bytes/s are of kernel durations, each in full; in older records, which "
+        "do not have these, of exposed time.",
         f"A workload is data-bound if preparing data takes at least {half} of the step, by the host's clock (in older "
         f"records: the torch ops in it alone). Else it is launch-bound if its device is idle for at least {half} of "
         "the unprofiled step. Else it is what most of its op time is.",

@@ -1,7 +1,8 @@
 """Do workloads that scale over cores gain more from a GPU? Fig. 2 and section 4.6 of the Minsky study, beside ours.
 
 The study finds that a GPU helps most where a CPU's cores do. Efficiency is that of the question `cores`; the GPU's gain
-is the speed of a training step on the GPU over the CPU of the same host, on the same work.
+is the speed of a step on the GPU over the CPU of the same host, on the same work. The study trained; inference is shown
+without its numbers.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from fathom.analysis.selection import completeness, on_cpu, usable
 from fathom.analysis.statistics import Interval
 from fathom.analysis.step_time import settled_steps
 from fathom.core.record import Record
+from fathom.core.spec import PHASES
 
 TITLE = "Do workloads that scale over cores gain more from a GPU?"
 ORDER = 105
@@ -31,7 +33,7 @@ WELL, BADLY, UNSAID = "scales well", "does not scale", "no statement"
 
 @dataclass(frozen=True)
 class Row:
-    """One training workload on one host."""
+    """One workload in one phase on one host."""
 
     curve: Curve
     widest: Binding
@@ -40,18 +42,18 @@ class Row:
 
     @property
     def published(self) -> str:
-        name = self.curve.workload
+        name = self.curve.workload if self.curve.phase == "train" else ""
         return WELL if name in published.SCALING_WELL else BADLY if name in published.SCALING_BADLY else UNSAID
 
     @property
     def published_gain(self) -> float | None:
         """Of a whole program: the study times no steps."""
         sections = published.sections().get((self.curve.workload, "CPU+GPU"))
-        return 1 / sections.wall if sections else None
+        return 1 / sections.wall if sections and self.curve.phase == "train" else None
 
 
 def analyse(records: Sequence[Record]) -> Finding:
-    curves = [curve for curve in curves_of(records) if curve.phase == "train"]
+    curves = curves_of(records)
     if not any(curve.base for curve in curves):
         return not_measured("scalability", TITLE, "fathom scale")
     gains = gpu_gains(records)
@@ -66,26 +68,26 @@ def analyse(records: Sequence[Record]) -> Finding:
     )
 
 
-def gpu_gains(records: Sequence[Record]) -> dict[tuple[str, str], Ratio]:
-    """(workload, CPU of the host) -> how many times as fast its GPU trains on the most complete work that both did."""
+def gpu_gains(records: Sequence[Record]) -> dict[tuple[str, str, str], Ratio]:
+    """(workload, phase, CPU of the host) -> how many times as fast its GPU is on the most complete work of both."""
     sides: dict[tuple[Work, str], dict[bool, list[Record]]] = defaultdict(dict)
-    for (work, _), group in groups_by_work(usable(records, False, ("train",))[0]).items():
+    for (work, _), group in groups_by_work(usable(records, False, PHASES)[0]).items():
         run = group.runs[0]
         if run.spec.engine == "eager":  # as the CPU's
             sides[work, run.machine.cpu.name][on_cpu(run)] = group.runs
-    found: dict[tuple[str, str], tuple[tuple[float | str, ...], Ratio]] = {}
+    found: dict[tuple[str, str, str], tuple[tuple[float | str, ...], Ratio]] = {}
     for (work, host), modes in sides.items():
         if len(modes) == 2 and same_network(modes[True][0], modes[False][0]):
             gain = ratio(*([settled_steps(run) for run in modes[cpu]] for cpu in (False, True)))
             rank = max(map(completeness, modes[False]))
-            key = (work.workload, host)
+            key = (work.workload, work.phase, host)
             found[key] = max(found.get(key, (rank, gain)), (rank, gain), key=lambda each: each[0])
     return {key: gain for key, (_, gain) in found.items()}
 
 
-def _row(curve: Curve, gains: dict[tuple[str, str], Ratio]) -> Row:
+def _row(curve: Curve, gains: dict[tuple[str, str, str], Ratio]) -> Row:
     widest = max(curve.along(MATCHING) or curve.bindings, key=lambda binding: binding.count)
-    return Row(curve, widest, curve.efficiency(widest), gains.get((curve.workload, curve.cpu)))
+    return Row(curve, widest, curve.efficiency(widest), gains.get((curve.workload, curve.phase, curve.cpu)))
 
 
 def rank_correlation(pairs: Sequence[tuple[float | None, float | None]]) -> tuple[float, int] | None:
@@ -97,6 +99,8 @@ def rank_correlation(pairs: Sequence[tuple[float | None, float | None]]) -> tupl
 
 
 def _summary(rows: Sequence[Row]) -> str:
+    """Of training, as in the study, where it was run."""
+    rows = [row for row in rows if row.curve.phase == "train"] or rows
     pairs = [(row.efficiency.median if row.efficiency else None, row.gain.value if row.gain else None) for row in rows]
     sentences = [_order_sentence(rows)]
     if found := rank_correlation(pairs):
@@ -195,7 +199,7 @@ def _notes(rows: Sequence[Row]) -> list[str]:
         f"program's gain is from its Table 2. {published.MINSKY_MACHINE[0].upper()}{published.MINSKY_MACHINE[1:]}.",
         "The study bound programs to cores and left the thread pool as large as the machine. The efficiency in the "
         "first table is with as many threads as cores; the second table has both sizes of the pool.",
-        "Gains are of a training step here and of a whole program in the study. Where batches are smaller than the "
+        "Gains are of a step here and of a whole program in the study. Where batches are smaller than the "
         "study's, as those of the preset small are, there is less work to divide among cores.",
     ]
     return [*notes, f"No GPU's gain on the same work: {listed(without)}."] if without else notes

@@ -154,8 +154,9 @@ def _simulated_ratio(few: int, many: int) -> float | None:
 
 
 def missing(records: Sequence[Record], notes: list[str]) -> tuple[str, list[str], str]:
-    """The command that would measure it, the notes, and the reason."""
-    names = dict.fromkeys(record.spec.workload for record in records if record.outcome == "ok")
+    """The command that would measure it, the notes, and the reason; a user's model or trace has no name to run."""
+    known = [record.spec for record in records if record.outcome == "ok" and record.spec.source == "workload"]
+    names = dict.fromkeys(spec.workload for spec in known)
     reason = f"no configuration has {LEAST_LAUNCHES} launches" if names else ""
     return " ".join(["fathom repeat", *names, f"--runs {SUGGESTED}"]), notes, reason
 

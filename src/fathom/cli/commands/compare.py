@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from fathom.cli.commands._compare_traces import from_traces_only, report_traces, traces_at
 from fathom.cli.commands._options import Device, Engine, Json, Names, Phase, Preset
 from fathom.cli.commands._running import result
 from fathom.cli.terminal import count, human, print_json, print_table, progress_bar, screen, skipped
@@ -35,8 +36,8 @@ RENAMED = {"--launches": "--runs"}
 
 def command(
     context: typer.Context,
-    a: Annotated[str, typer.Argument(metavar="A", help="The baseline: a folder of records.")],
-    b: Annotated[str, typer.Argument(metavar="B", help="What is compared with it: another folder of records.")],
+    a: Annotated[str, typer.Argument(metavar="A", help="The baseline: a folder of records or of traces, or a trace.")],
+    b: Annotated[str, typer.Argument(metavar="B", help="What is compared with it: another one.")],
     names: Names = None,
     fail_over: Annotated[
         str, typer.Option(metavar="PERCENT", help="Exit code 1 if a step is significantly slower by more than this.")
@@ -74,11 +75,20 @@ def command(
     else:
         _refuse_measuring(context)
         folders = Path(a), Path(b)
+        traced = traces_at(folders[0]), traces_at(folders[1])
+        if traced[0] is not None or traced[1] is not None:
+            lots = traced[0] or _read(folders[0], names), traced[1] or _read(folders[1], names)
+            _refuse_untraced(folders, lots)
+            report_traces(*folders, lots, as_json)
+            return
     lots = _read(folders[0], names), _read(folders[1], names)
     from fathom.analysis.compare import compare, geometric_mean, in_common
 
     found = compare(*lots, change=beyond, one_setting=now)
     if not now and not in_common(found):
+        if from_traces_only([*lots[0], *lots[1]]):
+            report_traces(*folders, lots, as_json)  # of files with different names
+            return
         raise DataError(f"nothing in common: {'; '.join(map(_contents, folders, lots))}")
     if as_json:
         document = {"a": str(folders[0]), "b": str(folders[1]), "geometric_mean": geometric_mean(found)}
@@ -88,6 +98,13 @@ def command(
     missed = now and not all(each.launches_a and each.launches_b for each in found)
     if missed or any(each.regressed(beyond) for each in found):
         raise typer.Exit(1)
+
+
+def _refuse_untraced(folders: Sequence[Path], lots: Sequence[Sequence[Record]]) -> None:
+    """A trace is compared with another, or with a record that was made from one."""
+    for folder, records in zip(folders, lots, strict=True):
+        if not from_traces_only(records):
+            raise DataError.at(folder, "has records of runs, the other side has traces: compare traces with traces")
 
 
 def _refuse_measuring(context: typer.Context) -> None:

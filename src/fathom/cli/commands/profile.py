@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from pathlib import Path
 from typing import Annotated, Any
 
+import msgspec
 import typer
 
 from fathom.analysis.finding import Cell
-from fathom.cli.commands._options import Device, Json, Out, Phase, Precision
+from fathom.cli.commands._depth import print_depth
+from fathom.cli.commands._options import Device, Json, Out, Phase
+from fathom.cli.commands._ranks import report_ranks
 from fathom.cli.terminal import count, human, print_json, print_table, print_text, skipped
-from fathom.core.errors import BadOption, FathomError
+from fathom.core.errors import BadOption
 from fathom.core.record import Profile, Record
+from fathom.core.spec import RunSpec
 from fathom.core.store import Store, check_writable, read
+from fathom.experiments.checks import check_device
+from fathom.experiments.own import TIMEOUT_S, profile_target
 from fathom.trace.profile import from_trace
 
 LEAST_PERCENT = 0.1  # op types below it share one row; the record has them all
@@ -25,13 +32,40 @@ RENAMED = {"--beside": "--reference"}
 
 def command(
     target: Annotated[
-        str | None, typer.Argument(help="package.module:function that returns the model and a batch.")
+        str | None,
+        typer.Argument(
+            help="package.module:function that returns a model and a batch (and a loss, and an optimizer), or a step: "
+            "a function without arguments."
+        ),
     ] = None,
-    trace: Annotated[Path | None, typer.Option(help="Read this torch.profiler trace, .json or .json.gz.")] = None,
+    trace: Annotated[
+        Path | None,
+        typer.Option(help="Read this torch.profiler trace (.json, .json.gz), or a folder of one per rank."),
+    ] = None,
     trace_out: Annotated[Path | None, typer.Option(help="Write the trace to this file, for Perfetto.")] = None,
+    stacks: Annotated[
+        bool, typer.Option("--stacks", help="Also record Python stacks, in a pass of its own: time by source line.")
+    ] = False,
     phase: Phase = "train",
     device: Device = "auto",
-    precision: Precision = "fp32",
+    precision: Annotated[
+        str | None,
+        typer.Option(help="tf32, or bf16 or fp16 by autocast, of a model in fp32; default: the model's own."),
+    ] = None,
+    loss: Annotated[
+        str | None,
+        typer.Option(
+            help="A loss of torch.nn.functional, such as cross_entropy, or package.module:function. The target is "
+            "the batch's `labels` or `target`, or the last element of a tuple. Default: the model's own loss, else the "
+            "mean of its outputs."
+        ),
+    ] = None,
+    optimizer: Annotated[
+        str | None,
+        typer.Option(help="sgd (default), adam, adamw, ..., or package.module:function of the model."),
+    ] = None,
+    threads: Annotated[int | None, typer.Option(help="Intra-op CPU threads; default: torch's choice.")] = None,
+    timeout: Annotated[float, typer.Option(help="Seconds after which the model's process is ended.")] = TIMEOUT_S,
     reference: Annotated[
         list[Path] | None,
         typer.Option(help="Records of the reference workloads, such as results/h200; those in --out count too."),
@@ -40,17 +74,25 @@ def command(
     as_json: Json = False,
 ) -> None:
     """Profile your own model, or read a trace you have: time by op type, and the most similar reference workload."""
-    _check(target, trace, trace_out)
+    _check(target, trace, trace_out, stacks)
+    settings = {"phase": phase, "device": device, "precision": precision, "threads": threads}
+    settings |= {"loss": loss, "optimizer": optimizer, "stacks": stacks or None}
+    _check_settings(trace, timeout, settings)
+    if trace is not None and trace.is_dir():
+        report_ranks(trace, out, as_json)
+        return
     references = read(reference or [], skipped)
-    record = _profiled(target, trace, trace_out, phase, device, precision)
+    record = _profiled(target, trace, trace_out, timeout, settings)
     path = Store(out).add(record)
     _report(record, path, [*references, *Store(out).records()], as_json)
 
 
-def _check(target: str | None, trace: Path | None, trace_out: Path | None) -> None:
+def _check(target: str | None, trace: Path | None, trace_out: Path | None, stacks: bool) -> None:
     """What can be refused before the profiling, which may take minutes."""
     if (target is None) == (trace is None):
         raise BadOption("give either package.module:function or --trace FILE")
+    if trace is not None and stacks:
+        raise BadOption("--trace reads an existing trace, with its stacks if it has any; --stacks is for a model")
     if trace_out is None:
         return
     if trace is not None:
@@ -58,29 +100,37 @@ def _check(target: str | None, trace: Path | None, trace_out: Path | None) -> No
     check_writable(trace_out)
 
 
+def _check_settings(trace: Path | None, timeout: float, settings: dict[str, Any]) -> None:
+    """Names and numbers, before a process is started; those of losses and optimizers need torch."""
+    given = [name for name in ("precision", "threads", "loss", "optimizer") if settings[name] is not None]
+    if trace is not None and given:
+        raise BadOption(f"--trace reads an existing trace; --{given[0]} is for a model that is profiled")
+    if not 0 < timeout < math.inf:
+        raise BadOption(f"--timeout must be some seconds, not {timeout:g}")
+    precision = settings["precision"] or "fp32"
+    names = {name: settings[name] for name in ("phase", "threads")}
+    RunSpec(workload="own", source="model", precision=precision, **names)
+    check_device(settings["device"], precision)
+
+
 def _profiled(
-    target: str | None, trace: Path | None, trace_out: Path | None, phase: str, device: str, precision: str
+    target: str | None, trace: Path | None, trace_out: Path | None, timeout: float, settings: dict[str, Any]
 ) -> Record:
     if trace is not None:
         return from_trace(trace)
-    from fathom.measure import own  # here, as a trace is read without torch
-
     assert target is not None
-    model, *rest = own.from_target(target)
-    batch, loss = [*rest, None, None][:2]
-    settings = {"phase": phase, "device": device, "precision": precision, "name": target}
-    try:
-        return own.profile(model, batch, loss=loss, trace_out=trace_out, **settings)
-    except FathomError:
-        raise
-    except Exception as error:
-        raise own.users_fault(target, error) from None
+    where = None if trace_out is None else str(trace_out)
+    record = profile_target(target, timeout, trace_out=where, **settings)
+    for note in record.notes:
+        human.print(f"{target}: {note}", style="yellow", highlight=False)
+    return record
 
 
 def _report(record: Record, path: Path, references: list[Record], as_json: bool) -> None:
     """The lines that matter most first: what it reaches, what to do, then where the time goes."""
     from fathom.analysis.actions import actions
     from fathom.analysis.overview import overview
+    from fathom.analysis.own_model import lines_table, waits_table
 
     assert record.profile is not None
     rows, found, advised = by_type(record.profile), overview(record), actions(record)
@@ -89,7 +139,8 @@ def _report(record: Record, path: Path, references: list[Record], as_json: bool)
         document: dict[str, Any] = {"record": str(path), "workload": record.spec.workload}
         document |= {"overview": dataclasses.asdict(found), "actions": [dataclasses.asdict(each) for each in advised]}
         document |= {"ops": [dict(zip(keys, row, strict=True)) for row in rows], "notes": record.profile.notes}
-        print_json(document | _similar(record, references) | {"slowdown": record.profile.slowdown})
+        details = {name: msgspec.to_builtins(getattr(record.profile, name)) for name in ("depth", "sources", "memory")}
+        print_json(document | _similar(record, references) | {"slowdown": record.profile.slowdown} | details)
         return
     print_text(f"{record.spec.workload}, {record.spec.phase}")
     for line in found.lines(record):
@@ -99,6 +150,11 @@ def _report(record: Record, path: Path, references: list[Record], as_json: bool)
     for number, action in enumerate(advised, 1):
         print_text(f"  {number}. {action}")
     print_table("Time by op type", ["op type", "class", "per step (s)", "%", "FLOP"], rows)
+    if record.profile.depth is not None:
+        print_depth(record.profile.depth)
+    for table in (lines_table(record.profile), waits_table(record.profile)):
+        if table.rows:
+            print_table(table.title, table.columns, table.rows)
     _print_similar(record, references)
     _print_profiler(record.profile)
     for note in record.profile.notes:

@@ -35,7 +35,7 @@ class TranslationTrainer(Trainer):
 
     def _feed(self, start: int) -> None:
         text, workload = self.state.source, self.workload
-        self.state.batches = batches(text, workload.batch, self.state.device, self.session.spec.seed, start)
+        self.state.batches = batches(text, workload.batch, self.state.device, self.session.spec.seed or 0, start)
 
 
 def batches(text: ParallelText, batch: int, device: torch.device, seed: int, start: int = 0) -> Iterator[Batch]:

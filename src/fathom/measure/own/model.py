@@ -1,0 +1,132 @@
+"""A user's module and batch as a workload: what a session needs to run them, and the precision they compute in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
+from torch.optim import Optimizer
+
+from fathom.core.errors import BadOption
+from fathom.engine.session import AUTOCAST, Session
+from fathom.measure.own.batch import Takes, bind, on_device, rebuilt, tensors_in
+from fathom.measure.own.training import Criterion, OptimizerLike, optimizer_of
+from fathom.workloads.base import Output, Workload
+
+PRECISIONS = {torch.float64: "fp64", torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
+OF_FP32 = ("tf32", *AUTOCAST)  # what a model in fp32 can be asked to compute in
+REAL = {torch.complex128: torch.float64, torch.complex64: torch.float32}  # what a complex number consists of
+
+
+@dataclass(frozen=True, kw_only=True)
+class OwnModel(Workload):
+    """A module, already on its device, and one batch of its inputs, repeated."""
+
+    name: ClassVar = "own"
+
+    module: nn.Module
+    inputs: Any
+    criterion: Criterion = field(default_factory=Criterion)
+    updated_by: OptimizerLike = None
+
+    def model(self) -> nn.Module:
+        return self.module
+
+    def synthetic(self, seed: int) -> Any:
+        return self.inputs
+
+    def real(self, folder: Path, split: str = "train") -> Any:
+        raise BadOption("a model of your own brings its own batch; --data is for the workloads")
+
+    def feed(self, source: Any, device: torch.device, seed: int, start: int = 0) -> Iterator[Any]:
+        batch, takes = on_device(source, device), takes_of(self.module)
+        while True:
+            yield bind(takes, rebuilt(batch, lambda leaf: leaf), wants_target=self.criterion.wants_target)
+
+    def forward(self, model: nn.Module, batch: Any) -> Any:
+        return model(*batch.args, **batch.kwargs)
+
+    def loss(self, model: nn.Module, batch: Any) -> Tensor:
+        return self.criterion(self.forward(model, batch), batch.target)
+
+    def optimizer(self, model: nn.Module) -> Optimizer:
+        if not any(weight.requires_grad for weight in model.parameters()):
+            raise BadOption(
+                f"no parameter of {type(model).__name__} requires a gradient, so there is nothing to train; "
+                "profile its inference (--phase infer), or unfreeze some"
+            )
+        return optimizer_of(model, self.updated_by)
+
+    def infer(self, model: nn.Module, batch: Any) -> Output:
+        return {str(index): tensor for index, tensor in enumerate(tensors_in(self.forward(model, batch)))}
+
+    def answers(self, output: Output, source: Any) -> list[str]:
+        return [f"output {name}: {list(tensor.shape)}" for name, tensor in output.items()]
+
+
+class OwnSession(Session):
+    """A session of a user's model: parts of it may stay in evaluation mode, and only fp32 models are autocast."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        assert isinstance(self.workload, OwnModel)
+        self._modes = {part: part.training for part in self.workload.module.modules()}
+
+    def _setup(self) -> None:
+        super()._setup()
+        model = self.state.model
+        if self.spec.phase == "train" and self._modes[model]:  # a model in evaluation mode is trained as a whole
+            for part, mode in self._modes.items():
+                part.training = mode
+
+    def _autocast(self) -> Callable[[], AbstractContextManager[Any]]:
+        assert isinstance(self.workload, OwnModel)
+        return super()._autocast() if _dtypes(self.workload.module.parameters()) == {torch.float32} else nullcontext
+
+
+def takes_of(module: nn.Module) -> Takes:
+    """What the module's forward() takes; a compiled one takes what the module in it does."""
+    return Takes.of(getattr(module, "_orig_mod", module).forward)
+
+
+def prepared(module: nn.Module, batch: Any, device: torch.device, wants_target: bool) -> nn.Module:
+    """The module on the device; lazy layers learn their sizes from a first batch."""
+    module.to(device)
+    if any(is_lazy(each) for each in [*module.parameters(), *module.buffers()]):
+        call = bind(takes_of(module), on_device(batch, device), wants_target=wants_target)
+        modes = {part: part.training for part in module.modules()}
+        with torch.no_grad():
+            module.eval()(*call.args, **call.kwargs)
+        for part, mode in modes.items():
+            part.training = mode
+    return module
+
+
+def precision_of(module: nn.Module, batch: Any, asked: str | None) -> str | None:
+    """What the model computes in: the type of its parameters, else of its inputs; for fp32 ones, what was asked for.
+
+    None where nothing tells.
+    """
+    found = _dtypes(module.parameters()) or _dtypes(tensors_in(batch))
+    own = PRECISIONS.get(next(iter(found))) if len(found) == 1 else "mixed" if found else None
+    if asked in (None, "fp32", own):
+        return own
+    if own == "fp32" and asked in OF_FP32:
+        return asked
+    if own == "fp32":
+        raise BadOption(f"a model in fp32 can be run in {', '.join(OF_FP32)}, not in {asked}")
+    raise BadOption(
+        f"precision {asked} is for a model in fp32; the parameters of this one are {own or 'of other types'}"
+    )
+
+
+def _dtypes(tensors: Any) -> set[torch.dtype]:
+    """Those of its floating-point tensors."""
+    types = {REAL.get(tensor.dtype, tensor.dtype) for tensor in tensors}
+    return {each for each in types if each.is_floating_point}

@@ -1,0 +1,155 @@
+"""Leaves a user's module as it was: a copy of it is profiled, or itself where that cannot be copied, and put back."""
+
+from __future__ import annotations
+
+import copy
+import random
+from collections import deque
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from functools import partial
+from types import FunctionType, MethodType
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
+from torch.optim import Optimizer
+
+from fathom.core.errors import BadOption
+
+
+def independent_copy(module: nn.Module) -> nn.Module | None:
+    """A copy that shares nothing with the module; None where there is none.
+
+    Tensors with a history (weight normalisation, caches), locks and open files cannot be copied. A function that a
+    module holds is copied as it is, and may still call the module that it was made for.
+    """
+    try:
+        made = copy.deepcopy(module)
+    except Exception:
+        return None
+    if any(new.is_leaf < old.is_leaf for new, old in zip(made.parameters(), module.parameters(), strict=True)):
+        return None  # a scripted module's copy is no leaf of autograd's
+    theirs = {id(part) for part in _parts(module)}
+    return None if any(id(part) in theirs for part in [*_parts(made), *_held(made)]) else made
+
+
+def _parts(module: nn.Module) -> Iterator[Any]:
+    yield from module.modules()
+    yield from module.parameters()
+    yield from module.buffers()
+
+
+def _held(module: nn.Module) -> Iterator[Any]:
+    """What the functions in a module hold on to: hooks, activations, a forward that was replaced."""
+    for part in module.modules():
+        for value in vars(part).values():
+            for function in [value, *(value.values() if isinstance(value, dict) else ())]:
+                yield from _captured(function)
+
+
+def _captured(function: Any) -> Iterator[Any]:
+    if isinstance(function, MethodType):
+        yield function.__self__
+    elif isinstance(function, partial):
+        yield from (*function.args, *function.keywords.values())
+        yield from _captured(function.func)
+    elif isinstance(function, FunctionType):
+        for cell in function.__closure__ or ():
+            try:
+                yield cell.cell_contents
+            except ValueError:  # not filled yet
+                continue
+
+
+@dataclass
+class _Tensor:
+    """A tensor as it was found."""
+
+    tensor: Tensor
+    data: Tensor  # its storage
+    values: Tensor
+    gradient: Tensor | None
+    gradient_values: Tensor | None
+    trained: bool
+
+    @classmethod
+    def of(cls, tensor: Tensor) -> _Tensor:
+        gradient = tensor.grad if tensor.is_leaf else None
+        kept = None if gradient is None else gradient.detach().clone()
+        return cls(tensor, tensor.detach(), tensor.detach().clone(), gradient, kept, tensor.requires_grad)
+
+    def put_back(self) -> None:
+        with torch.inference_mode(self.tensor.is_inference()), torch.no_grad():
+            if not torch.equal(self.data, self.values):
+                self.data.copy_(self.values)
+            moved = self.tensor.device != self.data.device or self.tensor.data_ptr() != self.data.data_ptr()
+            if moved or self.tensor.dtype != self.data.dtype:
+                self.tensor.data = self.data
+            if self.tensor.is_leaf:
+                self.tensor.requires_grad_(self.trained)
+                self.tensor.grad = self.gradient
+            if self.gradient is not None and self.gradient_values is not None:
+                self.gradient.copy_(self.gradient_values)
+
+
+class PutBack(AbstractContextManager[None]):
+    """All that modules and optimizers hold, put back at the end: tensors, gradients, attributes, modes and hooks.
+
+    Plain containers are followed; other objects are left alone.
+    """
+
+    def __init__(self, *roots: nn.Module | Optimizer) -> None:
+        self._seen: dict[int, Any] = {}
+        self._tensors: list[_Tensor] = []
+        self._contents: list[tuple[Any, Any]] = []
+        for root in roots:
+            self._look(root)
+
+    def _look(self, value: Any) -> None:
+        if id(value) in self._seen:
+            return
+        if isinstance(value, nn.Module | Optimizer):
+            self._seen[id(value)] = value
+            self._look(vars(value))
+        elif isinstance(value, Tensor) and is_lazy(value):
+            raise BadOption("the model has lazy layers and cannot be copied; call it once, then profile it")
+        elif isinstance(value, Tensor):
+            self._seen[id(value)] = value
+            self._tensors.append(_Tensor.of(value))
+        elif isinstance(value, dict | list | set | deque | tuple):
+            self._seen[id(value)] = value
+            if not isinstance(value, tuple):
+                self._contents.append((value, copy.copy(value)))
+            for item in list(value.values() if isinstance(value, dict) else value):
+                self._look(item)
+
+    def __enter__(self) -> None:
+        for kept in self._tensors:
+            if kept.tensor.is_leaf:
+                kept.tensor.grad = None  # moving a module moves its gradients along
+
+    def __exit__(self, *_: object) -> None:
+        for container, content in self._contents:
+            container.clear()
+            container.extend(content) if isinstance(container, list | deque) else container.update(content)
+        for kept in self._tensors:
+            kept.put_back()
+
+
+class RandomStates(AbstractContextManager[None]):
+    """Every generator that a step may draw from: torch's on all devices, NumPy's and Python's."""
+
+    def __enter__(self) -> None:
+        self._python, self._numpy, self._torch = random.getstate(), np.random.get_state(), torch.get_rng_state()
+        self._cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []  # type: ignore[no-untyped-call]
+
+    def __exit__(self, *_: object) -> None:
+        random.setstate(self._python)
+        np.random.set_state(self._numpy)
+        torch.set_rng_state(self._torch)
+        if self._cuda:
+            torch.cuda.set_rng_state_all(self._cuda)

@@ -1,0 +1,128 @@
+"""The source line of every event, from the stacks in a trace: the innermost frame that is the user's own code.
+
+A trace made with with_stack=True has Python's functions as events, nested in time with the ops; one of torch before
+1.12 has the stack as an argument of each op. A backward op has the line of its forward op, found by autograd's sequence
+number, unless Python code runs in the backward itself.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence, Set
+from dataclasses import dataclass, replace
+from typing import Any
+
+import msgspec
+
+from fathom.trace.event import Event, sequence_args, view
+from fathom.trace.owners import FRAMEWORK, HARNESS, LIBRARY, NO_SOURCE, owner_of
+from fathom.trace.walk import BACKWARD_NODE, EVALUATE
+
+SAMPLED = 2000  # ops that are searched for stacks: all threads but those of backward have them, or none
+
+
+class StackArgs(msgspec.Struct, gc=False):
+    stack: str = msgspec.field(default="", name="Call stack")  # innermost frame first
+
+
+stack_args = view(StackArgs)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where in the source something was called."""
+
+    line: str = ""
+    owner: int = NO_SOURCE
+    library: str = ""  # the innermost function of a library below the user's line
+
+    def inside(self, frame: str) -> Place:
+        """The place of what the frame calls, if this is the place of the frame."""
+        owner = owner_of(frame)
+        if owner == HARNESS:
+            return Place(frame, FRAMEWORK)
+        if owner and owner >= self.owner:
+            return Place(frame, owner)
+        return replace(self, library=frame) if owner == LIBRARY else self
+
+
+def has_frames(events: Iterable[Event]) -> bool:
+    """Whether Python's functions are events of the trace."""
+    return any(event.cat == "python_function" and owner_of(event.name) for event in events)
+
+
+def has_call_stacks(events: Sequence[Event]) -> bool:
+    """Whether ops have their stack as an argument, as before torch 1.12."""
+    ops = [event for event in events if event.cat == "cpu_op"]
+    return any(stack_args(event).stack for event in ops[:: 1 + len(ops) // SAMPLED])
+
+
+def places(events: Iterable[Event], wanted: Set[int], call_stacks: bool) -> dict[int, Place]:
+    """The places of events, by their id(); of those wanted that have one."""
+    threads: dict[Any, list[Event]] = defaultdict(list)
+    for event in events:
+        if event.cat in {"python_function", "cpu_op"} or id(event) in wanted:
+            threads[event.pid, event.tid].append(event)
+    sweep = _Sweep(wanted, call_stacks)
+    # the thread with the forward pass first: backward ops look up its sequence numbers
+    for thread in sorted(threads.values(), key=_first_forward_us):
+        thread.sort(key=lambda event: (event.ts, -event.dur))
+        sweep.thread(thread)
+    return sweep.found
+
+
+class _Sweep:
+    def __init__(self, wanted: Set[int], call_stacks: bool) -> None:
+        self.wanted = wanted
+        self.call_stacks = call_stacks
+        self.found: dict[int, Place] = {}
+        self.forward: dict[int, Place] = {}  # by autograd's sequence number
+        self.last_backward = Place()
+
+    def thread(self, events: Iterable[Event]) -> None:
+        stack: list[tuple[float, Place, bool]] = [(float("inf"), Place(), False)]  # until when; in a backward
+        for event in events:
+            while stack[-1][0] <= event.ts:
+                stack.pop()
+            _, place, backward = stack[-1]
+            if event.cat == "python_function":
+                if owner_of(event.name):
+                    stack.append((event.end, place.inside(event.name), backward))
+                continue
+            if event.cat == "cpu_op":
+                if event.name.startswith(EVALUATE) or (not backward and BACKWARD_NODE.fullmatch(event.name)):
+                    place, backward = self._backward(event, place), True
+                    stack.append((event.end, place, backward))
+                else:
+                    place = self._op(event, place, backward)
+            if place.line and id(event) in self.wanted:
+                self.found[id(event)] = place
+
+    def _op(self, event: Event, place: Place, backward: bool) -> Place:
+        if self.call_stacks and (frames := stack_args(event).stack):
+            place = Place()
+            for frame in reversed(frames.split(";")):
+                place = place.inside(frame)
+        sequence = sequence_args(event).sequence
+        if sequence is not None and place.line:
+            if backward:  # a checkpoint's second forward, by the numbers of its own thread
+                self.forward.setdefault(sequence, place)
+            else:
+                self.forward[sequence] = place
+        return place
+
+    def _backward(self, event: Event, outer: Place) -> Place:
+        """The forward op's place, or else that of the call of backward(), where it is on the same thread.
+
+        AccumulateGrad has no sequence number; it runs right after the node that produced the gradient.
+        """
+        sequence = sequence_args(event).sequence
+        if sequence is not None:
+            self.last_backward = self.forward.get(sequence, outer)
+        return self.last_backward
+
+
+def _first_forward_us(thread: Iterable[Event]) -> float:
+    """Threads are not in order yet."""
+    begins = (event.ts for event in thread if event.cat == "cpu_op" and not event.name.startswith("autograd::"))
+    return min(begins, default=float("inf"))
