@@ -131,3 +131,10 @@ def profiles(found: Sequence[Setting], store: Store) -> list[Setting]:
     ]
     missing = {spec.id for spec in store.remaining(planned)}
     return [replace(setting, spec=spec) for setting, spec in zip(found, planned, strict=True) if spec.id in missing]
+
+
+def write_trace(spec: RunSpec, path: Path) -> None:
+    """A Perfetto trace of some steps in this process, with power and clocks where they are metered."""
+    from fathom.measure import profiling  # here, as it loads torch
+
+    profiling.write_trace(spec, path)

@@ -121,7 +121,8 @@ def command(
     if profile:
         records += _measured(energy.profiles(found, store), store, "profiles")
     if trace_out is not None:
-        _trace(found[0].spec, trace_out)
+        energy.write_trace(found[0].spec, trace_out)
+        human.print(f"trace: {trace_out}", soft_wrap=True)
     _report(records, [*references, *store.records()], rates, within / 100, out, as_json)
     if any(record.outcome != "ok" for record in records):
         raise typer.Exit(1)
@@ -164,13 +165,6 @@ def _line(record: Record) -> str:
         return f"{what}: {NOT_METERED}, {seconds(step_s)} per step, {steps}{disturbed(record)}"
     spent = f"{joules(record.energy.per_step_j)} per step at {record.energy.mean_w:.4g} W, {steps}"
     return f"{what}: {spent}{' (estimated)' if record.energy.estimated else ''}{disturbed(record)}"
-
-
-def _trace(spec: RunSpec, path: Path) -> None:
-    from fathom.measure.profiling import write_trace  # here, as it loads torch
-
-    write_trace(spec, path)
-    human.print(f"trace: {path}", soft_wrap=True)
 
 
 def _report(
