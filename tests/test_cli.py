@@ -40,9 +40,10 @@ def test_it_says_which_version_it_is(monkeypatch: pytest.MonkeyPatch, capsys: py
 
 
 PUBLIC = {  # what callers may rely on: a name that goes breaks their programs, one that comes is a promise
-    "BadOption", "DataError", "Dataset", "DeviceError", "DoesNotFit", "Engine", "EngineError", "Facts", "FathomError",
-    "Finding", "Meter", "MissingExtra", "Reader", "Recipe", "Record", "Refused", "RunSpec", "Session", "State", "Step",
-    "Store", "UnknownName", "Workload", "frame", "load", "nearest", "op_frame", "profile", "write_report",
+    "BadOption", "CappingError", "DataError", "Dataset", "DeviceError", "DoesNotFit", "Engine", "EngineError", "Facts",
+    "FathomError", "Finding", "Governor", "Meter", "MissingExtra", "NotPermitted", "NotRestored", "NotSupported",
+    "OutOfRange", "Reader", "Recipe", "Record", "Refused", "RunSpec", "Session", "State", "Step", "Store",
+    "UnknownName", "Workload", "frame", "load", "nearest", "op_frame", "profile", "write_report",
 }  # fmt: skip
 
 

@@ -22,7 +22,7 @@ from fathom.core.record import Record
 from fathom.core.spec import RunSpec
 from fathom.data import mnist
 from fathom.engine.session import Session
-from fathom.machine.meter import Meters
+from fathom.machine.meter import Counters
 from fathom.measure import loop
 from fathom.training import checkpoint, run
 from fathom.training.checkpoint import FOLDER
@@ -65,7 +65,7 @@ def test_time_and_energy_spent_before_a_kill_count(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(checkpoint, "TIME_SHARE", 1e9)
     for module in (run, checkpoint):
         monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=lambda: float(next(clock))))
-    monkeypatch.setattr(Meters, "joules", lambda self: float(next(joules)))
+    monkeypatch.setattr(Counters, "joules", lambda self: float(next(joules)))
     with pytest.raises(Killed):
         trained(die_at=3)
     before = torch.load(next(Path(os.environ[FOLDER]).iterdir()), weights_only=True)
@@ -78,10 +78,10 @@ def test_time_and_energy_spent_before_a_kill_count(monkeypatch: pytest.MonkeyPat
 
 
 def test_energy_that_was_not_counted_before_a_kill_is_not_known_after(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Meters, "joules", lambda self: None)
+    monkeypatch.setattr(Counters, "joules", lambda self: None)
     with pytest.raises(Killed):
         trained(die_at=3)
-    monkeypatch.setattr(Meters, "joules", lambda self: 100.0)
+    monkeypatch.setattr(Counters, "joules", lambda self: 100.0)
     found = learning_of(trained())
     assert [point.energy_j for point in found.curve] == [None] * 4
     assert found.energy_j is None
@@ -151,7 +151,7 @@ def test_time_items_and_energy_to_the_target_are_those_of_the_first_point_there(
 ) -> None:
     """autoenc goes on to the end of its recipe, whatever it has reached."""
     joules = iter(range(0, 1000, 100))
-    monkeypatch.setattr(Meters, "joules", lambda self: float(next(joules)))
+    monkeypatch.setattr(Counters, "joules", lambda self: float(next(joules)))
     second = learning_of(trained(replace(SPEC, evaluations=2))).curve[1]
     monkeypatch.delenv(FOLDER)
     monkeypatch.setattr(Autoenc, "recipe", replace(Autoenc.recipe, target=second.quality))

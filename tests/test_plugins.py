@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from importlib.metadata import EntryPoint
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import pytest
 import torch
 
 import fathom
 from fathom.core import plugins
+from fathom.core.energy import Reading
 from fathom.core.errors import BadOption, UnknownName
 from fathom.data import mnist
 from fathom.data.base import Dataset, Reader
-from fathom.machine.meter import Meter, Meters
+from fathom.machine.meter import Counters, Meter, Target
 
 CPU = torch.device("cpu")
 
@@ -35,14 +37,20 @@ class Sevens(Reader):
 
 
 class WallPlug(Meter):
+    """Counts 42 joules between two looks."""
+
     label: ClassVar = "the wall plug"
 
-    @classmethod
-    def find(cls, device: torch.device) -> Self | None:
-        return cls()
+    def __init__(self) -> None:
+        self.scope, self.counted = "CPU package 9", 0.0
 
-    def joules(self) -> float:
-        return 42.0
+    @classmethod
+    def find(cls, target: Target) -> Sequence[WallPlug]:
+        return [cls()]
+
+    def read(self) -> Reading:
+        self.counted += 42.0
+        return Reading(joules=self.counted)
 
 
 @pytest.fixture
@@ -69,7 +77,7 @@ def test_a_reader_reads_the_folders_that_it_recognises(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("installed")
 def test_a_meter_is_added_to_those_that_are_found() -> None:
-    meters = Meters(CPU)
+    meters = Counters(Target())
     assert meters.name is not None
     assert "the wall plug" in meters.name
     joules = meters.joules()

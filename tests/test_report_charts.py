@@ -12,7 +12,7 @@ import pytest
 from sample_report import WORKLOADS, record, sample_records, tree
 
 from fathom import report
-from fathom.analysis.finding import Band, Chart, Series
+from fathom.analysis.finding import Band, Chart, Series, Span
 from fathom.report import charts
 from fathom.report.colours import Colours
 from fathom.report.text import chart_table
@@ -117,6 +117,19 @@ def test_bands_of_a_heat_map_are_brackets_over_their_columns() -> None:
     assert trace["colorscale"] == charts.SEQUENTIAL
     below = Chart(kind="heatmap", title="", x_title="", y_title="", series=[Series(name="vgg", x=["Add"], y=[-3.0])])
     assert charts.figure(below, Colours([]))["data"][0]["colorscale"] == charts.DIVERGING
+
+
+def test_named_stretches_of_a_line_chart_are_shaded_under_their_labels() -> None:
+    spans = [Span(label="idle", begin=0.0, end=5.0), Span(label="<steps>", begin=6.0, end=12.0)]
+    line = Series(name="GPU 0", x=[0.0, 6.0, 12.0], y=[80.0, 300.0, 310.0])
+    chart = Chart(kind="line", title="", x_title="s", y_title="W", series=[line], spans=spans)
+    layout = charts.figure(chart, Colours([]))["layout"]
+    assert [(shape["x0"], shape["x1"], shape["yref"]) for shape in layout["shapes"]] == [
+        (0, 5, "paper"),
+        (6, 12, "paper"),
+    ]
+    assert [(label["text"], label["x"]) for label in layout["annotations"]] == [("idle", 2.5), ("&lt;steps&gt;", 9.0)]
+    assert len({shape["opacity"] for shape in layout["shapes"]}) == 2, "neighbours differ"
 
 
 def test_a_dendrogram_has_its_leaves_on_the_axis_and_its_distances_at_the_merges() -> None:

@@ -115,13 +115,18 @@ EVERYTHING = {
     "precision": "tf32",
     "engine": "cudagraph",
     "batch": 4,
+    "power_cap_w": 300.0,
+    "clock_cap_mhz": 1200.0,
     "threads": 2,
     "cores": (0, 1),
     "data": "mnist",
     "seed": 3,
     "options": {"latent": 3, "adam": True},
 }
-LENGTHS = {"warmup": 1, "steps": 3, "budget_s": 2.5, "evaluations": 4}
+LENGTHS = {
+    **{"warmup": 1, "steps": 3, "budget_s": 2.5, "evaluations": 4},
+    **{"window_s": 20.0, "idle_s": 1.0, "period_s": 0.01, "estimates": True},
+}
 
 
 @pytest.mark.parametrize("kind", sorted(KINDS))
@@ -150,3 +155,30 @@ def test_ids_are_those_of_earlier_releases() -> None:
     """Records and checkpoints go by them."""
     assert RunSpec(workload="autoenc").id == "98afbf1a7f73"
     assert RunSpec(workload="deepq", kind="training", device="cuda:0", seed=1).id == "227e24c395d2"
+
+
+def test_an_energy_run_keeps_its_kind_on_the_way_to_a_worker() -> None:
+    """A kind that no older checkout has a switch for is said by its name."""
+    spec = RunSpec(workload="autoenc", kind="energy", idle_s=0)
+    assert spec.non_defaults() == {"workload": "autoenc", "kind": "energy", "idle_s": 0.0}
+    assert (
+        RunSpec(workload="autoenc", kind="energy", window_s=5).id
+        == RunSpec(workload="autoenc", kind="energy", window_s=5.0).id
+    )
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"kind": "energy", "window_s": 0}, "a metered window in seconds must be above 0, not 0"),
+        ({"kind": "energy", "period_s": -1}, "the period of the meters in seconds must be above 0, not -1"),
+        ({"kind": "energy", "idle_s": -5}, "the idle baseline must be some seconds, or 0 for none, not -5"),
+        ({"power_cap_w": 0}, "a power cap in watts must be above 0, not 0"),
+        ({"clock_cap_mhz": float("inf")}, "a clock cap in MHz must be above 0, not inf"),
+        ({"window_s": 5}, "window_s does not apply to a timed run"),
+        ({"kind": "energy", "steps": 3}, "steps does not apply to an energy run"),
+    ],
+)
+def test_what_cannot_be_metered_is_refused(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(BadOption, match=message):
+        RunSpec(workload="autoenc", **fields)

@@ -11,11 +11,16 @@ if TYPE_CHECKING:
     from fathom.analysis.relatives import nearest
     from fathom.core.errors import (
         BadOption,
+        CappingError,
         DataError,
         DeviceError,
         DoesNotFit,
         FathomError,
         MissingExtra,
+        NotPermitted,
+        NotRestored,
+        NotSupported,
+        OutOfRange,
         UnknownName,
     )
     from fathom.core.record import Record
@@ -24,6 +29,7 @@ if TYPE_CHECKING:
     from fathom.data.base import Dataset, Reader
     from fathom.engine.base import Engine
     from fathom.engine.session import Session, Step, load
+    from fathom.machine.governor import Governor
     from fathom.machine.meter import Meter
     from fathom.measure.own.profile import profile
     from fathom.report import write as write_report
@@ -56,6 +62,7 @@ _HOME = {  # public name -> the module that defines it, and the name there where
     "Reader": "data.base",
     "Engine": "engine.base",
     "Meter": "machine.meter",
+    "Governor": "machine.governor",
     # what can go wrong: core/errors.py draws the tree
     "FathomError": "core.errors",
     "UnknownName": "core.errors",
@@ -66,9 +73,15 @@ _HOME = {  # public name -> the module that defines it, and the name there where
     "MissingExtra": "core.errors",
     "EngineError": "core.errors",
     "Refused": "core.errors",
+    "CappingError": "core.errors",
+    "NotPermitted": "core.errors",
+    "NotSupported": "core.errors",
+    "OutOfRange": "core.errors",
+    "NotRestored": "core.errors",
 }
 __all__ = [
     "BadOption",
+    "CappingError",
     "DataError",
     "Dataset",
     "DeviceError",
@@ -78,8 +91,13 @@ __all__ = [
     "Facts",
     "FathomError",
     "Finding",
+    "Governor",
     "Meter",
     "MissingExtra",
+    "NotPermitted",
+    "NotRestored",
+    "NotSupported",
+    "OutOfRange",
     "Reader",
     "Recipe",
     "Record",

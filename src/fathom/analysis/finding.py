@@ -65,6 +65,15 @@ class Band:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Span:
+    """A stretch of the x axis that has a name, such as a section of a run."""
+
+    label: str
+    begin: float
+    end: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class Chart:
     kind: Literal["bar", "stacked", "line", "scatter", "heatmap", "dendrogram", "box", "icicle", "timeline"]
     title: str
@@ -76,6 +85,7 @@ class Chart:
     log_x: bool = False
     log_y: bool = False
     bands: list[Band] = field(default_factory=list)  # of a heat map: its columns from left to right, or none
+    spans: list[Span] = field(default_factory=list)  # of a line chart: shaded in turns, each under its label
     lanes: list[str] = field(default_factory=list)  # of a timeline, from top to bottom
     note: str = ""
 

@@ -58,7 +58,11 @@ RUN_COLUMNS = {  # of frame(), with their types
     "quality": NUMBER,
     "target_reached": SWITCH,
     "training_s": NUMBER,
-    "energy_j": NUMBER,
+    "energy_j": NUMBER,  # of a training run
+    "step_energy_j": NUMBER,  # of a timed step; missing: not metered
+    "mean_power_w": NUMBER,
+    "energy_valid": SWITCH,
+    "energy_estimated": SWITCH,
     "gpu_shared": SWITCH,
     "disturbed": SWITCH,  # missing: nobody looked, and nothing shows it
     "others_cpu": NUMBER,  # CPU-seconds per second of other processes
@@ -83,6 +87,7 @@ def op_frame(records: Iterable[Record]) -> pandas.DataFrame:
 def _run(record: Record) -> dict[str, Any]:
     spec, machine, profile, learning = record.spec, record.machine, record.profile, record.learning
     step_s = statistics.median(settled_steps(record)) if record.step_s else None
+    energy = record.energy
     return {
         **{name: getattr(spec, name) for name in ("workload", "phase", "kind", "preset", "precision", "engine")},
         **{name: getattr(spec, name) for name in ("batch", "source", "data", "seed")},
@@ -103,6 +108,10 @@ def _run(record: Record) -> dict[str, Any]:
         "target_reached": learning.reached if learning else None,
         "training_s": learning.seconds if learning else None,
         "energy_j": learning.energy_j if learning else None,
+        "step_energy_j": energy.per_step_j if energy else None,
+        "mean_power_w": energy.mean_w if energy else None,
+        "energy_valid": not energy.invalid if energy else None,
+        "energy_estimated": energy.estimated if energy else None,
         "gpu_shared": record.disturbance.gpu_shared,
         "disturbed": record.disturbed or (False if record.disturbance.known else None),
         "others_cpu": record.disturbance.others_cpu,

@@ -7,7 +7,7 @@ import statistics
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from fathom import published
 from fathom.analysis.formatting import listed
@@ -109,8 +109,13 @@ def select(records: Sequence[Record], *, profiled: bool, phases: Sequence[str] =
 
 def usable(records: Sequence[Record], profiled: bool, phases: Sequence[str]) -> tuple[list[Record], list[str]]:
     """The runs that can answer a question about whole machines, and notes on the others."""
-    # a program run has no timed steps, and a run bound to some of the cores belongs to the question about cores
-    records = [record for record in records if not (record.spec.kind in ("program", "training") or record.spec.cores)]
+    # a program run has no timed steps; runs bound to some of the cores, and runs below a cap on power or clocks, belong
+    # to questions of their own
+    records = [
+        record
+        for record in records
+        if not (record.spec.kind in ("program", "training") or record.spec.cores or capped(record))
+    ]
     failed = [record for record in records if record.outcome != "ok"]
     succeeded = [record for record in records if record.outcome == "ok"]
     asked = [record for record in succeeded if record.spec.phase in phases]
@@ -172,9 +177,20 @@ def on_cpu(record: Record) -> bool:
     return record.device.startswith("cpu")
 
 
+def capped(record: Record) -> bool:
+    """Whether its power or its clocks were limited for the run."""
+    return record.spec.power_cap_w is not None or record.spec.clock_cap_mhz is not None
+
+
 def configuration(record: Record) -> RunSpec:
     """The spec without what may differ between repetitions of one measurement."""
-    return dataclasses.replace(record.spec, seed=0, warmup=0, steps=1, budget_s=None, kind="timed", device="auto")
+    return dataclasses.replace(record.spec, **_MEASURED_HOW)
+
+
+_MEASURED_HOW: dict[str, Any] = {  # the fields that say how a run was measured, and not what it did
+    **{"seed": 0, "warmup": 0, "steps": 1, "budget_s": None, "kind": "timed", "device": "auto"},
+    **{"window_s": None, "idle_s": None, "period_s": None, "estimates": False},
+}
 
 
 def completeness(record: Record) -> tuple[float | str, ...]:

@@ -8,6 +8,11 @@ FathomError
 ├── DoesNotFit     a batch that the device's memory cannot hold
 ├── EngineError    a step that the engine cannot execute, and why
 ├── MissingExtra   an optional package, and how to install it
+├── CappingError   a power or clock setting that could not be changed, and why
+│   ├── NotPermitted   this user may not change it
+│   ├── NotSupported   the device, its driver or the kernel cannot
+│   ├── OutOfRange     a value outside the range that the driver permits, with the range
+│   └── NotRestored    a setting that a sweep changed and could not put back, and what to do
 └── Refused        any of these, raised in a worker process, with its text
 """
 
@@ -71,3 +76,23 @@ class Refused(FathomError):
 
 class MissingExtra(FathomError):
     """An optional dependency that is not installed."""
+
+
+class CappingError(FathomError):
+    """A power or clock setting that could not be changed or verified."""
+
+
+class NotPermitted(CappingError):
+    """A setting that this user may not change; nothing was changed."""
+
+
+class NotSupported(CappingError):
+    """A setting that the device does not have; nothing was changed."""
+
+
+class OutOfRange(CappingError):
+    """A value that the driver does not permit; nothing was changed."""
+
+
+class NotRestored(CappingError):
+    """A setting that is still changed."""

@@ -37,6 +37,7 @@ KINDS = {
     "trainers": Kind("trainer", "fathom.training.trainers", "fathom.trainers"),
     "questions": Kind("question", "fathom.analysis.questions", "fathom.questions"),
     "meters": Kind("meter", "fathom.machine.meters", "fathom.meters"),
+    "governors": Kind("governor", "fathom.machine.governors", "fathom.governors"),
     "commands": Kind("command", "fathom.cli.commands", "fathom.commands"),
 }
 

@@ -15,6 +15,7 @@ import msgspec
 
 from fathom.core import summary, tables
 from fathom.core.depth import TraceDepth
+from fathom.core.energy import Energy
 from fathom.core.errors import DataError, FathomError
 from fathom.core.fingerprint import THROTTLES, Gpu, Machine
 from fathom.core.spec import RunSpec
@@ -323,6 +324,7 @@ class Record:
     peak_device_bytes: int | None = None
     profile: Profile | None = None
     learning: Learning | None = None
+    energy: Energy | None = None  # over the timed steps; None where nothing is metered
     program: GpuTime | None = None  # of a program run: all of the program after its context stood
     disturbance: Disturbance = field(default_factory=Disturbance)
     notes: list[str] = field(default_factory=list)  # for people: nothing is decided by their words

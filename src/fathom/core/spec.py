@@ -29,6 +29,8 @@ KINDS = {  # what is measured -> the fields that say how long; the others keep t
     "profiled": ("warmup", "steps", "budget_s"),  # a timed pass, and a profiled one after it
     "program": ("warmup", "steps"),  # on a GPU: a trace of the whole program, context to last step
     "training": ("evaluations",),  # to the target quality of the workload's recipe
+    # a baseline without work, and then one window of steps that is long enough for what meters it
+    "energy": ("warmup", "window_s", "idle_s", "period_s", "estimates"),
 }
 LONGEST_SLUG = 80  # characters: file systems allow 255 in the whole name of a file
 LARGEST_SEED = 2**62  # every generator takes those below
@@ -44,6 +46,13 @@ RANGES = {  # the smallest and the largest that can be meant, on any machine; be
 
 _SWITCHES = {"profile": "profiled", "learn": "training", "life": "program"}  # what kinds were called up to schema 2
 _RENAMED = {"rounds": "evaluations"}
+_POSITIVE = {  # field -> what a message calls it
+    "window_s": "a metered window in seconds",
+    "period_s": "the period of the meters in seconds",
+    "power_cap_w": "a power cap in watts",
+    "clock_cap_mhz": "a clock cap in MHz",
+}
+_SECONDS_AND_CAPS = ("budget_s", "idle_s", *_POSITIVE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,12 +72,18 @@ class RunSpec:
     precision: str | None = "fp32"
     engine: str = "eager"
     batch: int | None = None
+    power_cap_w: float | None = None  # set by whoever starts the run, and put back after it; None: as the machine is
+    clock_cap_mhz: float | None = None
     threads: int | None = None
     cores: tuple[int, ...] | None = None  # the worker is bound to these, by the system's numbers; None binds nothing
     warmup: int = 2
     steps: int = 10  # at most, where there is a budget
     budget_s: float | None = None  # stop earlier: when the median is known to 1 %, or this much time is spent
     evaluations: int | None = None  # of training, at most; None is as the recipe says
+    window_s: float | None = None  # of metered steps, at least; None is as long as a valid window has to be
+    idle_s: float | None = None  # metered before anything runs; None is the usual baseline
+    period_s: float | None = None  # between two samples of the meters; None is the sampler's own
+    estimates: bool = False  # whether power may be estimated where nothing meters it
     data: str | None = None  # a folder of real data; None is synthetic, or what the user brought along
     seed: int | None = 0
     options: Mapping[str, Any] = field(default_factory=dict)  # fields of the workload, changed
@@ -82,7 +97,8 @@ class RunSpec:
             raise BadOption(f"a training run has phase train, not {self.phase}")
         for name in {name for lengths in KINDS.values() for name in lengths} - {*KINDS[self.kind]}:
             if getattr(self, name) != _DEFAULTS[name]:
-                raise BadOption(f"{name} does not apply to a {self.kind} run")
+                article = "an" if self.kind[0] in "aeiou" else "a"
+                raise BadOption(f"{name} does not apply to {article} {self.kind} run")
 
     def _check_names(self) -> None:
         known = {"source": tuple(SOURCES), "phase": PHASES, "kind": tuple(KINDS)}
@@ -102,8 +118,9 @@ class RunSpec:
         changes: dict[str, Any] = {"batch": batch, "options": options}
         if self.data:
             changes["data"] = os.path.normpath(self.data)  # "mnist/" is no other run than "mnist"
-        if self.budget_s is not None:
-            changes["budget_s"] = float(self.budget_s)
+        for name in _SECONDS_AND_CAPS:
+            if (value := getattr(self, name)) is not None:
+                changes[name] = float(value)
         if self.cores is not None:
             changes["cores"] = tuple(self.cores)  # JSON has only lists
         if self.device.startswith("cpu:"):
@@ -128,6 +145,11 @@ class RunSpec:
             raise BadOption(f"a budget must be some seconds, not {self.budget_s}")
         if self.budget_s is not None and self.budget_s > LONGEST_BUDGET_S:
             raise BadOption(f"a budget must be at most {LONGEST_BUDGET_S:,} seconds (30 days), not {self.budget_s:g}")
+        if self.idle_s is not None and not 0 <= self.idle_s < math.inf:
+            raise BadOption(f"the idle baseline must be some seconds, or 0 for none, not {self.idle_s}")
+        for name, thing in _POSITIVE.items():
+            if (value := getattr(self, name)) is not None and not 0 < value < math.inf:
+                raise BadOption(f"{thing} must be above 0, not {value:g}")
         if self.cores is not None and (not self.cores or min(self.cores) < 0):
             raise BadOption("cores must be numbers of this machine's cores, such as 0,1")
 
@@ -159,7 +181,9 @@ class RunSpec:
         A worker of another checkout is started with these: it need not know the fields that are left out.
         """
         changed = {name: value for name, value in self.to_json().items() if value != _DEFAULTS[name] and value != {}}
-        switch = {kind: name for name, kind in _SWITCHES.items()}.get(changed.pop("kind", ""))
+        switch = {kind: name for name, kind in _SWITCHES.items()}.get(changed.get("kind", ""))
+        if switch:
+            del changed["kind"]
         old = {new: name for name, new in _RENAMED.items()}
         return {old.get(name, name): value for name, value in changed.items()} | ({switch: True} if switch else {})
 

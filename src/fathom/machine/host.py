@@ -112,7 +112,7 @@ def usable_cores() -> int:
 def cpu() -> Cpu:
     here, threads = topology(), _torch_threads()
     return Cpu(
-        name=_cpu_name(),
+        name=cpu_name(),
         logical_cores=psutil.cpu_count(),
         physical_cores=psutil.cpu_count(logical=False),
         affinity=affinity(),
@@ -284,7 +284,7 @@ def _memory_nodes() -> dict[int, list[int]]:
     return {node: cpu_numbers(text) for node, text in lists.items() if text}
 
 
-def _cpu_name() -> str:
+def cpu_name() -> str:
     for line in _lines("/proc/cpuinfo"):
         if line.startswith("model name"):
             return line.split(":", 1)[1].strip()

@@ -11,19 +11,25 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from fathom.core.energy import SETUP, STEPS, WARM_UP
 from fathom.core.errors import FathomError
 from fathom.core.events import OnProgress, throttled
 from fathom.core.record import Record, Sections, moment
 from fathom.core.spec import RunSpec
 from fathom.machine.disturbance import Watch
 from fathom.machine.host import fingerprint, gpu_uuid
+from fathom.machine.meter import Target
+from fathom.machine.sampler import Sampler
+from fathom.measure.energy import energy_of, missing
 from fathom.measure.stopping import PRECISE, StoppingRule
 
 if TYPE_CHECKING:
     import torch
 
+    from fathom.core.energy import Energy
     from fathom.engine.session import Session
     from fathom.machine.clock import StepClock
+    from fathom.machine.sampler import Samples
 
 SHOWN_ANSWERS = 4
 LEAST_STEPS = 5  # before a budget may end a run
@@ -56,6 +62,7 @@ class _Moments:
     imported: float
     constructed: float
     awake: float
+    metered: float = 0.0  # the sampling process took its first sample: no part of the program
     set_up: float | None = None
     ready: float | None = None  # a look at the machine later
     finished: float | None = None
@@ -68,15 +75,19 @@ class _Moments:
             import_s=self.imported - self.begun,
             init_s=self.constructed - self.begun,
             context_s=context_s,
-            setup_s=self.set_up - self.constructed,
+            setup_s=self.set_up - self.metered + self.awake - self.constructed,
             first_step_s=first_step_s,
             run_s=self.finished - self.ready,
-            main_s=self.finished - self.begun,
+            main_s=self.finished - self.metered + self.awake - self.begun,
         )
 
 
 def _measured(spec: RunSpec, progress: OnProgress) -> Record:
     begun = time.perf_counter()
+    if spec.kind == "energy":
+        from fathom.measure import window  # it is another loop, and loads torch
+
+        return window.measured(spec, progress, begun)
     from fathom.engine.session import Session
     from fathom.machine.clock import StepClock
     from fathom.machine.devices import wake  # here, because importing torch is a part of init that has its own name
@@ -90,22 +101,53 @@ def _measured(spec: RunSpec, progress: OnProgress) -> Record:
         moments = _Moments(begun, imported, constructed, awake=time.perf_counter())
         if spec.kind == "program":
             return _traced(session, moments)
-        session.setup()
-        set_up = time.perf_counter()
-        watch = Watch(session.device)
-        ready = time.perf_counter()
-        clock = StepClock(session.device, marks=1 + spec.warmup + spec.steps)
-        results, notes = _timed_pass(session, clock, progress)
-        seconds = clock.seconds()  # waits for the device
-        moments = replace(moments, set_up=set_up, ready=ready, finished=time.perf_counter())
+        with Sampler(Target.of(session.device)) as sampler:
+            moments = replace(moments, metered=time.perf_counter())
+            session.setup()
+            set_up = time.perf_counter()
+            watch = Watch(session.device)
+            ready = time.perf_counter()
+            clock = StepClock(session.device, marks=1 + spec.warmup + spec.steps)
+            results, notes, chunks = _timed_pass(session, clock, progress)
+            seconds = clock.seconds()
+            moments = replace(moments, set_up=set_up, ready=ready, finished=time.perf_counter())
+            watch.look()
+            samples = sampler.stop()
+        energy, problems = _energy(samples, moments, chunks, seconds[spec.warmup :])
+        sections = moments.sections(session, first_step_s=seconds[0])
+        warmup_s, step_s = seconds[: spec.warmup], seconds[spec.warmup :]
+        record = as_record(session, sections, warmup_s, step_s, results, [*notes, *problems])
         watch.look()
-        record = _as_record(session, moments, seconds, results, notes)
-        watch.look()
-        return replace(record, disturbance=watch.disturbance())
+        return replace(record, disturbance=watch.disturbance(), energy=energy)
 
 
-def _as_record(
-    session: Session, moments: _Moments, seconds: list[float], results: Sequence[Any], notes: list[str]
+def _energy(
+    samples: Samples | None, moments: _Moments, chunks: list[tuple[float, float]], steps_s: list[float]
+) -> tuple[Energy | None, list[str]]:
+    """The energy of the timed steps, and where there is a meter and no number, why."""
+    if samples is None or moments.set_up is None:
+        return None, []
+    timed = chunks[1:]
+    if not timed:  # all in one chunk without a gap: the timed ones begin so long before its end
+        timed = [(chunks[0][1] - sum(steps_s), chunks[0][1])]
+    stretches = [
+        (SETUP, moments.metered, moments.set_up),
+        (WARM_UP, chunks[0][0], timed[0][0] if len(chunks) == 1 else chunks[0][1]),
+        *((STEPS, begin, end) for begin, end in timed),
+    ]
+    shared = time.monotonic() - time.perf_counter()  # the sampler's clock; the same one on most systems
+    named = [(name, begin + shared, end + shared) for name, begin, end in stretches if end > begin]
+    energy = energy_of(samples, named, len(steps_s))
+    return energy, [] if energy else [f"energy not metered: {why}" for why in missing(samples, named)]
+
+
+def as_record(
+    session: Session,
+    sections: Sections,
+    warmup_s: list[float],
+    step_s: list[float],
+    results: Sequence[Any],
+    notes: list[str],
 ) -> Record:
     """The record of a timed pass; a result that is no number makes it a failed one, which is not profiled."""
     spec, training = session.spec, session.spec.phase == "train"
@@ -117,7 +159,7 @@ def _as_record(
     if spec.kind == "profiled" and not problem:
         from fathom.measure.profiling import profiled
 
-        profile = profiled(session, seconds[spec.warmup :])
+        profile = profiled(session, step_s)
     machine = fingerprint(session.device)
     return Record(
         spec=spec,
@@ -126,9 +168,9 @@ def _as_record(
         gpu_uuid=gpu_uuid(session.device),
         outcome="failed" if problem else "ok",
         reason=problem,
-        sections=moments.sections(session, first_step_s=seconds[0]),
-        warmup_s=seconds[: spec.warmup],
-        step_s=seconds[spec.warmup :],
+        sections=sections,
+        warmup_s=warmup_s,
+        step_s=step_s,
         losses=[float(loss) for loss in results] if training else [],
         answers=answers[:SHOWN_ANSWERS],
         item=session.workload.item_of(spec.phase),
@@ -173,9 +215,17 @@ def non_finite(phase: str, results: Sequence[Any]) -> str | None:
     return None
 
 
-def _timed_pass(session: Session, clock: StepClock, progress: OnProgress) -> tuple[list[Any], list[str]]:
-    """Warm-up and timed steps; with a budget, in growing chunks until the median is known or the time is spent."""
+def _timed_pass(
+    session: Session, clock: StepClock, progress: OnProgress
+) -> tuple[list[Any], list[str], list[tuple[float, float]]]:
+    """Warm-up and timed steps; with a budget, in growing chunks until the median is known or the time is spent.
+
+    Gives results, notes, and when each chunk began and ended: all steps in one, or warm-up in the first.
+    """
+    from fathom.machine.clock import wait
+
     spec = session.spec
+    chunks: list[tuple[float, float]] = []
     total = spec.warmup + spec.steps
     training = spec.phase == "train"
     results: list[Any] = []
@@ -189,15 +239,17 @@ def _timed_pass(session: Session, clock: StepClock, progress: OnProgress) -> tup
     def run(steps: int) -> None:
         if not training:
             results.clear()  # outputs are large; the last one is enough
+        begun = time.perf_counter()
         clock.begin()
         results.extend(session.run(steps, on_step=timed))
+        wait(session.device)
+        chunks.append((begun, time.perf_counter()))
 
     if spec.budget_s is None:
         run(total)
-        return results, []
+        return results, [], chunks
     rule = StoppingRule()
-    run(spec.warmup)
-    clock.seconds()  # waits for the device: warm-up, in which cuDNN chooses its algorithms, is not the budget's
+    run(spec.warmup)  # in which cuDNN chooses its algorithms: it is not the budget's
     stop = time.perf_counter() + spec.budget_s
     run(min(LEAST_STEPS, spec.steps))
     chunk = LEAST_STEPS
@@ -209,12 +261,12 @@ def _timed_pass(session: Session, clock: StepClock, progress: OnProgress) -> tup
         )
         reached = f"{len(steps_s)} steps, {bound}"
         if known <= PRECISE:
-            return results, [f"stopped as precise: {reached}"]
+            return results, [f"stopped as precise: {reached}"], chunks
         if len(steps_s) >= spec.steps:
-            return results, [f"stopped at the step limit: {reached}"]
+            return results, [f"stopped at the step limit: {reached}"], chunks
         left_s = stop - time.perf_counter()
         if left_s <= 0:
-            return results, [f"stopped as the budget of {spec.budget_s:g} s was spent: {reached}"]
+            return results, [f"stopped as the budget of {spec.budget_s:g} s was spent: {reached}"], chunks
         affordable = max(1, int(left_s / (sum(steps_s) / len(steps_s))))
         run(min(chunk, affordable, spec.steps - len(steps_s)))
         chunk *= 2

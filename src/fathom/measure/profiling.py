@@ -13,7 +13,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -24,12 +24,14 @@ from torch.jit._script import RecursiveScriptModule
 from torch.profiler import ProfilerActivity, record_function
 
 from fathom.core.record import GpuTime, LightPass, Profile
+from fathom.core.spec import RunSpec
 from fathom.engine.marks import Mark, marks_on
 from fathom.engine.session import Session, Step
 from fathom.machine.clock import StepClock, wait
 from fathom.machine.peaks import ceilings
 from fathom.measure.convolution import split_convolution_backward
 from fathom.measure.held import Held
+from fathom.measure.power_track import PowerTrack
 from fathom.trace import reader, walk
 from fathom.trace.gpu import activities_of
 from fathom.trace.gputime import gpu_time
@@ -132,17 +134,31 @@ def _recorded(
     memory: bool = False,
     stacks: bool = False,
 ) -> tuple[list[float], Trace]:
-    """The times of so many steps under the profiler, and what it saw of them."""
+    """The times of so many steps under the profiler, and what it saw of them; a trace that is kept shows power, too."""
     recorder = torch.profiler.profile(
         activities=_activities(session), record_shapes=shapes, profile_memory=memory, with_stack=stacks
     )
-    with marks_on():
+    with PowerTrack(session.device) if trace_out else nullcontext() as track, marks_on():
         with _stderr_silenced():
             recorder.start()
+        if track:
+            track.mark()
         slowed = _timed(session, steps)
+        if track:
+            track.mark()
         with _stderr_silenced():
             recorder.stop()
-    return slowed, _trace(recorder, trace_out)
+        trace = _trace(recorder, trace_out)
+        if track and trace_out:
+            track.add(trace_out, trace.events)
+    return slowed, trace
+
+
+def write_trace(spec: RunSpec, path: Path) -> None:
+    """A trace of some steps of a workload, for Perfetto, with power and clocks where they are metered."""
+    with Session(spec).setup() as session:
+        session.run(max(MIN_STEPS, spec.warmup))
+        profiled(session, trace_out=path)
 
 
 def _free_running(session: Session) -> list[float]:

@@ -16,6 +16,10 @@ MINSKY = (
     "Guignard, Schild, Bederián, Wolovick and Vega, Performance Characterization of State-Of-The-Art Deep Learning "
     "Workloads on an IBM Minsky Platform, HICSS 2018"
 )
+POWER_STUDY = (
+    "Mazuecos Pérez, Seiler, Bederián, Wolovick and Vega, Power Efficiency Analysis of a Deep Learning Workload on an "
+    "IBM Minsky Platform, CARLA 2018"
+)
 GUIDE = "Wünsche, A Beginners Guide to Performance Factors of Machine Learning Applications, University of Magdeburg"
 COOKBOOK = "Vassilieva, Characterization and Benchmarking of Deep Learning, Hewlett Packard Labs (slides)"
 
@@ -29,6 +33,7 @@ SOURCES = {  # table -> its source
     "fathom_table2_workloads": f"{FATHOM}, Table II",
     "minsky_table1_gpu_efficiency": f"{MINSKY}, Table 1",
     "minsky_table2_sections": f"{MINSKY}, Table 2",
+    "power_study_statements": f"{POWER_STUDY} (statements of its abstract and slides; its figures are images)",
     "guide_table1_threads": f"{GUIDE}, Table I",
     "cookbook_models": COOKBOOK,
     "dlbs_models": "Counted from the model definitions of the Deep Learning Benchmarking Suite, Hewlett Packard",
@@ -119,6 +124,15 @@ class Sections:
 
 
 @dataclass(frozen=True)
+class PowerStatement:
+    """What the power study says of capping clocks, in words and as a number."""
+
+    percent: float
+    statement: str
+    where: str  # abstract or slides
+
+
+@dataclass(frozen=True)
 class ReferenceModel:
     """The size of a network; None where the source gives no number. The slides call giga-MACs "GFLOPs"."""
 
@@ -201,6 +215,15 @@ def sections() -> dict[tuple[str, str], Sections]:
             wall=float(row["WALL"]),
         )
         for row in _rows("minsky_table2_sections")
+    }
+
+
+@cache
+def power_statements() -> dict[str, PowerStatement]:
+    """saved_energy, workloads_less_edp and workloads_no_time_lost -> what is said of it."""
+    return {
+        row["quantity"]: PowerStatement(float(row["percent"]), row["statement"], row["where"])
+        for row in _rows("power_study_statements")
     }
 
 

@@ -35,6 +35,21 @@ def both_scales(chart: Chart) -> Json:
     return {"xaxis": scale_of(x, chart.log_x), "yaxis": scale_of(y, chart.log_y)}
 
 
+def marked(chart: Chart) -> Json:
+    """The named stretches of the x axis: every second one shaded, each with its label at the top."""
+    if not chart.spans:
+        return {}
+    shapes, labels = [], []
+    for number, span in enumerate(chart.spans):
+        reach = {"x0": span.begin, "x1": span.end, "y0": 0, "y1": 1, "xref": "x", "yref": "paper", "layer": "below"}
+        fill = {"fillcolor": "var(--grid)", "opacity": 0.6 if number % 2 else 0.25, "line": {"width": 0}}
+        shapes.append({"type": "rect"} | reach | fill)
+        place = {"x": (span.begin + span.end) / 2, "y": 1, "xref": "x", "yref": "paper", "showarrow": False}
+        look = {"xanchor": "center", "yanchor": "top", "font": {"size": 12, "color": "var(--soft)"}}
+        labels.append(place | look | {"text": quoted(span.label)})
+    return {"shapes": shapes, "annotations": labels}
+
+
 def scale_of(values: Sequence[Any], log: bool) -> Json:
     """Type and ticks of an axis, set explicitly: Plotly would guess a date from "2014" and a number from "8"."""
     if any(isinstance(value, str) for value in values):

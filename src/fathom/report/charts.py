@@ -11,7 +11,18 @@ from typing import Any
 from fathom.analysis import formatting
 from fathom.analysis.finding import Band, Chart, Series
 from fathom.report import steps
-from fathom.report.axes import Json, axis, both_scales, clean, hover_label, number_format, quoted, scale_of, wrapped
+from fathom.report.axes import (
+    Json,
+    axis,
+    both_scales,
+    clean,
+    hover_label,
+    marked,
+    number_format,
+    quoted,
+    scale_of,
+    wrapped,
+)
 from fathom.report.colours import Colours, Look
 from fathom.report.ranges import approach, clipped
 
@@ -103,7 +114,8 @@ def _lines(chart: Chart, colours: Colours) -> Json:
         mode = "markers" if len(series.x) == 1 else "lines+markers" if few else "lines"
         marker = {"size": 6 if few else 10, "symbol": _symbol(look), "color": look.colour}
         data.append(_trace(chart, series, type="scatter", mode=mode, line=line, marker=marker))
-    return {"data": data, "layout": _merged(both_scales(chart) | {"hovermode": "x unified"}, approach(chart))}
+    layout = _merged(both_scales(chart) | {"hovermode": "x unified"}, approach(chart))
+    return {"data": data, "layout": layout | marked(chart)}
 
 
 def _scatter(chart: Chart, colours: Colours) -> Json:

@@ -14,7 +14,8 @@ from fathom.analysis.step_time import bounds_in_words, levels_in_words, step_tim
 from fathom.core.record import Record
 from fathom.report.method import outside_percent
 
-COMPARED = ("preset", "precision", "engine", "batch", "data", "options")  # runs that differ in these are not pooled
+# runs that differ in these are not pooled
+COMPARED = ("preset", "precision", "engine", "batch", "data", "options", "power_cap_w", "clock_cap_mhz")
 SETTINGS = (*COMPARED, "threads", "seed")  # repetitions and sweeps may differ in the last two
 OK = "ok"  # the outcome of a run that succeeded
 DISTURBED = "disturbed"  # the column of what disturbed a run, and the outcome of one that has only disturbed runs

@@ -16,7 +16,7 @@ from fathom.data.base import notes_of
 from fathom.engine.session import Session
 from fathom.machine.clock import wait
 from fathom.machine.host import fingerprint, gpu_shared, gpu_uuid
-from fathom.machine.meter import Meters
+from fathom.machine.meter import Counters, Target
 from fathom.measure.loop import recorded
 from fathom.training.checkpoint import Checkpoint
 from fathom.training.trainer import Trainer, held_out_for, recipe_for, trainer_for, training_split
@@ -69,7 +69,7 @@ class TrainingRun:
         self.resumed = 0
         self.diverged: str | None = None
         self.selected: int | None = None  # the evaluation whose weights are tested, from 1 on
-        self.meter = Meters(session.device)
+        self.meter = Counters(Target.of(session.device))
         self.gpu_shared = gpu_shared(session.device)  # None where that is not known
         self.metered = self.meter.joules()  # up to the last evaluation
         self.begun = time.perf_counter()
@@ -86,7 +86,7 @@ class TrainingRun:
         total = self.trainer.evaluations * self.trainer.steps_per_evaluation
         while not self.finished:
             begun = time.perf_counter()
-            loss, items = self.trainer.train(lambda done: on_progress(done, total))
+            loss, items = self.trainer.train(lambda done: self._on_step(done, total, on_progress))
             if not math.isfinite(loss):
                 self.diverged = f"the loss is {loss} before evaluation {len(self.curve) + 1}"
                 return
@@ -100,6 +100,10 @@ class TrainingRun:
             # the first one is written whatever it costs: only then is it known what writing takes
             if self.finished or len(self.curve) == 1 or self.checkpoint.due():
                 self._save(on_event)
+
+    def _on_step(self, done: int, total: int, on_progress: OnProgress) -> None:
+        self.meter.look()
+        on_progress(done, total)
 
     def _select(self) -> None:
         """The weights of the last evaluation are kept where they did better in validation than all before."""
@@ -165,7 +169,7 @@ class TrainingRun:
             raise  # which says nothing about the file
         except Exception as error:  # whatever a damaged file, or one of another version, may raise
             raise self.checkpoint.unreadable(error) from None
-        self.begun, self.meter = time.perf_counter(), Meters(self.session.device)  # both count from here
+        self.begun, self.meter = time.perf_counter(), Counters(Target.of(self.session.device))  # both count from here
         self.metered = self.meter.joules()
         return True
 

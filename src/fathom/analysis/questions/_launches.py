@@ -39,8 +39,8 @@ class Launches:
         return statistics.median_low(len(run.warmup_s) + len(run.step_s) for run in self.runs)
 
     def seconds(self, section: str) -> list[float]:
-        """One value per launch where it was measured; a wall time that includes a profiled pass does not count."""
-        unprofiled = [run for run in self.runs if section != "wall_s" or run.spec.kind != "profiled"]
+        """One value per launch where it was measured; a wall time that includes another pass does not count."""
+        unprofiled = [run for run in self.runs if section != "wall_s" or run.spec.kind == "timed"]
         values = [getattr(run.sections, section) for run in unprofiled]
         return [value for value in values if value is not None]
 
@@ -88,7 +88,7 @@ def same_work(records: Sequence[Record]) -> tuple[list[Work], list[str]]:
     sound, notes = usable(records, False, PHASES)
     groups: dict[tuple[str, str, str], dict[str, list[Record]]] = defaultdict(lambda: defaultdict(list))
     for run in sound:
-        if run.sections.wall_s is not None and run.spec.kind != "profiled" and run.spec.budget_s is None:
+        if run.sections.wall_s is not None and run.spec.kind == "timed" and run.spec.budget_s is None:
             work = replace(run.spec, device="auto", seed=0).id
             groups[run.spec.workload, run.spec.phase, host_of(run)][work].append(run)
     chosen, unlike, skipped = [], [], []

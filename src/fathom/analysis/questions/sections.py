@@ -100,7 +100,7 @@ def _beside(records: Sequence[Record], works: Sequence[Work]) -> tuple[list[Reco
     beside, skipped = [], []
     for run in usable(records, False, PHASES)[0]:
         what = (run.spec.workload, run.spec.phase, host_of(run))
-        whole = run.spec.kind != "profiled" and run.spec.budget_s is None
+        whole = run.spec.kind == "timed" and run.spec.budget_s is None
         if (*what, machine_name(run)) in machines:
             skipped += [] if whole else [run]
         elif not (whole and (*what, CPU if on_cpu(run) else GPU) in modes):  # same_work() has a note on those
@@ -376,7 +376,7 @@ def _notes() -> list[str]:
 
 def _limited_note(shown: Sequence[Launches]) -> list[str]:
     limited = [
-        each for each in shown if any(run.spec.kind == "profiled" or run.spec.budget_s is not None for run in each.runs)
+        each for each in shown if any(run.spec.kind != "timed" or run.spec.budget_s is not None for run in each.runs)
     ]
     if not limited:
         return []

@@ -77,6 +77,15 @@ def disturbed(record: Record) -> str:
     return f" (disturbed: {', '.join(record.disturbances)})" if record.disturbed else ""
 
 
+def energy_in_words(record: Record) -> str:
+    """Whether the energy is to be trusted, or that there is none."""
+    energy = record.energy
+    if energy is None:
+        return "not metered"
+    invalid = energy.invalid
+    return ("estimated" if energy.estimated else "valid") if not invalid else f"INVALID: {'; '.join(invalid)}"
+
+
 def _line(record: Record) -> str:
     spec = record.spec
     what = f"{spec.workload} {spec.phase} on {record.device}"

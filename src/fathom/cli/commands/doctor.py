@@ -9,7 +9,8 @@ from typing import Any
 from fathom.cli.commands._options import Json
 from fathom.cli.terminal import print_facts, print_json, text
 from fathom.core import plugins
-from fathom.machine.host import devices_expected, fingerprint, libraries
+from fathom.machine.host import devices_expected, fingerprint, gpus, libraries
+from fathom.machine.meter import Target, find_hints, find_meters
 
 
 def command(as_json: Json = False) -> None:
@@ -18,6 +19,7 @@ def command(as_json: Json = False) -> None:
         **dataclasses.asdict(fingerprint()),
         "devices": devices_expected(),
         "engines": plugins.names("engines"),
+        "meters": _meters(),
         "data": os.environ.get("FATHOM_DATA"),
         "advice": _advice(),
     }
@@ -28,8 +30,17 @@ def command(as_json: Json = False) -> None:
         print_facts("This machine", [(label.replace("_", " "), value) for label, value in rows])
 
 
+def _meters() -> list[str]:
+    """What is metered for a run on any of the GPUs, or on the CPU."""
+    return [f"{meter.label} of {meter.scope}" for meter in find_meters(_target())] or ["energy is not metered"]
+
+
+def _target() -> Target:
+    return Target(gpu_uuids=tuple(gpu.uuid for gpu in gpus() if gpu.uuid))
+
+
 def _advice() -> list[str]:
-    advice = []
+    advice = find_hints(_target())
     if libraries()["ale-py"] is None:
         advice.append("deepq plays Atari: pip install 'fathom[atari]'")
     if not os.environ.get("FATHOM_DATA"):

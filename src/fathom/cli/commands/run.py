@@ -19,6 +19,7 @@ from fathom.cli.commands._options import (
     Set,
     options_of,
 )
+from fathom.cli.commands._running import energy_in_words
 from fathom.cli.terminal import print_facts, print_json, progress_bar, seconds
 from fathom.core.record import Record
 from fathom.core.spec import RunSpec
@@ -81,7 +82,7 @@ def command(
     path = store.add(record)
     if as_json:
         document = {"record": str(path)} | {key: getattr(record, key) for key in KEYS}
-        print_json(document | {"step": _headline(record)})
+        print_json(document | {"step": _headline(record), "energy": _energy(record)})
     else:
         print_facts(f"{name} {phase} on {record.device}", [*_summary(record), ("record", str(path))])
     if record.outcome != "ok":
@@ -99,6 +100,15 @@ def _headline(record: Record) -> dict[str, Any] | None:
     return bounds | {"unsteady_levels_s": levels(record)}
 
 
+def _energy(record: Record) -> dict[str, Any] | None:
+    """Of the timed steps; None where it is not metered."""
+    energy = record.energy
+    if energy is None:
+        return None
+    numbers = {"joules": energy.joules, "per_step_j": energy.per_step_j, "mean_w": energy.mean_w}
+    return numbers | {"estimated": energy.estimated, "invalid": energy.invalid}
+
+
 def _summary(record: Record) -> list[tuple[str, str]]:
     if record.outcome != "ok":
         return [("outcome", f"failed: {record.reason}")]
@@ -114,6 +124,9 @@ def _summary(record: Record) -> list[tuple[str, str]]:
     ]
     if record.losses:
         rows.append(("loss", f"{record.losses[0]:.4g} at the first step, {record.losses[-1]:.4g} at the last"))
+    energy = record.energy
+    shown = f"{energy.per_step_j:.4g} J per step, {energy.mean_w:.4g} W; " if energy else ""
+    rows.append(("energy", shown + energy_in_words(record)))
     if record.disturbed:
         rows.append(("disturbed", "; ".join(record.disturbances)))
     rows += [("note", note) for note in record.notes]

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from fathom.cli.commands._options import Engine, Json, Names, Out, Preset
-from fathom.cli.commands._running import own_store, run_again, run_all
+from fathom.cli.commands._running import energy_in_words, own_store, run_again, run_all
 from fathom.cli.terminal import human, print_json, print_table, skipped
 from fathom.core import plugins
 from fathom.core.errors import DataError
@@ -111,6 +111,8 @@ def _row(record: Record) -> dict[str, Any]:
         "step (ms)": median * 1e3 if median else None,
         "95 % interval (ms)": bounds_in_words(step, [record]) if step else None,
         "items/s": throughput([record]),
+        "J/step": record.energy.per_step_j if record.energy else None,
+        "energy": energy_in_words(record),
         "outcome": record.outcome if record.outcome == "ok" else f"failed: {record.reason}",
         "disturbed": "; ".join(record.disturbances) or None,
     }

@@ -1,0 +1,201 @@
+"""The metered runs of one configuration as trials of one measurement: means, spread, and whether it is valid."""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fathom.analysis.formatting import number
+from fathom.analysis.selection import configuration, machine_name, workload_order
+from fathom.core.energy import Energy
+from fathom.core.record import Record
+from fathom.core.spec import RunSpec
+
+LARGEST_SPREAD = 0.03  # of joules per item over the trials, for the measurement to be repeatable
+VALID, INVALID, ESTIMATED = "VALID", "INVALID", "estimated"
+CHOICES = ("batch", "precision", "engine", "power_cap_w", "clock_cap_mhz")  # what a sweep may differ in
+_NO_CHOICE: dict[str, Any] = dict.fromkeys(CHOICES) | {"precision": "fp32", "engine": "eager"}
+UNITS = {"power_cap_w": "{:g} W", "clock_cap_mhz": "{:g} MHz", "batch": "batch {}"}
+
+
+@dataclass(frozen=True)
+class EnergyRuns:
+    """One workload in one phase with one choice of settings on one machine, and its trials."""
+
+    workload: str
+    phase: str
+    machine: str  # precision and engine in it
+    runs: list[Record]
+
+    @property
+    def spec(self) -> RunSpec:
+        return configuration(self.runs[0])
+
+    @property
+    def energies(self) -> list[Energy]:
+        return [run.energy for run in self.runs if run.energy]
+
+    @property
+    def item(self) -> str:
+        return self.runs[0].item or "item"
+
+    @property
+    def items_per_step(self) -> int:
+        return self.runs[0].items_per_step or 1
+
+    @property
+    def step_s(self) -> float:
+        """Of the metered window: what lies between steps is paid for, too."""
+        return self._mean(lambda energy: energy.window_s / energy.steps)
+
+    @property
+    def item_s(self) -> float:
+        return self.step_s / self.items_per_step
+
+    @property
+    def per_step_j(self) -> float:
+        return self._mean(lambda energy: energy.per_step_j)
+
+    @property
+    def per_item_j(self) -> float:
+        return self.per_step_j / self.items_per_step
+
+    @property
+    def total_j(self) -> float:
+        """Of one trial's window."""
+        return self._mean(lambda energy: energy.joules)
+
+    @property
+    def window_s(self) -> float:
+        return self._mean(lambda energy: energy.window_s)
+
+    @property
+    def mean_w(self) -> float:
+        return self._mean(lambda energy: energy.mean_w)
+
+    @property
+    def peak_w(self) -> float | None:
+        """The largest sum over the meters that any trial saw; their peaks need not coincide, so this is a bound."""
+        return max((peak for energy in self.energies if (peak := _sum(energy, "peak_w")) is not None), default=None)
+
+    @property
+    def idle_w(self) -> float | None:
+        found = [idle for energy in self.energies if (idle := _sum(energy, "idle_w")) is not None]
+        return statistics.fmean(found) if found else None
+
+    @property
+    def step_edp(self) -> float:
+        """Energy-delay product in joule seconds: windows differ in length, a step is always the same work."""
+        return self.per_step_j * self.step_s
+
+    @property
+    def item_edp(self) -> float:
+        return self.per_item_j * self.item_s
+
+    @property
+    def gap(self) -> float | None:
+        """Integrated power against the counter: of all parts that have both, the farthest off."""
+        gaps = [part.gap for energy in self.energies for part in energy.counted if part.gap is not None]
+        return max(gaps, key=abs, default=None)
+
+    @property
+    def spread(self) -> float | None:
+        """From the least to the greatest joules per step of a trial, of their mean; None of a single trial."""
+        values = [energy.per_step_j for energy in self.energies]
+        return (max(values) - min(values)) / statistics.fmean(values) if len(values) > 1 else None
+
+    @property
+    def estimated(self) -> bool:
+        return any(energy.estimated for energy in self.energies)
+
+    @property
+    def reasons(self) -> list[str]:
+        """Why it is invalid, the number first; none of a valid measurement."""
+        found: dict[str, int] = defaultdict(int)
+        for run in self.runs:
+            for reason in (*(run.energy.invalid if run.energy else ()), *run.disturbance.reasons):
+                found[reason] += 1
+        many = len(self.runs)
+        reasons = [
+            reason if many == 1 else f"{reason} (in {count} of {many} trials)" for reason, count in found.items()
+        ]
+        if self.spread is not None and self.spread > LARGEST_SPREAD:
+            reasons.append(f"{100 * self.spread:.2g} % between trials, {100 * LARGEST_SPREAD:g} % are allowed")
+        return reasons
+
+    @property
+    def verdict(self) -> str:
+        """An estimate is no measurement, valid or not."""
+        return INVALID if self.reasons else ESTIMATED if self.estimated else VALID
+
+    def _mean(self, value: Callable[[Energy], float]) -> float:
+        return statistics.fmean(value(energy) for energy in self.energies)
+
+
+def metered(records: Iterable[Record]) -> list[EnergyRuns]:
+    """The metered runs by configuration; where some were made for their energy, these alone count."""
+    groups: dict[tuple[str, str, str, str], list[Record]] = defaultdict(list)
+    for record in records:
+        if record.outcome == "ok" and record.energy is not None and record.spec.kind != "training":
+            spec = record.spec
+            key = (spec.workload, spec.phase, machine_name(record), configuration(record).id)
+            groups[key].append(record)
+    found = []
+    for (workload, phase, machine, _), runs in groups.items():
+        own = [run for run in runs if run.spec.kind == "energy"]
+        found.append(EnergyRuns(workload, phase, machine, own or runs))
+    return sorted(found, key=_order)
+
+
+def sweeps(found: Sequence[EnergyRuns]) -> list[list[EnergyRuns]]:
+    """Those that differ in nothing but choices of a sweep, where there are at least two."""
+    groups: dict[tuple[str, str, str, str], list[EnergyRuns]] = defaultdict(list)
+    for runs in found:
+        same = dataclasses.replace(runs.spec, **_NO_CHOICE)
+        groups[runs.workload, runs.phase, runs.runs[0].machine_label, same.id].append(runs)
+    return [group for group in groups.values() if len(group) > 1]
+
+
+def labels(group: Sequence[EnergyRuns]) -> list[str]:
+    """What tells each from the others, such as "batch 8, bf16"."""
+    differing = [name for name in CHOICES if len({getattr(runs.spec, name) for runs in group}) > 1]
+    return [", ".join(_choice(name, getattr(runs.spec, name)) for name in differing) for runs in group]
+
+
+def _choice(name: str, value: object) -> str:
+    if value is None:
+        return "preset's batch" if name == "batch" else f"no {name.partition('_')[0]} cap"
+    return UNITS.get(name, "{}").format(value)
+
+
+def in_words(runs: EnergyRuns) -> str:
+    """The verdict with its reasons."""
+    return f"{runs.verdict}: {'; '.join(runs.reasons)}" if runs.reasons else runs.verdict
+
+
+def kilowatt_hours(joules: float) -> float:
+    return joules / 3.6e6
+
+
+def joules(value: float) -> str:
+    """With the unit that suits it: 3.52 kJ, 12.1 mJ."""
+    for unit, size in (("MJ", 1e6), ("kJ", 1e3), ("J", 1.0), ("mJ", 1e-3)):
+        if value >= size:
+            return f"{number(value / size)} {unit}"
+    return f"{number(value / 1e-6)} µJ"
+
+
+def _sum(energy: Energy, name: str) -> float | None:
+    """Over the parts that add up to the total; None where one of them does not show it."""
+    values = [getattr(part, name) for part in energy.counted]
+    return None if None in values else sum(values)
+
+
+def _order(runs: EnergyRuns) -> tuple[object, ...]:
+    spec = runs.spec
+    caps = (spec.power_cap_w or 0.0, spec.clock_cap_mhz or 0.0)
+    return workload_order(runs.workload), runs.phase != "train", runs.machine, spec.batch or 0, caps
