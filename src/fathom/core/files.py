@@ -14,12 +14,14 @@ from pathlib import Path
 from typing import BinaryIO
 
 from fathom.core.errors import BadOption, DataError
+from fathom.core.stopping import unwinding
 
 ENVIRONMENT = "FATHOM_MAX_FILE_MB"  # replaces the limit of every reader
 MB = 1_000_000
 MOST_UNPACKED = 250  # times the packed bytes: text packs a few times, one byte over and over 1,030 times
 FIRST_LOOK = 64 * MB  # unpacked bytes before the ratio is looked at
 BUFFER = 1 << 16
+LARGE_BUFFER = 1 << 22  # of a file that is read whole
 _KINDS = {
     stat.S_IFIFO: "a pipe",
     stat.S_IFSOCK: "a socket",
@@ -82,6 +84,16 @@ def read_bytes(path: Path, limit: int) -> bytes:
     return content
 
 
+def gunzipped(path: Path, packed: bytes, limit: int) -> bytes:
+    """What the bytes of a file unpack to; more than the limit is refused."""
+    file = io.BytesIO(packed)
+    try:
+        with io.BufferedReader(_Limited(path, gzip.GzipFile(fileobj=file), limit, file), LARGE_BUFFER) as content:
+            return content.read()
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise DataError.at(path, f"corrupt gzip: {error}") from None
+
+
 @contextlib.contextmanager
 def unpacked(path: Path, limit: int) -> Iterator[BinaryIO]:
     """The content of a file, unpacked where its name ends in .gz; reading beyond the limit is an error."""
@@ -94,10 +106,13 @@ def unpacked(path: Path, limit: int) -> Iterator[BinaryIO]:
             yield buffered
 
 
+Content = io.FileIO | io.BytesIO | gzip.GzipFile
+
+
 class _Limited(io.RawIOBase):
     """Counts what is read, and refuses more than the limit, or more than the packed bytes can honestly hold."""
 
-    def __init__(self, path: Path, content: io.FileIO | gzip.GzipFile, limit: int, packed: io.FileIO | None = None):
+    def __init__(self, path: Path, content: Content, limit: int, packed: Content | None = None):
         self._path, self._content, self._packed = path, content, packed
         self._most, self._read = limit_of(limit), 0
         self._trusted = ENVIRONMENT in os.environ  # somebody has said how large files may be
@@ -134,13 +149,14 @@ def written_beside(path: Path) -> Iterator[Path]:
     path = path.resolve()  # a link stays a link
     hidden = path.with_name(f".{path.name[:100]}.{os.getpid()}.part")
     hidden.unlink(missing_ok=True)  # of a process that was killed
-    try:
-        yield hidden
-        with hidden.open("rb") as file:
-            os.fsync(file.fileno())  # a disk may only now say that it is full
-        if path.exists():
-            with contextlib.suppress(OSError):
-                hidden.chmod(stat.S_IMODE(path.stat().st_mode))
-        hidden.replace(path)
-    finally:
-        hidden.unlink(missing_ok=True)
+    with unwinding():  # a signal leaves no part of a file behind
+        try:
+            yield hidden
+            with hidden.open("rb") as file:
+                os.fsync(file.fileno())  # a disk may only now say that it is full
+            if path.exists():
+                with contextlib.suppress(OSError):
+                    hidden.chmod(stat.S_IMODE(path.stat().st_mode))
+            hidden.replace(path)
+        finally:
+            hidden.unlink(missing_ok=True)

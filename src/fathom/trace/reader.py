@@ -7,9 +7,7 @@ What cannot be read is counted and told, not guessed.
 from __future__ import annotations
 
 import gc
-import gzip
 import hashlib
-import zlib
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -19,9 +17,11 @@ from typing import TypeVar
 
 import msgspec
 
+from fathom.core import files
 from fathom.core.errors import DataError
 from fathom.trace.event import CATEGORY, Event
 
+LARGEST_FILE = 8_000_000_000  # bytes, unpacked: three times as much in memory
 LATEST_US = 1e18  # beyond any clock
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 # what a trace holds beside ops, calls and kernels, which are all that is needed: not worth a note
@@ -115,14 +115,9 @@ def read(path: Path) -> Trace:
 
 
 def _bytes(path: Path) -> bytes:
-    try:
-        raw = path.read_bytes()
-        if raw[:2] == b"\x1f\x8b":
-            raw = gzip.decompress(raw)
-    except OSError as error:
-        raise DataError.at(path, f"cannot be read: {error.strerror or error}") from None
-    except (EOFError, zlib.error) as error:
-        raise DataError.at(path, f"corrupt gzip: {error}") from None
+    raw = files.read_bytes(path, LARGEST_FILE)
+    if raw[:2] == b"\x1f\x8b":
+        raw = files.gunzipped(path, raw, LARGEST_FILE)
     return raw.removeprefix(BYTE_ORDER_MARK)
 
 

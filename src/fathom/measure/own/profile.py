@@ -144,9 +144,10 @@ def _record(session: Session, profiler: Profiler) -> Record:
         last = session.run(1)
         parameters = sum(weight.numel() for weight in session.state.weights)
         training = session.spec.phase == "train"
+        machine = fingerprint(session.device)
         return Record(
             spec=session.spec,
-            machine=fingerprint(session.device),
+            machine=machine,
             device=str(session.device),
             gpu_uuid=gpu_uuid(session.device),
             outcome="ok",
@@ -156,7 +157,7 @@ def _record(session: Session, profiler: Profiler) -> Record:
             parameters=parameters or None,
             profile=found,
             disturbance=watch.disturbance(),
-            notes=_non_finite(first, last),
+            notes=[*_non_finite(first, last), *machine.cpu.quota_notes],
         )
 
 
