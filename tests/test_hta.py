@@ -20,6 +20,7 @@ from fathom.trace.depth import trace_depth
 from fathom.trace.event import GPU_KINDS, LAUNCH, Event, launch_args
 from fathom.trace.reader import read
 
+pytestmark = pytest.mark.realdata
 GOLDEN: dict[str, dict[str, Any]] = json.loads((Path(__file__).parent / "golden" / "hta.json").read_text())
 # where definitions differ: docs/profile.md
 OTHER_KINDS = {"hta/mtia_inference_rank_0.json.gz"}  # it counts MTIA's waits as kernels

@@ -10,11 +10,15 @@ TESTS = Path(__file__).parent
 
 
 def functions() -> Iterator[tuple[str, ast.FunctionDef, str]]:
-    """Each function of each test file, by name, with its decorators as text."""
+    """Each function of each test file, by name, with its decorators and the file's own marks as text."""
     for path in sorted(TESTS.glob("test_*.py")):
-        for node in ast.walk(ast.parse(path.read_text())):
+        file = ast.parse(path.read_text())
+        own = [
+            node for node in file.body if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "pytestmark"
+        ]
+        for node in ast.walk(file):
             if isinstance(node, ast.FunctionDef):
-                yield f"{path.name}::{node.name}", node, " ".join(map(ast.unparse, node.decorator_list))
+                yield f"{path.name}::{node.name}", node, " ".join(map(ast.unparse, [*own, *node.decorator_list]))
 
 
 def uses(function: ast.FunctionDef, name: str) -> bool:
