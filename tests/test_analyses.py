@@ -676,6 +676,10 @@ def test_a_view_is_launching() -> None:
     assert judged([op_row("Reshape", 1.0, op="aten::view")]).name == "launch-bound"
 
 
+def test_autograds_own_time_is_the_frameworks() -> None:
+    assert judged([op_row("Autograd", 1.0, op="AddmmBackward0", flop=0.0, bytes=0.0)]).name == "launch-bound"
+
+
 def test_an_idle_device_is_launch_bound() -> None:
     rows = [op_row("MatMul", 0.3, place=GPU, flop=2e11, bytes=1e9, cpu_s=0.2)]
     verdict = judged(rows, GPU, plain_step_s=[1.0] * 5, step_s=[1.5] * 5, outside_s=1.2)

@@ -26,7 +26,7 @@ from fathom.analysis.selection import (
 from fathom.core.record import OpRow, Profile, Record
 from fathom.trace.flops import rule_of
 from fathom.trace.formulas.rule import NOTHING
-from fathom.trace.taxonomy import GROUPS, group_of
+from fathom.trace.taxonomy import AUTOGRAD, GROUPS, group_of
 
 TITLE = "What limits each workload?"
 ORDER = 40
@@ -159,6 +159,8 @@ def _cost(row: OpRow, profile: Profile) -> RowCost:
 
 def _known(row: OpRow) -> tuple[float | None, float | None]:
     """FLOP and bytes of a row. Older records have 0, or a guess of the bytes, for ops that had no formula."""
+    if row.type == AUTOGRAD:
+        return 0.0, 0.0  # its own bookkeeping, around ops that have rows of their own
     moves_nothing = rule_of(row.op) is NOTHING
     if group_of(row.type) not in GROUPS or not (row.flop or row.bytes or moves_nothing):
         return None, None

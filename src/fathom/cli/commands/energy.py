@@ -21,6 +21,7 @@ from fathom.core.store import Store, check_writable, read
 from fathom.experiments import energy
 from fathom.experiments.checks import check
 from fathom.machine.host import fingerprint
+from fathom.machine.meter import Target, find_hints
 
 NOT_METERED = "not metered"
 
@@ -184,14 +185,21 @@ def _report(
     for runs in found:
         print_measurement(runs, rates)
     if unmetered:
-        print_text(
-            f"{NOT_METERED}: no meter of this machine can be read for {unmetered} of {count(len(trials), 'run')}"
-        )
+        runs_in_words = f"{unmetered} of {count(len(trials), 'run')}"
+        print_text(f"{NOT_METERED}: no meter of this machine can be read for {runs_in_words}")
+        for hint in _hints(trials):
+            print_text(f"  not found: {hint}")
     for sweep in found_sweeps(found):
         print_choices(sweep, slower)
     if found:
         print_op_energy(found, known)
     human.print(f"records: {out}", soft_wrap=True)
+
+
+def _hints(trials: Sequence[Record]) -> list[str]:
+    """What would make more be metered for these runs."""
+    uuids = tuple({record.gpu_uuid for record in trials if record.gpu_uuid})
+    return find_hints(Target(gpu_uuids=uuids, estimates=any(record.spec.estimates for record in trials)))
 
 
 def _names(text: str | None) -> list[str]:
