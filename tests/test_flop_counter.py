@@ -104,7 +104,7 @@ def test_every_op_of_a_training_step_has_its_flop_and_bytes(tmp_path: Path, name
 
 @pytest.mark.parametrize("name", ["language", "vision"])
 def test_products_and_convolutions_agree_with_torchs_own_counter(tmp_path: Path, name: str) -> None:
-    """Torch counts no attention on a CPU (see below), and too much for the backward of groups (left out here)."""
+    """Torch before 2.15 counts no attention on a CPU (see below), and too much for the backward of groups: left out."""
     kind, batch = NETWORKS[name]
     network, inputs = kind(), batch()
     with FlopCounterMode(display=False) as counter:
@@ -115,7 +115,8 @@ def test_products_and_convolutions_agree_with_torchs_own_counter(tmp_path: Path,
         if row.op in ours:
             assert row.flop is not None
             ours[row.op] += row.flop
-    assert sum(ours.values()) == counter.get_total_flops()
+    theirs = {str(op): flop for op, flop in counter.get_flop_counts()["Global"].items()}
+    assert sum(ours.values()) == sum(flop for op, flop in theirs.items() if "attention" not in op)
 
 
 def test_attention_agrees_with_torchs_own_formulas(tmp_path: Path) -> None:

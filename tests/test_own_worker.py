@@ -104,7 +104,7 @@ FAULTS = {
     "mute": r"failed: Mute: its text cannot be shown \(.*users_code.py, line 22\)$",
     "coloured": r"failed: ValueError: red x{200,300}… \(.*users_code.py, line 22\)$",
     "interrupted": r"failed: KeyboardInterrupt \(.*users_code.py, line 22\)$",
-    "wrong_shape": "failed: RuntimeError: mat1 and mat2 shapes cannot be multiplied",
+    "wrong_shape": "failed: RuntimeError: (addmm: )?mat1 and mat2 shapes cannot be multiplied",
     "number": r"must return a model and a batch \(then a loss, then an optimizer\), a step .* not int$",
     "not_a_model": "must return a model and a batch .* not a tuple of int, Tensor$",
 }

@@ -116,10 +116,13 @@ def test_the_page_lists_what_the_code_does() -> None:
     assert PAGE.read_text() == page(), "write it anew: PYTHONPATH=src python tests/test_taxonomy.py"
 
 
+GONE = {"qr", "cholesky"}  # of torch 2.15: traces of older versions have them
+
+
 def test_every_op_has_one_type_and_is_one_of_torchs() -> None:
     assert [op for op, count in Counter(OPS).items() if count > 1] == []
     schemas = torch._C._jit_get_schemas_for_operator
-    assert {op for op in OPS if not schemas(f"aten::{op}") and not schemas(f"aten::{op}_")} <= RECENT
+    assert {op for op in OPS if not schemas(f"aten::{op}") and not schemas(f"aten::{op}_")} <= RECENT | GONE
 
 
 @pytest.mark.parametrize(
