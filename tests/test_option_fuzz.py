@@ -74,8 +74,9 @@ class Worker:
 
     chance = random.Random(SEED)
 
-    def __init__(self, spec: RunSpec, *_: object) -> None:
-        self.spec, self.ended = spec, False
+    def __init__(self, job: dict[str, Any], *_: object) -> None:
+        own = RunSpec(workload=str(job.get("target")), source="model") if "target" in job else None
+        self.spec, self.ended = own or RunSpec.from_json(job), False
 
     def messages(self, _: float) -> Iterator[Any]:
         self.ended = True

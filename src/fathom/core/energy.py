@@ -36,7 +36,7 @@ class PowerTrace:
     meter: str  # what is read, in words: "NVML"
     scope: str  # of what: "GPU 0", "CPU package 1", "DRAM 0", "board"
     kind: str  # counter, power or estimate
-    seconds: list[float]  # since the run's first section began
+    seconds: list[float]  # since the first sample, or the run's first section where that began earlier
     joules: list[float | None] = field(default_factory=list)  # since the first reading
     watts: list[float | None] = field(default_factory=list)
     clock_mhz: list[float | None] = field(default_factory=list)

@@ -18,6 +18,7 @@ LIBRARY = re.compile(r"/(site|dist)-packages/|/lib/python3|<frozen ")
 
 def profile_target(target: str, timeout_s: float = TIMEOUT_S, **settings: Any) -> Record:
     """The profile of what package.module:function makes; settings are those of fathom.profile()."""
+    Path.cwd()  # where it was deleted, torch cannot be imported: told here, and not by the worker
     given = {name: value for name, value in settings.items() if value is not None}
     found = in_worker({"target": target, **given}, heartbeat_timeout_s=timeout_s)
     if isinstance(found, Record):

@@ -43,7 +43,7 @@ def energy_of(
     There may be several of them: what was done between two of them is no step's. Traces are thinned to most_points.
     None where no meter covers them; missing() says why.
     """
-    begun, stretches = _stretches(moments)
+    begun, stretches = _stretches(moments, samples)
     windows = [stretch for stretch in stretches if stretch.name == STEPS]
     traces = samples.traces(begun)
     parts, problems = _judged(traces, stretches)
@@ -63,7 +63,7 @@ def energy_of(
 
 def missing(samples: Samples, moments: Sequence[tuple[str, float, float]]) -> list[str]:
     """Why energy_of() gives nothing, or less than all meters that there are."""
-    begun, stretches = _stretches(moments)
+    begun, stretches = _stretches(moments, samples)
     return [*samples.problems, *_judged(samples.traces(begun), stretches)[1]]
 
 
@@ -78,9 +78,9 @@ def least_updates(samples: Samples | None, begin: float, end: float) -> int | No
     return min((len(_within(_renewed(trace), window)) for trace in devices), default=None)
 
 
-def _stretches(moments: Sequence[tuple[str, float, float]]) -> tuple[float, list[Stretch]]:
-    """When the first one began, and all of them on a clock that begins there."""
-    begun = min(begin for _, begin, _ in moments)
+def _stretches(moments: Sequence[tuple[str, float, float]], samples: Samples) -> tuple[float, list[Stretch]]:
+    """When the first one or the first sample began, and all of them on a clock that begins there."""
+    begun = min([*(begin for _, begin, _ in moments), *(sample.at for sample in samples.samples[:1])])
     return begun, [Stretch(name=name, begin_s=begin - begun, end_s=end - begun) for name, begin, end in moments]
 
 

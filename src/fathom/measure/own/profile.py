@@ -152,7 +152,10 @@ def _record(session: Session, profiler: Profiler) -> Record:
             gpu_uuid=gpu_uuid(session.device),
             outcome="ok",
             step_s=found.free_step_s or found.plain_step_s,
-            losses=[each for each in [*first, *last] if isinstance(each, float)] if training else [],
+            # one that is no number is in the notes
+            losses=[each for each in [*first, *last] if isinstance(each, float) and math.isfinite(each)]
+            if training
+            else [],
             items_per_step=None if isinstance(session, StepSession) else session.items_per_step,
             parameters=parameters or None,
             profile=found,
