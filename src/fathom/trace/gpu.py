@@ -7,10 +7,9 @@ graph, which gets an op call of its own.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 
 from fathom.trace.concurrency import SharedClock
@@ -20,8 +19,7 @@ from fathom.trace.steps import Steps
 from fathom.trace.taxonomy import OTHER, kernel_type, short_name, update_type
 
 
-@dataclass(slots=True)
-class LaunchSite:
+class LaunchSite(msgspec.Struct, gc=False):
     """Where a kernel was launched."""
 
     event: Event | None  # the call that launched it; None where the trace does not have it
@@ -150,7 +148,7 @@ class GpuAttribution:
 
     def _without_time(self, call: OpCall, kind: str, step: int) -> OpCall:
         """The same op call of another type or in another step, for the kernels that are."""
-        part = dataclasses.replace(
+        part = msgspec.structs.replace(
             call, type=kind, step=step, cpu_us=0.0, device_us=0.0, kernel_us=0.0, kernels=[], calls=0
         )
         self.op_calls.append(part)

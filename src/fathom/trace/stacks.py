@@ -16,7 +16,8 @@ import msgspec
 
 from fathom.trace.event import Event, sequence_args, view
 from fathom.trace.owners import FRAMEWORK, HARNESS, LIBRARY, NO_SOURCE, owner_of
-from fathom.trace.walk import BACKWARD_NODE, EVALUATE
+from fathom.trace.threads import in_order
+from fathom.trace.walk import EVALUATE, is_backward_node
 
 SAMPLED = 2000  # ops that are searched for stacks: all threads but those of backward have them, or none
 
@@ -66,8 +67,7 @@ def places(events: Iterable[Event], wanted: Set[int], call_stacks: bool) -> dict
     sweep = _Sweep(wanted, call_stacks)
     # the thread with the forward pass first: backward ops look up its sequence numbers
     for thread in sorted(threads.values(), key=_first_forward_us):
-        thread.sort(key=lambda event: (event.ts, -event.dur))
-        sweep.thread(thread)
+        sweep.thread(in_order(thread))
     return sweep.found
 
 
@@ -90,7 +90,7 @@ class _Sweep:
                     stack.append((event.end, place.inside(event.name), backward))
                 continue
             if event.cat == "cpu_op":
-                if event.name.startswith(EVALUATE) or (not backward and BACKWARD_NODE.fullmatch(event.name)):
+                if event.name.startswith(EVALUATE) or (not backward and is_backward_node(event.name)):
                     place, backward = self._backward(event, place), True
                     stack.append((event.end, place, backward))
                 else:

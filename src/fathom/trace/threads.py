@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
+
+import numpy as np
 
 from fathom.trace.event import Event
 
 # a call that returns only when the GPU has finished something, or may do so, whatever the vendor's prefix
 WAITS = re.compile(r"Synchronize|Memcpy|Free(?!Async)")
 STREAM_WAIT = "StreamWait"  # makes a stream wait for another; the host goes on
+
+
+def in_order(events: Sequence[Event]) -> list[Event]:
+    """By their beginnings, and of several that begin at once the longest first: the order in which they nest."""
+    begins, durations = np.array([event.ts for event in events]), np.array([event.dur for event in events])
+    return [events[index] for index in np.lexsort((-durations, begins)).tolist()]
 
 
 @cache

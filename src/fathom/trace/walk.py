@@ -11,17 +11,19 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
-from fathom.trace.concurrency import Clock, PlainClock, SharedClock
+import msgspec
+
+from fathom.trace.concurrency import SharedClock
 from fathom.trace.event import GPU_KINDS, LAUNCH, NO_ARGS, Event, OpArgs, launch_args, op_args, sequence_args
 from fathom.trace.gpu import GpuAttribution, LaunchSite
 from fathom.trace.reader import gc_disabled
 from fathom.trace.rows import Breakdown, OpCall
 from fathom.trace.steps import Steps
 from fathom.trace.taxonomy import leaf_type, type_of, update_type
-from fathom.trace.threads import HostThread
+from fathom.trace.threads import HostThread, in_order
 from fathom.trace.waits import is_wait
 
 WHOLE_PROGRAM = "fathom.life"  # around setup and all steps of a whole-program trace
@@ -41,8 +43,12 @@ INNER = {
 }
 
 
-@dataclass(slots=True)
-class Frame:
+@cache
+def is_backward_node(op: str) -> bool:
+    return BACKWARD_NODE.fullmatch(op) is not None
+
+
+class Frame(msgspec.Struct, gc=False):
     """An open marker, or an open op that is not in the taxonomy, and the context that its children inherit."""
 
     end: float
@@ -51,7 +57,7 @@ class Frame:
     layer: str = ""
     role: str = ""
     optimizer: str = ""
-    op: Frame | None = None  # the innermost open op: this frame itself, or one around it
+    op: Frame | None = None  # the innermost open op: this frame itself while it is open, or one around it
     step: int | None = None  # of an op
     own_us: float = 0.0  # of an op: its time without that of the ops inside it
     call: OpCall | None = None  # of an op: itself
@@ -68,11 +74,10 @@ def breakdown(events: Iterable[Event], roles: Mapping[str, str] | None = None) -
             gpu_events.append(event)
         elif event.cat != "python_function" or event.name.startswith(MODULE):
             threads[event.pid, event.tid].append(event)
-    for thread in threads.values():
-        thread.sort(key=_begin_then_longest)
+    threads = {key: in_order(thread) for key, thread in threads.items()}
     names = {event.name for thread in threads.values() for event in thread}
     steps = Steps.of(threads.values(), gpu_events, names)
-    clock: Clock = PlainClock()
+    clock: SharedClock | None = None
     if not gpu_events:  # with a GPU the time of kernels has to add up, not that of threads
         clock = SharedClock.of([_outermost_ops(thread) for thread in threads.values()])
     walk = _Walk(steps, roles or {}, names, clock)
@@ -97,13 +102,14 @@ def breakdown(events: Iterable[Event], roles: Mapping[str, str] | None = None) -
 class _Walk:
     """The state of walking all threads."""
 
-    def __init__(self, steps: Steps, roles: Mapping[str, str], names: set[str], clock: Clock) -> None:
+    def __init__(self, steps: Steps, roles: Mapping[str, str], names: set[str], clock: SharedClock | None) -> None:
         self.steps = steps
         self.roles = roles
         self.has_phases = "fathom.forward" in names
         self.has_data = DATA in names
         self.has_modules = any(name.startswith((LAYER, MODULE)) for name in names)
         self.has_backward = any(name.startswith(EVALUATE) for name in names)
+        self.marks = {name for name in names if name.startswith(MARKS)}
         self.clock = clock
         self.op_calls: list[OpCall] = []
         self.launches: dict[int, LaunchSite] = {}  # correlation id -> where a kernel was launched
@@ -114,6 +120,7 @@ class _Walk:
         self.layer_of: dict[int, tuple[str, str]] = {}  # autograd sequence number -> layer and role
         self.last_backward = ("", "")
         self.host: list[HostThread] = []
+        self._contexts: dict[tuple[str, str, str], tuple[str, str, str]] = {}
         self._distinct: dict[object, OpArgs] = {}  # equal arguments are kept once: a trace repeats its steps
 
     def thread(self, events: Sequence[Event]) -> None:
@@ -123,6 +130,7 @@ class _Walk:
         claimed_by: OpCall | None = None
         host = HostThread((events[0].pid, events[0].tid))
         self.host.append(host)
+        waited, marks = self.steps.waited, self.marks
         for event in events:
             inside = event.ts < claimed_until
             if not inside:
@@ -133,11 +141,11 @@ class _Walk:
                 self._launch(event, claimed_by if inside else None, stack[-1])
                 host.add_call(event, outermost)
                 continue
-            if self.steps.waited:
+            if waited:
                 self._count(event, inside or stack[-1].op is not None)
             if inside:
                 self._inner(event, claimed_by, stack[-1])
-            elif event.cat != "cpu_op" or event.name.startswith(MARKS):
+            elif event.cat != "cpu_op" or event.name in marks:
                 self._mark(event, stack)
             else:
                 if outermost:
@@ -157,7 +165,7 @@ class _Walk:
         """An event inside a claimed op: its time is the op's."""
         if claimed_by is None or event.cat != "cpu_op":
             return
-        if event.name in INNER.get(claimed_by.op, ()):
+        if claimed_by.op in INNER and event.name in INNER[claimed_by.op]:
             claimed_by.inner = (event.name, self._arguments(event))
         if self.has_modules and self.has_backward and frame.phase != "backward":
             # a composite op creates several autograd nodes, one for each op inside it
@@ -198,27 +206,28 @@ class _Walk:
         parent.has_ops = True
         end = min(event.ts + event.dur, parent.end)  # one that outlasts its parent by rounding ends with it
         step = self.steps.overlapping(event.ts, end)
+        time = 0.0 if step is None else self._time(event.ts, end, step)
         if parent.op is not None and parent.op.step is not None:
-            parent.op.own_us -= self._time(event.ts, end, parent.op.step)
+            parent.op.own_us -= time if step == parent.op.step else self._time(event.ts, end, parent.op.step)
         # every op in an optimizer step counts as its update; fused ones may first call aten::contiguous
         in_update = parent.phase == "optimizer"
         kind = update_type(parent.optimizer or "Clip") if in_update else type_of(event.name)
         if kind is not None:
             if self.has_modules:
                 self._follow_sequence(event, parent)
-            return self._add_op_call(event, end, parent, kind, step)
+            return self._add_op_call(event, time, parent, kind, step, self._arguments(event))
         frame = _inside(parent, event)
         self._follow_sequence(event, frame)
         frame.op, frame.step = frame, step
-        frame.call = self._add_op_call(event, end, frame, leaf_type(event.name), step)
-        frame.own_us = frame.call.cpu_us if frame.call else 0.0
+        frame.call = self._add_op_call(event, time, frame, leaf_type(event.name), step)
+        frame.own_us = time
         stack.append(frame)
         return None
 
     def _follow_sequence(self, event: Event, frame: Frame) -> None:
         """Autograd's numbers take the layer of a forward op to its backward."""
         backward = event.name.startswith(EVALUATE)
-        if backward or (frame.phase == "forward" and BACKWARD_NODE.fullmatch(event.name)):
+        if backward or (frame.phase == "forward" and is_backward_node(event.name)):
             frame.phase = "backward"
         if not self.has_modules and not backward:
             return
@@ -248,23 +257,22 @@ class _Walk:
         """How much of a step's time an interval has; what ops of several threads share is divided."""
         first, last = self.steps.windows[step]
         begin, end = max(begin, first), min(end, last)
-        return self.clock.between(begin, end) if begin < end else 0.0
+        if begin >= end:
+            return 0.0
+        return end - begin if self.clock is None else self.clock.between(begin, end)
 
-    def _add_op_call(self, event: Event, end: float, context: Frame, kind: str, step: int | None) -> OpCall | None:
+    def _add_op_call(
+        self, event: Event, time: float, frame: Frame, kind: str, step: int | None, args: OpArgs = NO_ARGS
+    ) -> OpCall | None:
         """None outside all steps."""
         if step is None:
             return None
-        found = OpCall(
-            op=event.name,
-            type=kind,
-            layer="" if context.phase in {"optimizer", "data"} else context.layer,
-            role=self._role(context),
-            phase=context.phase or "other",
-            step=step,
-            cpu_us=self._time(event.ts, end, step),
-            args=self._arguments(event),
-            event=event,
-        )
+        key = frame.phase, frame.layer, frame.role
+        context = self._contexts.get(key)
+        if context is None:
+            layer = "" if frame.phase in {"optimizer", "data"} else frame.layer
+            context = self._contexts[key] = layer, self._role(frame), frame.phase or "other"
+        found = OpCall(event.name, kind, *context, step, time, args, event=event)
         self.op_calls.append(found)
         return found
 
@@ -288,12 +296,15 @@ class _Walk:
 
     def _close(self, stack: list[Frame]) -> None:
         frame = stack.pop()
+        frame.op = None  # it may be the frame itself: a cycle would never be freed
         stack[-1].has_ops |= frame.has_ops  # a marker between an op and its children makes the op no leaf
-        if frame.call is None:
+        if frame.call is None or frame.event is None:
             return
         frame.call.cpu_us = max(0.0, frame.own_us)
         if frame.has_ops:
-            frame.call.args, frame.call.is_wrapper = NO_ARGS, True  # its inputs are those of the ops inside it
+            frame.call.is_wrapper = True  # its inputs are those of the ops inside it
+        else:
+            frame.call.args = self._arguments(frame.event)
 
 
 def _inside(parent: Frame, event: Event) -> Frame:
@@ -311,10 +322,6 @@ def _outermost_ops(thread: Iterable[Event]) -> list[tuple[float, float]]:
             reached = event.ts + event.dur
             found.append((event.ts, reached))
     return found
-
-
-def _begin_then_longest(event: Event) -> tuple[float, float]:
-    return event.ts, -event.dur
 
 
 def _first_op_us(thread: list[Event]) -> float:
