@@ -34,6 +34,12 @@ class HostTime:
         return found | {OUTSIDE: idle.length - before}
 
     def _events_by_kind(self) -> dict[str, list[Event]]:
-        marks = [event for event in self._events if event.name.startswith(DATA_MARKS)]
-        ops = [event for event in self._events if event.cat == "cpu_op" and not event.name.startswith(MARKS)]
-        return {WAITING: [event for event in self.calls if is_wait(event.name)], DATA: marks, OPS: [*ops, *self.calls]}
+        names = {event.name for event in self._events}
+        marks = {name for name in names if name.startswith(MARKS)}
+        of_data = {name for name in names if name.startswith(DATA_MARKS)}
+        ops = [event for event in self._events if event.cat == "cpu_op" and event.name not in marks]
+        return {
+            WAITING: [event for event in self.calls if is_wait(event.name)],
+            DATA: [event for event in self._events if event.name in of_data] if of_data else [],
+            OPS: [*ops, *self.calls],
+        }

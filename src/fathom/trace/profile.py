@@ -81,6 +81,7 @@ def _machine(gpus: Sequence[str], on_gpu: bool) -> Machine:
     return Machine(cpu=Cpu(name="the CPU of a trace"), gpus=[Gpu(name=name) for name in names])
 
 
+@gc_disabled()
 def as_profile(
     found: Breakdown,
     events: list[Event],

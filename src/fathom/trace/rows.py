@@ -105,13 +105,14 @@ class Breakdown:
         """The op calls of the typical steps by op, layer, phase, shapes and dtypes: one group a row."""
         typical_steps = self.typical_steps
         costs = _Costs(self.op_calls)
-        grouped: dict[tuple[str, ...], list[OpCall]] = defaultdict(list)
+        by_arguments: dict[tuple[str, str, str, str, str, int], list[OpCall]] = defaultdict(list)
         for call in self.op_calls:
             if call.step in typical_steps:
-                inputs = costs.inputs(call)
-                grouped[call.op, call.type, call.layer, call.role, call.phase, inputs.shapes, inputs.dtypes].append(
-                    call
-                )
+                by_arguments[call.op, call.type, call.layer, call.role, call.phase, id(call.args)].append(call)
+        grouped: dict[tuple[str, ...], list[OpCall]] = defaultdict(list)
+        for (*what, args), calls in by_arguments.items():
+            inputs = costs.inputs[args]
+            grouped[*what, inputs.shapes, inputs.dtypes] += calls
         return RowGroups(grouped, costs)
 
     def rows(self, groups: RowGroups | None = None) -> list[OpRow]:
@@ -223,32 +224,35 @@ class _Inputs:
     dtypes: str
     widths: frozenset[int]  # bytes per element of the floating-point tensors
 
+    @classmethod
+    def of(cls, args: OpArgs) -> _Inputs:
+        traced = TracedCall.from_args("", args)
+        # a number in a tensor without dimensions has the dtype of Python's numbers
+        dtypes = {traced.dtype(at) for at, dims in enumerate(traced.dims) if dims} & FLOATING
+        return cls(traced.shown_shapes, traced.shown_dtypes, frozenset(WIDTH[dtype] for dtype in dtypes))
+
 
 class _Costs:
     """What op calls cost, each by its own arguments. Equal arguments are looked at once: a trace repeats its steps."""
 
     def __init__(self, op_calls: list[OpCall]) -> None:
-        self._inputs: dict[int, _Inputs] = {}  # by the identity of arguments, as equal ones are kept once
+        distinct = {id(call.args): call.args for call in op_calls}
+        self.inputs = {key: _Inputs.of(args) for key, args in distinct.items()}  # by identity: equal ones are kept once
         self._known: dict[tuple[str, int], Cost] = {}
-        widths = {width for call in op_calls for width in self.inputs(call).widths}
+        widths = {width for inputs in self.inputs.values() for width in inputs.widths}
         # tensors in lists have no dtype in a trace: that of the others, unless these have several, as under autocast
         self.list_width = (widths or {DEFAULT_WIDTH}).pop() if len(widths) < 2 else None
 
-    def inputs(self, call: OpCall) -> _Inputs:
-        key = id(call.args)
-        found = self._inputs.get(key)
-        if found is None:
-            traced = TracedCall.from_args(call.op, call.args)
-            # a number in a tensor without dimensions has the dtype of Python's numbers
-            dtypes = {traced.dtype(at) for at, dims in enumerate(traced.dims) if dims} & FLOATING
-            widths = frozenset(WIDTH[dtype] for dtype in dtypes)
-            found = self._inputs[key] = _Inputs(traced.shown_shapes, traced.shown_dtypes, widths)
-        return found
-
     def total(self, calls: list[OpCall]) -> Cost:
-        """The sum over calls; not known where that of one call is not."""
-        found = [self._of(call) for call in calls if call.calls]
-        return Cost(_sum([each.flop for each in found]), _sum([each.bytes for each in found]))
+        """The sum over the calls of a row; not known where that of one call is not."""
+        alike: dict[tuple[str, int, bool], list[OpCall]] = defaultdict(list)
+        for call in calls:
+            if call.calls:
+                op, args = call.inner or (call.op, call.args)
+                alike[op, id(args), call.is_wrapper].append(call)
+        found = [(len(same), self._of(same[0])) for same in alike.values()]
+        flop, moved = [(count, each.flop) for count, each in found], [(count, each.bytes) for count, each in found]
+        return Cost(_sum(flop), _sum(moved))
 
     def _of(self, call: OpCall) -> Cost:
         if call.type == AUTOGRAD or (call.is_wrapper and call.type != OTHER):
@@ -268,6 +272,6 @@ class RowGroups:
     costs: _Costs
 
 
-def _sum(values: list[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
+def _sum(values: list[tuple[int, float | None]]) -> float | None:
+    known = [count * value for count, value in values if value is not None]
     return sum(known) if known and len(known) == len(values) else None

@@ -39,7 +39,7 @@ def sources(found: Breakdown, events: Sequence[Event]) -> Sources | None:
     wanted = {id(call.event) for call in found.op_calls if call.event is not None}
     wanted |= {id(event) for event, _ in waits} | {id(event) for event in launches.values()}
     known = places(events, wanted, exact) if frames or exact else {}
-    totals, unknown_s = _totals(found, known, launches)
+    totals, unknown_s = _totals(found, known, launches) if known else ({}, _op_s(found))
     lines = sorted(totals, key=lambda line: -totals[line].seconds)
     steps = len(found.typical_steps)
     return Sources(
@@ -66,6 +66,13 @@ def scaled(found: Sources, op_s: float) -> Sources:
         for line in found.lines
     ]
     return replace(found, lines=lines, other_s=found.other_s * factor, unknown_s=found.unknown_s * factor)
+
+
+def _op_s(found: Breakdown) -> float:
+    """Of all typical steps."""
+    typical = found.typical_steps
+    calls = (call for call in found.op_calls if call.step in typical)
+    return sum((call.device_us for call in calls) if found.on_gpu else (call.cpu_us for call in calls)) * 1e-6
 
 
 def _totals(found: Breakdown, known: dict[int, Place], launches: dict[int, Event]) -> tuple[dict[str, _Total], float]:

@@ -49,7 +49,7 @@ class Place:
 
 def has_frames(events: Iterable[Event]) -> bool:
     """Whether Python's functions are events of the trace."""
-    return any(event.cat == "python_function" and owner_of(event.name) for event in events)
+    return any(owner_of(name) for name in {event.name for event in events if event.cat == "python_function"})
 
 
 def has_call_stacks(events: Sequence[Event]) -> bool:
