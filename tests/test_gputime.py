@@ -9,6 +9,7 @@ import trace_events
 from fathom.core.record import GpuTime
 from fathom.trace import gputime
 from fathom.trace.event import Event, launch_args
+from fathom.trace.event_columns import EventColumns
 from fathom.trace.gpu import activities_of
 from fathom.trace.host import DATA, OPS, WAITING, HostTime
 from fathom.trace.intervals import Intervals
@@ -18,7 +19,7 @@ from fathom.trace.walk import breakdown
 
 
 def gpu_time(events: list[Event], windows: list[Window]) -> GpuTime | None:
-    return gputime.gpu_time(activities_of(events), HostTime(events), windows)
+    return gputime.gpu_time(activities_of(events), HostTime(EventColumns.of(events)), windows)
 
 
 def event(name: str, begin: float, duration: float, category: str, correlation: int) -> Event:

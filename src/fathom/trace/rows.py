@@ -13,6 +13,7 @@ from fathom.core.record import Kernel, OpRow
 from fathom.core.traced import RowKernels
 from fathom.trace.call import DEFAULT_WIDTH, FLOATING, WIDTH, TracedCall
 from fathom.trace.event import EMPTY, NO_ARGS, NO_CORRELATION, Event, OpArgs
+from fathom.trace.event_columns import EventColumns
 from fathom.trace.flops import Cost, cost
 from fathom.trace.taxonomy import AUTOGRAD, OTHER, group_of
 from fathom.trace.threads import HostThread
@@ -70,6 +71,7 @@ class Breakdown:
     host: list[HostThread] = field(default_factory=list)
     all_steps: bool = False  # whether every step counts, as in a trace that a user has; else the typical ones
     waits: list[tuple[Event, OpCall | None]] = field(default_factory=list)  # calls that wait for a device, with the op
+    columns: EventColumns = field(default_factory=lambda: EventColumns.of([]))  # all events
 
     @property
     def on_gpu(self) -> bool:

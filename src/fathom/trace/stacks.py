@@ -7,16 +7,15 @@ number, unless Python code runs in the backward itself.
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Iterable, Set
 from dataclasses import dataclass, replace
-from typing import Any
 
 import msgspec
+import numpy as np
 
 from fathom.trace.event import Event, sequence_args, view
+from fathom.trace.event_columns import EventColumns
 from fathom.trace.owners import FRAMEWORK, HARNESS, LIBRARY, NO_SOURCE, owner_of
-from fathom.trace.threads import in_order
 from fathom.trace.walk import EVALUATE, is_backward_node
 
 SAMPLED = 2000  # ops that are searched for stacks: all threads but those of backward have them, or none
@@ -47,27 +46,27 @@ class Place:
         return replace(self, library=frame) if owner == LIBRARY else self
 
 
-def has_frames(events: Iterable[Event]) -> bool:
+def has_frames(columns: EventColumns) -> bool:
     """Whether Python's functions are events of the trace."""
-    return any(owner_of(name) for name in {event.name for event in events if event.cat == "python_function"})
+    functions = columns.of_category("python_function")
+    return bool(functions.any()) and bool((functions & columns.named(owner_of)).any())
 
 
-def has_call_stacks(events: Sequence[Event]) -> bool:
+def has_call_stacks(columns: EventColumns) -> bool:
     """Whether ops have their stack as an argument, as before torch 1.12."""
-    ops = [event for event in events if event.cat == "cpu_op"]
+    ops = columns.chosen(columns.of_category("cpu_op"))
     return any(stack_args(event).stack for event in ops[:: 1 + len(ops) // SAMPLED])
 
 
-def places(events: Iterable[Event], wanted: Set[int], call_stacks: bool) -> dict[int, Place]:
+def places(columns: EventColumns, wanted: Set[int], call_stacks: bool) -> dict[int, Place]:
     """The places of events, by their id(); of those wanted that have one."""
-    threads: dict[Any, list[Event]] = defaultdict(list)
-    for event in events:
-        if event.cat in {"python_function", "cpu_op"} or id(event) in wanted:
-            threads[event.pid, event.tid].append(event)
+    chosen = columns.of_category("python_function") | columns.of_category("cpu_op")
+    chosen |= np.fromiter((id(event) in wanted for event in columns.events), np.bool_, len(columns.events))
+    threads = [[columns.events[each] for each in index.tolist()] for index in columns.nested(chosen)]
     sweep = _Sweep(wanted, call_stacks)
     # the thread with the forward pass first: backward ops look up its sequence numbers
-    for thread in sorted(threads.values(), key=_first_forward_us):
-        sweep.thread(in_order(thread))
+    for thread in sorted(threads, key=_first_forward_us):
+        sweep.thread(thread)
     return sweep.found
 
 
@@ -123,6 +122,5 @@ class _Sweep:
 
 
 def _first_forward_us(thread: Iterable[Event]) -> float:
-    """Threads are not in order yet."""
     begins = (event.ts for event in thread if event.cat == "cpu_op" and not event.name.startswith("autograd::"))
-    return min(begins, default=float("inf"))
+    return next(begins, float("inf"))

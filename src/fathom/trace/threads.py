@@ -3,23 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
 
-import numpy as np
-
 from fathom.trace.event import Event
+from fathom.trace.event_columns import EventColumns, Integers
+from fathom.trace.intervals import Floats
 
 # a call that returns only when the GPU has finished something, or may do so, whatever the vendor's prefix
 WAITS = re.compile(r"Synchronize|Memcpy|Free(?!Async)")
 STREAM_WAIT = "StreamWait"  # makes a stream wait for another; the host goes on
-
-
-def in_order(events: Sequence[Event]) -> list[Event]:
-    """By their beginnings, and of several that begin at once the longest first: the order in which they nest."""
-    begins, durations = np.array([event.ts for event in events]), np.array([event.dur for event in events])
-    return [events[index] for index in np.lexsort((-durations, begins)).tolist()]
 
 
 @cache
@@ -31,10 +24,20 @@ def may_wait(call: str) -> bool:
 class HostThread:
     """Events in the order of their beginnings."""
 
-    key: tuple[object, object] = (0, 0)  # process and thread
+    key: tuple[object, object]  # process and thread
+    events: list[Event]  # all of them
+    begins: Floats
+    ends: Floats
     work: list[Event] = field(default_factory=list)  # ops that are in no other op, and calls outside ops
     waits: list[Event] = field(default_factory=list)  # calls that may have waited for the GPU, in ops or not
     stream_waits: list[float] = field(default_factory=list)  # when a stream was made to wait for another
+
+    @classmethod
+    def of(cls, columns: EventColumns, index: Integers) -> HostThread:
+        """Of one thread's events, by their indices in order; what the walk adds is still missing."""
+        events = [columns.events[each] for each in index.tolist()]
+        begins = columns.begin[index]
+        return cls((events[0].pid, events[0].tid), events, begins, begins + columns.duration[index])
 
     def add_call(self, event: Event, outermost: bool) -> None:
         """A call to the GPU's runtime."""

@@ -9,21 +9,21 @@ several threads share is divided equally, so that op calls and the time outside 
 from __future__ import annotations
 
 import re
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from functools import cache
-from typing import Any
 
 import msgspec
 
 from fathom.trace.concurrency import SharedClock
-from fathom.trace.event import GPU_KINDS, LAUNCH, NO_ARGS, Event, OpArgs, launch_args, op_args, sequence_args
+from fathom.trace.event import LAUNCH, Event, OpArgs, launch_args, op_args, sequence_args
+from fathom.trace.event_columns import EventColumns
 from fathom.trace.gpu import GpuAttribution, LaunchSite
+from fathom.trace.intervals import Interval
 from fathom.trace.reader import gc_disabled
 from fathom.trace.rows import Breakdown, OpCall
-from fathom.trace.steps import Steps
+from fathom.trace.steps import NO_STEP, Steps
 from fathom.trace.taxonomy import leaf_type, type_of, update_type
-from fathom.trace.threads import HostThread, in_order
+from fathom.trace.threads import HostThread
 from fathom.trace.waits import is_wait
 
 WHOLE_PROGRAM = "fathom.life"  # around setup and all steps of a whole-program trace
@@ -43,6 +43,10 @@ INNER = {
 }
 
 
+def is_module(name: str) -> bool:
+    return name.startswith(MODULE)
+
+
 @cache
 def is_backward_node(op: str) -> bool:
     return BACKWARD_NODE.fullmatch(op) is not None
@@ -52,13 +56,12 @@ class Frame(msgspec.Struct, gc=False):
     """An open marker, or an open op that is not in the taxonomy, and the context that its children inherit."""
 
     end: float
-    event: Event | None
     phase: str = ""
     layer: str = ""
     role: str = ""
     optimizer: str = ""
     op: Frame | None = None  # the innermost open op: this frame itself while it is open, or one around it
-    step: int | None = None  # of an op
+    step: int = NO_STEP  # of an op
     own_us: float = 0.0  # of an op: its time without that of the ops inside it
     call: OpCall | None = None  # of an op: itself
     has_ops: bool = False
@@ -67,23 +70,21 @@ class Frame(msgspec.Struct, gc=False):
 @gc_disabled()
 def breakdown(events: Iterable[Event], roles: Mapping[str, str] | None = None) -> Breakdown:
     """Walks all threads and attributes GPU time to op calls; roles maps layers to their roles, where known."""
-    threads: dict[Any, list[Event]] = defaultdict(list)
-    gpu_events: list[Event] = []
-    for event in events:
-        if event.cat in GPU_KINDS:
-            gpu_events.append(event)
-        elif event.cat != "python_function" or event.name.startswith(MODULE):
-            threads[event.pid, event.tid].append(event)
-    threads = {key: in_order(thread) for key, thread in threads.items()}
-    names = {event.name for thread in threads.values() for event in thread}
-    steps = Steps.of(threads.values(), gpu_events, names)
+    columns = EventColumns.of(events if isinstance(events, list) else list(events))
+    # Python's functions say nothing on ops, but for the modules among them
+    on_host = ~columns.on_gpu & (~columns.of_category("python_function") | columns.named(is_module))
+    threads = [HostThread.of(columns, index) for index in columns.nested(on_host)]
+    names = {event.name for thread in threads for event in thread.events}
+    gpu_events = columns.chosen(columns.on_gpu)
+    steps = Steps.of(columns, on_host)
     clock: SharedClock | None = None
     if not gpu_events:  # with a GPU the time of kernels has to add up, not that of threads
-        clock = SharedClock.of([_outermost_ops(thread) for thread in threads.values()])
+        clock = SharedClock.of([_outermost_ops(thread) for thread in threads])
     walk = _Walk(steps, roles or {}, names, clock)
     # the thread with the forward pass first: backward ops look up its sequence numbers
-    for thread in sorted(threads.values(), key=_first_op_us):
+    for thread in sorted(threads, key=_first_op_us):
         walk.thread(thread)
+    walk.decode_arguments()
     gpu = GpuAttribution(walk.op_calls, walk.launches, steps)
     activities = gpu.attribute(gpu_events)
     return Breakdown(
@@ -96,6 +97,7 @@ def breakdown(events: Iterable[Event], roles: Mapping[str, str] | None = None) -
         host=walk.host,
         all_steps=not steps.waited,
         waits=walk.waits,
+        columns=columns,
     )
 
 
@@ -123,48 +125,45 @@ class _Walk:
         self._contexts: dict[tuple[str, str, str], tuple[str, str, str]] = {}
         self._distinct: dict[object, OpArgs] = {}  # equal arguments are kept once: a trace repeats its steps
 
-    def thread(self, events: Sequence[Event]) -> None:
+    def thread(self, thread: HostThread) -> None:
         # a foreign trace marks at most backward, optimizer and data: everything else is forward
-        stack = [Frame(end=float("inf"), event=None, phase="" if self.has_phases else "forward")]
+        stack = [Frame(end=float("inf"), phase="" if self.has_phases else "forward")]
         claimed_until = float("-inf")
         claimed_by: OpCall | None = None
-        host = HostThread((events[0].pid, events[0].tid))
-        self.host.append(host)
+        self.host.append(thread)
         waited, marks = self.steps.waited, self.marks
-        for event in events:
-            inside = event.ts < claimed_until
+        steps = self.steps.all_at(thread.begins).tolist()
+        for event, begin, end, step in zip(
+            thread.events, thread.begins.tolist(), thread.ends.tolist(), steps, strict=True
+        ):
+            inside = begin < claimed_until
             if not inside:
-                while stack[-1].end <= event.ts:
+                while stack[-1].end <= begin:
                     self._close(stack)
-            outermost = not inside and stack[-1].op is None
             if event.cat == LAUNCH:
+                outermost = not inside and stack[-1].op is None
                 self._launch(event, claimed_by if inside else None, stack[-1])
-                host.add_call(event, outermost)
+                thread.add_call(event, outermost)
                 continue
-            if waited:
-                self._count(event, inside or stack[-1].op is not None)
+            if waited and step >= 0:
+                self.events[step] += 1
+                self.events_in_ops[step] += inside or stack[-1].op is not None
             if inside:
-                self._inner(event, claimed_by, stack[-1])
+                if claimed_by is not None and event.cat == "cpu_op":
+                    self._inner(event, claimed_by, stack[-1])
             elif event.cat != "cpu_op" or event.name in marks:
-                self._mark(event, stack)
+                self._mark(event, min(end, stack[-1].end), step, stack)
             else:
-                if outermost:
-                    host.work.append(event)
-                claimed_by = self._op(event, stack)
-                claimed_until = min(event.ts + event.dur, stack[-1].end) if claimed_by else float("-inf")
+                if stack[-1].op is None:
+                    thread.work.append(event)
+                end = min(end, stack[-1].end)  # one that outlasts its parent by rounding ends with it
+                claimed_by = self._op(event, (begin, end), step, stack)
+                claimed_until = end if claimed_by else float("-inf")
         while len(stack) > 1:
             self._close(stack)
 
-    def _count(self, event: Event, inside_op: bool) -> None:
-        step = self.steps.at(event.ts)
-        if step is not None:
-            self.events[step] += 1
-            self.events_in_ops[step] += inside_op
-
-    def _inner(self, event: Event, claimed_by: OpCall | None, frame: Frame) -> None:
-        """An event inside a claimed op: its time is the op's."""
-        if claimed_by is None or event.cat != "cpu_op":
-            return
+    def _inner(self, event: Event, claimed_by: OpCall, frame: Frame) -> None:
+        """An op inside one that claims it: its time is the outer one's."""
         if claimed_by.op in INNER and event.name in INNER[claimed_by.op]:
             claimed_by.inner = (event.name, self._arguments(event))
         if self.has_modules and self.has_backward and frame.phase != "backward":
@@ -173,9 +172,9 @@ class _Walk:
             if sequence is not None:
                 self.layer_of[sequence] = (claimed_by.layer, claimed_by.role)
 
-    def _mark(self, event: Event, stack: list[Frame]) -> None:
+    def _mark(self, event: Event, end: float, step: int, stack: list[Frame]) -> None:
         parent, name = stack[-1], event.name
-        frame = _inside(parent, event)
+        frame = _inside(parent, end)
         stack.append(frame)
         if name in PHASES:
             frame.phase = PHASES[name]
@@ -191,32 +190,32 @@ class _Walk:
         elif name.startswith("enumerate(DataLoader)"):
             frame.phase = "data"
         if name == DATA and parent.phase != "data":
-            self._data(event, 1)
+            self._data(event, step, 1)
         elif name in PHASES and name != DATA and parent.phase == "data":
-            self._data(event, -1)  # a pass of the network that data is made with
+            self._data(event, step, -1)  # a pass of the network that data is made with
 
-    def _data(self, event: Event, sign: int) -> None:
-        step = self.steps.at(event.ts)
-        if step is not None:
+    def _data(self, event: Event, step: int, sign: int) -> None:
+        if step >= 0:
             self.data_us[step] += sign * min(event.dur, self.steps.windows[step][1] - event.ts)
 
-    def _op(self, event: Event, stack: list[Frame]) -> OpCall | None:
+    def _op(self, event: Event, span: Interval, step: int, stack: list[Frame]) -> OpCall | None:
         """The call of an op that the taxonomy knows, and that claims what is inside it; else opens a frame for it."""
         parent = stack[-1]
         parent.has_ops = True
-        end = min(event.ts + event.dur, parent.end)  # one that outlasts its parent by rounding ends with it
-        step = self.steps.overlapping(event.ts, end)
-        time = 0.0 if step is None else self._time(event.ts, end, step)
-        if parent.op is not None and parent.op.step is not None:
-            parent.op.own_us -= time if step == parent.op.step else self._time(event.ts, end, parent.op.step)
+        if step < 0:
+            step = self.steps.first_after(*span)
+        time = self._time(*span, step)
+        outer = parent.op
+        if outer is not None:
+            outer.own_us -= time if step == outer.step else self._time(*span, outer.step)
         # every op in an optimizer step counts as its update; fused ones may first call aten::contiguous
         in_update = parent.phase == "optimizer"
         kind = update_type(parent.optimizer or "Clip") if in_update else type_of(event.name)
         if kind is not None:
             if self.has_modules:
                 self._follow_sequence(event, parent)
-            return self._add_op_call(event, time, parent, kind, step, self._arguments(event))
-        frame = _inside(parent, event)
+            return self._add_op_call(event, time, parent, kind, step)
+        frame = _inside(parent, span[1])
         self._follow_sequence(event, frame)
         frame.op, frame.step = frame, step
         frame.call = self._add_op_call(event, time, frame, leaf_type(event.name), step)
@@ -235,7 +234,7 @@ class _Walk:
         if backward:
             # AccumulateGrad has no sequence number; it runs right after the node that produced the gradient
             if sequence is not None:
-                unknown = "", self._role(Frame(frame.end, event, "backward"))
+                unknown = "", self._role(Frame(frame.end, "backward"))
                 self.last_backward = self.layer_of.get(sequence, unknown)
             frame.layer, frame.role = self.last_backward
         elif sequence is not None and frame.phase != "backward":
@@ -255,26 +254,33 @@ class _Walk:
 
     def _time(self, begin: float, end: float, step: int) -> float:
         """How much of a step's time an interval has; what ops of several threads share is divided."""
+        if step < 0:
+            return 0.0
         first, last = self.steps.windows[step]
-        begin, end = max(begin, first), min(end, last)
+        begin = max(begin, first)
+        end = min(end, last)
         if begin >= end:
             return 0.0
         return end - begin if self.clock is None else self.clock.between(begin, end)
 
-    def _add_op_call(
-        self, event: Event, time: float, frame: Frame, kind: str, step: int | None, args: OpArgs = NO_ARGS
-    ) -> OpCall | None:
+    def _add_op_call(self, event: Event, time: float, frame: Frame, kind: str, step: int) -> OpCall | None:
         """None outside all steps."""
-        if step is None:
+        if step < 0:
             return None
         key = frame.phase, frame.layer, frame.role
         context = self._contexts.get(key)
         if context is None:
             layer = "" if frame.phase in {"optimizer", "data"} else frame.layer
             context = self._contexts[key] = layer, self._role(frame), frame.phase or "other"
-        found = OpCall(event.name, kind, *context, step, time, args, event=event)
+        found = OpCall(event.name, kind, *context, step, time, event=event)
         self.op_calls.append(found)
         return found
+
+    def decode_arguments(self) -> None:
+        """Of all op calls but those around others, whose inputs are those of the ops inside them."""
+        for call in self.op_calls:
+            if not call.is_wrapper and call.event is not None:
+                call.args = self._arguments(call.event)
 
     def _arguments(self, event: Event) -> OpArgs:
         args = op_args(event)
@@ -298,34 +304,29 @@ class _Walk:
         frame = stack.pop()
         frame.op = None  # it may be the frame itself: a cycle would never be freed
         stack[-1].has_ops |= frame.has_ops  # a marker between an op and its children makes the op no leaf
-        if frame.call is None or frame.event is None:
-            return
-        frame.call.cpu_us = max(0.0, frame.own_us)
-        if frame.has_ops:
-            frame.call.is_wrapper = True  # its inputs are those of the ops inside it
-        else:
-            frame.call.args = self._arguments(frame.event)
+        if frame.call is not None:
+            frame.call.cpu_us = max(0.0, frame.own_us)
+            frame.call.is_wrapper = frame.has_ops
 
 
-def _inside(parent: Frame, event: Event) -> Frame:
+def _inside(parent: Frame, end: float) -> Frame:
     """A frame with its parent's context."""
-    end = min(event.ts + event.dur, parent.end)
-    return Frame(end, event, parent.phase, parent.layer, parent.role, parent.optimizer, parent.op)
+    return Frame(end, parent.phase, parent.layer, parent.role, parent.optimizer, parent.op)
 
 
-def _outermost_ops(thread: Iterable[Event]) -> list[tuple[float, float]]:
+def _outermost_ops(thread: HostThread) -> list[Interval]:
     """The intervals in which a thread is in an op."""
-    found: list[tuple[float, float]] = []
+    found: list[Interval] = []
     reached = float("-inf")
-    for event in thread:
-        if event.cat == "cpu_op" and not event.name.startswith(MARKS) and event.ts >= reached:
-            reached = event.ts + event.dur
-            found.append((event.ts, reached))
+    for event, begin, end in zip(thread.events, thread.begins.tolist(), thread.ends.tolist(), strict=True):
+        if event.cat == "cpu_op" and begin >= reached and not event.name.startswith(MARKS):
+            reached = end
+            found.append((begin, end))
     return found
 
 
-def _first_op_us(thread: list[Event]) -> float:
+def _first_op_us(thread: HostThread) -> float:
     return next(
-        (event.ts for event in thread if event.cat == "cpu_op" and not event.name.startswith("autograd::")),
+        (event.ts for event in thread.events if event.cat == "cpu_op" and not event.name.startswith("autograd::")),
         float("inf"),
     )
