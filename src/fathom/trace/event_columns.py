@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fathom.trace.event import GPU_KINDS, KINDS, Event
+from fathom.trace.event import GPU_KINDS, Event
 from fathom.trace.intervals import Floats
 
 Integers = NDArray[np.int64]
 Mask = NDArray[np.bool_]
-_CODES: dict[str | None, int] = {kind: code for code, kind in enumerate(KINDS)}
-_OTHER = len(_CODES)  # not from a file: the reader leaves no other category
 
 
 @dataclass(frozen=True)
@@ -25,24 +25,24 @@ class EventColumns:
     begin: Floats  # in microseconds, as in the file
     duration: Floats
     names: list[str]  # each once
-    _category: Integers
+    _categories: list[str | None]
+    _category: Integers  # an index into _categories
     _name: Integers  # an index into names
     _thread: Integers  # a number for each pair of process and thread
 
     @classmethod
     def of(cls, events: Sequence[Event]) -> EventColumns:
-        names: dict[str, int] = {}
-        threads: dict[tuple[object, object], int] = {}
+        categories, category = _numbered(events, "cat")
+        names, name = _numbered(events, "name")
         return cls(
             events=events,
-            begin=np.array([event.ts for event in events], dtype=np.float64),
-            duration=np.array([event.dur for event in events], dtype=np.float64),
-            _category=np.array([_CODES.get(event.cat, _OTHER) for event in events], dtype=np.int64),
-            _name=np.array([names.setdefault(event.name, len(names)) for event in events], dtype=np.int64),
-            _thread=np.array(
-                [threads.setdefault((event.pid, event.tid), len(threads)) for event in events], dtype=np.int64
-            ),
-            names=list(names),
+            begin=np.fromiter(map(attrgetter("ts"), events), np.float64, len(events)),
+            duration=np.fromiter(map(attrgetter("dur"), events), np.float64, len(events)),
+            _category=category,
+            _categories=categories,
+            _name=name,
+            names=names,
+            _thread=_numbered(events, "pid", "tid")[1],
         )
 
     @property
@@ -51,18 +51,25 @@ class EventColumns:
 
     @property
     def on_gpu(self) -> Mask:
-        return np.isin(self._category, [_CODES[kind] for kind in GPU_KINDS])
+        return self.of_category(*GPU_KINDS)
 
-    def of_category(self, category: str) -> Mask:
-        return self._category == _CODES[category]
+    def of_category(self, *wanted: str) -> Mask:
+        chosen: Mask = np.array([category in wanted for category in self._categories], dtype=np.bool_)[self._category]
+        return chosen
 
     def named(self, belongs: Callable[[str], object]) -> Mask:
         """Those whose name has a property."""
         chosen: Mask = np.array([bool(belongs(name)) for name in self.names], dtype=np.bool_)[self._name]
         return chosen
 
+    def names_of(self, mask: Mask) -> set[str]:
+        return {self.names[index] for index in np.unique(self._name[mask]).tolist()}
+
     def chosen(self, mask: Mask) -> list[Event]:
-        return [self.events[index] for index in np.flatnonzero(mask).tolist()]
+        return self.at(np.flatnonzero(mask))
+
+    def at(self, indices: Integers) -> list[Event]:
+        return [self.events[index] for index in indices.tolist()]
 
     def nested(self, mask: Mask) -> list[Integers]:
         """The indices of chosen events thread by thread, in the order in which they nest.
@@ -74,3 +81,11 @@ class EventColumns:
         order = index[np.lexsort((-self.duration[index], self.begin[index], self._thread[index]))]
         borders = np.flatnonzero(np.diff(self._thread[order])) + 1
         return np.split(order, borders) if len(order) else []
+
+
+def _numbered(events: Sequence[Event], *attributes: str) -> tuple[list[Any], Integers]:
+    """The distinct values of an attribute, or of several together, and for each event the number of its value."""
+    value = attrgetter(*attributes)
+    distinct = list(dict.fromkeys(map(value, events)))
+    number = {each: index for index, each in enumerate(distinct)}.__getitem__
+    return distinct, np.fromiter(map(number, map(value, events)), np.int64, len(events))

@@ -62,7 +62,7 @@ def places(columns: EventColumns, wanted: Set[int], call_stacks: bool) -> dict[i
     """The places of events, by their id(); of those wanted that have one."""
     chosen = columns.of_category("python_function") | columns.of_category("cpu_op")
     chosen |= np.fromiter((id(event) in wanted for event in columns.events), np.bool_, len(columns.events))
-    threads = [[columns.events[each] for each in index.tolist()] for index in columns.nested(chosen)]
+    threads = [columns.at(index) for index in columns.nested(chosen)]
     sweep = _Sweep(wanted, call_stacks)
     # the thread with the forward pass first: backward ops look up its sequence numbers
     for thread in sorted(threads, key=_first_forward_us):

@@ -23,7 +23,7 @@ from fathom.trace.reader import gc_disabled
 from fathom.trace.rows import Breakdown, OpCall
 from fathom.trace.steps import NO_STEP, Steps
 from fathom.trace.taxonomy import leaf_type, type_of, update_type
-from fathom.trace.threads import HostThread
+from fathom.trace.threads import HostThread, host_threads
 from fathom.trace.waits import is_wait
 
 WHOLE_PROGRAM = "fathom.life"  # around setup and all steps of a whole-program trace
@@ -73,8 +73,8 @@ def breakdown(events: Iterable[Event], roles: Mapping[str, str] | None = None) -
     columns = EventColumns.of(events if isinstance(events, list) else list(events))
     # Python's functions say nothing on ops, but for the modules among them
     on_host = ~columns.on_gpu & (~columns.of_category("python_function") | columns.named(is_module))
-    threads = [HostThread.of(columns, index) for index in columns.nested(on_host)]
-    names = {event.name for thread in threads for event in thread.events}
+    threads = host_threads(columns, on_host)
+    names = columns.names_of(on_host)
     gpu_events = columns.chosen(columns.on_gpu)
     steps = Steps.of(columns, on_host)
     clock: SharedClock | None = None
@@ -133,17 +133,16 @@ class _Walk:
         self.host.append(thread)
         waited, marks = self.steps.waited, self.marks
         steps = self.steps.all_at(thread.begins).tolist()
-        for event, begin, end, step in zip(
-            thread.events, thread.begins.tolist(), thread.ends.tolist(), steps, strict=True
-        ):
+        columns = zip(thread.events, thread.begins.tolist(), thread.ends.tolist(), steps, strict=True)
+        for event, begin, end, step in columns:
             inside = begin < claimed_until
             if not inside:
                 while stack[-1].end <= begin:
                     self._close(stack)
             if event.cat == LAUNCH:
-                outermost = not inside and stack[-1].op is None
+                if not inside and stack[-1].op is None:
+                    thread.work.append(event)
                 self._launch(event, claimed_by if inside else None, stack[-1])
-                thread.add_call(event, outermost)
                 continue
             if waited and step >= 0:
                 self.events[step] += 1
