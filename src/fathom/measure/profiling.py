@@ -82,7 +82,7 @@ def profiled(
     notes = split_convolution_backward(found, session.device)
     matrix, copy = ceilings(session.device, session.spec.precision)
     profile = replace(
-        as_profile(found, trace.events, slowed, notes),
+        as_profile(found, slowed, notes),
         plain_step_s=plain,
         free_step_s=[] if on_cpu else free,
         ceiling_flop_per_s=matrix,

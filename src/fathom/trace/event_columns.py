@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -32,17 +31,17 @@ class EventColumns:
 
     @classmethod
     def of(cls, events: Sequence[Event]) -> EventColumns:
-        categories, category = _numbered(events, "cat")
-        names, name = _numbered(events, "name")
+        categories, category = _numbered(event.cat for event in events)
+        names, name = _numbered(event.name for event in events)
         return cls(
             events=events,
-            begin=np.fromiter(map(attrgetter("ts"), events), np.float64, len(events)),
-            duration=np.fromiter(map(attrgetter("dur"), events), np.float64, len(events)),
+            begin=np.fromiter((event.ts for event in events), np.float64, len(events)),
+            duration=np.fromiter((event.dur for event in events), np.float64, len(events)),
             _category=category,
             _categories=categories,
             _name=name,
             names=names,
-            _thread=_numbered(events, "pid", "tid")[1],
+            _thread=_numbered((event.pid, event.tid) for event in events)[1],
         )
 
     @property
@@ -65,6 +64,13 @@ class EventColumns:
     def names_of(self, mask: Mask) -> set[str]:
         return {self.names[index] for index in np.unique(self._name[mask]).tolist()}
 
+    def totals(self, mask: Mask) -> dict[str, tuple[int, float]]:
+        """Name -> how many of the chosen events have it, and their microseconds together."""
+        counts = np.bincount(self._name[mask], minlength=len(self.names)).tolist()
+        times = np.bincount(self._name[mask], weights=self.duration[mask], minlength=len(self.names)).tolist()
+        found = zip(self.names, counts, times, strict=True)
+        return {name: (count, time) for name, count, time in found if count}
+
     def chosen(self, mask: Mask) -> list[Event]:
         return self.at(np.flatnonzero(mask))
 
@@ -83,9 +89,9 @@ class EventColumns:
         return np.split(order, borders) if len(order) else []
 
 
-def _numbered(events: Sequence[Event], *attributes: str) -> tuple[list[Any], Integers]:
-    """The distinct values of an attribute, or of several together, and for each event the number of its value."""
-    value = attrgetter(*attributes)
-    distinct = list(dict.fromkeys(map(value, events)))
-    number = {each: index for index, each in enumerate(distinct)}.__getitem__
-    return distinct, np.fromiter(map(number, map(value, events)), np.int64, len(events))
+def _numbered(values: Iterable[Any]) -> tuple[list[Any], Integers]:
+    """The distinct values, and for each its number among them."""
+    known: dict[Any, int] = {}
+    number = known.setdefault
+    numbers = np.array([number(value, len(known)) for value in values], dtype=np.int64)
+    return list(known), numbers

@@ -28,10 +28,6 @@ class LaunchSite(msgspec.Struct, gc=False):
     phase: str = ""  # outside all ops: by the markers around it
     optimizer: str = ""
 
-    @property
-    def ts(self) -> float:
-        return self.event.ts if self.event is not None else float("nan")
-
 
 ANY_COLLECTIVE = "Collective"  # the type of record_param_comms: the name of its kernel tells which
 NOWHERE = LaunchSite(None, None)
@@ -78,20 +74,18 @@ class GpuAttribution:
     def activity(self, event: Event) -> GpuActivity:
         correlation = launch_args(event).correlation
         site = self.launches.get(correlation, NOWHERE)
-        kind = GPU_KINDS[event.cat or ""]
         call = site.call
         if call is not None and (not site.typed or call.type == ANY_COLLECTIVE):
             call = self._of_kernel_type(call, event.name)
-        stream = (event.pid, event.tid)
         return GpuActivity(
-            kind,
-            event.name,
-            event.ts,
-            event.end,
-            correlation,
-            call,
-            launched=site.ts,
-            stream=stream,
+            kind=GPU_KINDS[event.cat or ""],
+            name=event.name,
+            begin=event.ts,
+            end=event.ts + event.dur,
+            correlation=correlation,
+            op_call=call,
+            launched=site.event.ts if site.event is not None else float("nan"),
+            stream=(event.pid, event.tid),
             launch=site.event,
             args=event.args,
         )

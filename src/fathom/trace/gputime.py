@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import compress
+from functools import partial
 from statistics import median
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fathom.core.record import ApiCall, GpuTime
-from fathom.trace.event import Event
 from fathom.trace.host import HostTime
 from fathom.trace.intervals import Floats, Interval
 from fathom.trace.reader import gc_disabled
@@ -90,7 +88,7 @@ def gpu_time(activities: Sequence[GpuActivity], host: HostTime, windows: Sequenc
     per_window = [columns.within(window) for window in windows]
     timelines = [_timeline(part, window) for part, window in zip(per_window, windows, strict=True)]
     per_window_s = 1e-6 / len(windows)  # from total microseconds to mean seconds
-    calls_begin = np.array([call.ts for call in host.calls])
+    within = partial(_in_windows, windows=windows)
     return GpuTime(
         span_s=sum(end - begin for begin, end in windows) * per_window_s,
         kernel_s=sum(part.seconds("kernel") for part in per_window) / len(windows),
@@ -100,8 +98,8 @@ def gpu_time(activities: Sequence[GpuActivity], host: HostTime, windows: Sequenc
         starved_s=sum(line.starved for line in timelines) * per_window_s,
         gaps=sum(line.idle_times for line in timelines) / len(windows),
         longest_gap_s=median(line.longest for line in timelines) * 1e-6,
-        activities=int(_in_windows(columns.begin, windows).sum()) / len(windows),
-        api=_api(compress(host.calls, _in_windows(calls_begin, windows).tolist()), len(windows)),
+        activities=int(within(columns.begin).sum()) / len(windows),
+        api=_api(host.calls(within), len(windows)),
         tail_s=sum(line.tail for line in timelines) * per_window_s,
         starved_in={
             what: spent * per_window_s
@@ -134,12 +132,8 @@ def _timeline(activities: _Activities, window: Window) -> _Timeline:
     )
 
 
-def _api(calls: Iterable[Event], windows: int) -> list[ApiCall]:
-    totals: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
-    for event in calls:
-        totals[event.name][0] += 1
-        totals[event.name][1] += event.dur
+def _api(calls: Mapping[str, tuple[int, float]], windows: int) -> list[ApiCall]:
     found = [
-        ApiCall(name=name, calls=count / windows, cpu_s=time / windows * 1e-6) for name, (count, time) in totals.items()
+        ApiCall(name=name, calls=count / windows, cpu_s=time / windows * 1e-6) for name, (count, time) in calls.items()
     ]
     return sorted(found, key=lambda call: -call.cpu_s)

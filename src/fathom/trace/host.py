@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from fathom.trace.event import LAUNCH
 from fathom.trace.event_columns import EventColumns, Mask
-from fathom.trace.intervals import Interval, Intervals
+from fathom.trace.intervals import Floats, Interval, Intervals
 from fathom.trace.waits import is_wait
 from fathom.trace.walk import MARKS
 
@@ -18,8 +18,11 @@ class HostTime:
     """The time of all threads of a trace."""
 
     def __init__(self, columns: EventColumns) -> None:
-        self.calls = columns.chosen(columns.of_category(LAUNCH))
         self._columns = columns
+
+    def calls(self, within: Callable[[Floats], Mask]) -> dict[str, tuple[int, float]]:
+        """Calls of the GPU's runtime by name, of those that begin at certain times: how many, and microseconds."""
+        return self._columns.totals(self._columns.of_category(LAUNCH) & within(self._columns.begin))
 
     def doing(self, gaps: Sequence[Interval]) -> dict[str, float]:
         """How much of these gaps the host spends in what; where threads do several things, in the first of these."""

@@ -35,7 +35,7 @@ def from_trace(path: Path) -> Record:
     device = "cuda" if found.on_gpu else "cpu"
     # files of one name may hold different runs, and these must not be taken for repetitions of one
     identity = {"trace": trace.digest}
-    profile = as_profile(found, trace.events, steps, notes, trace.memory, ranks=(trace.rank, trace.world_size))
+    profile = as_profile(found, steps, notes, trace.memory, ranks=(trace.rank, trace.world_size))
     return Record(
         spec=RunSpec(
             workload=path.name[:LONGEST_NAME],
@@ -84,7 +84,6 @@ def _machine(gpus: Sequence[str], on_gpu: bool) -> Machine:
 @gc_disabled()
 def as_profile(
     found: Breakdown,
-    events: list[Event],
     step_s: list[float],
     notes: Sequence[str],
     allocations: Sequence[Event] = (),
@@ -103,7 +102,7 @@ def as_profile(
         gpu=gpu_time(found.gpu_activities, HostTime(found.columns), windows),
         notes=[*found.notes, *notes],
         data_s=found.data_s(),
-        depth=trace_depth(found, events, *ranks),
+        depth=trace_depth(found, *ranks),
         row_kernels=found.row_kernels(groups),
         sources=sources(found),
         memory=memory(found, allocations),

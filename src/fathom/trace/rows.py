@@ -128,13 +128,14 @@ class Breakdown:
         if not self.on_gpu:
             return None
         names: dict[str, int] = {}
-        totals: dict[tuple[int, int], list[float]] = defaultdict(lambda: [0.0, 0.0])
+        totals: dict[tuple[int, int], tuple[int, float]] = {}
         for row, calls in enumerate(groups.calls.values()):
+            times: dict[str, list[float]] = defaultdict(list)
             for call in calls:
                 for name, time in call.kernels:
-                    total = totals[row, names.setdefault(name, len(names))]
-                    total[0] += 1
-                    total[1] += time
+                    times[name].append(time)
+            for name, of_name in times.items():
+                totals[row, names.setdefault(name, len(names))] = len(of_name), sum(of_name)
         steps = len(self.typical_steps)
         return RowKernels(
             names=list(names),

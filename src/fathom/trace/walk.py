@@ -286,18 +286,16 @@ class _Walk:
         return self._distinct.setdefault(args.key, args)
 
     def _launch(self, event: Event, claimed_by: OpCall | None, frame: Frame) -> None:
-        op = frame.op
+        call = claimed_by or (frame.op.call if frame.op is not None else None)
         if is_wait(event.name):
-            self.waits.append((event, claimed_by or (op.call if op else None)))
+            self.waits.append((event, call))
         correlation = launch_args(event).correlation
         if correlation < 0:
             return
-        if claimed_by is not None:
-            self.launches[correlation] = LaunchSite(event, claimed_by, typed=True)
-        elif op is not None and op.call is not None:
-            self.launches[correlation] = LaunchSite(event, op.call, typed=False)
+        if call is not None:
+            self.launches[correlation] = LaunchSite(event, call, claimed_by is not None)
         else:
-            self.launches[correlation] = LaunchSite(event, None, phase=frame.phase, optimizer=frame.optimizer)
+            self.launches[correlation] = LaunchSite(event, None, False, frame.phase, frame.optimizer)
 
     def _close(self, stack: list[Frame]) -> None:
         frame = stack.pop()
