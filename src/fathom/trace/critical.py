@@ -242,7 +242,7 @@ def _parts(
     starts = np.array(begins[::-1])
     owners = np.array([names[key] for key in keys[::-1]])
     windows = np.array(steps)
-    borders = np.unique(np.concatenate([starts, [last], np.clip(windows.ravel(), starts[0], last)]))
+    borders = np.sort(np.concatenate([starts, [last], np.clip(windows.ravel(), starts[0], last)]))
     left, length = borders[:-1], np.diff(borders)
     owner = owners[np.searchsorted(starts, left, side="right") - 1]
     step = np.searchsorted(windows[:, 0], left, side="right") - 1

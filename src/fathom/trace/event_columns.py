@@ -62,7 +62,7 @@ class EventColumns:
         return chosen
 
     def names_of(self, mask: Mask) -> set[str]:
-        return {self.names[index] for index in np.unique(self._name[mask]).tolist()}
+        return {self.names[index] for index in np.flatnonzero(np.bincount(self._name[mask])).tolist()}
 
     def totals(self, mask: Mask) -> dict[str, tuple[int, float]]:
         """Name -> how many of the chosen events have it, and their microseconds together."""
