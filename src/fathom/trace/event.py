@@ -22,7 +22,7 @@ KINDS = {
     "gpu_memcpy": "gpu_memcpy Memcpy mtia_ccp_events/dma_request",
     "gpu_memset": "gpu_memset Memset",
 }
-CATEGORY = {name: kind for kind, names in KINDS.items() for name in names.split()}
+CATEGORY: dict[str | None, str] = {name: kind for kind, names in KINDS.items() for name in names.split()}
 GPU_KINDS = {"kernel": "kernel", "gpu_memcpy": "memcpy", "gpu_memset": "memset"}
 LAUNCH = "cuda_runtime"
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +17,15 @@ Integers = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 
 
+class Kind(NamedTuple):
+    """What very many events have in common."""
+
+    category: str | None
+    name: str
+    process: object
+    thread: object
+
+
 @dataclass(frozen=True)
 class EventColumns:
     """One entry per event, in the order of the file."""
@@ -23,25 +33,21 @@ class EventColumns:
     events: Sequence[Event]
     begin: Floats  # in microseconds, as in the file
     duration: Floats
-    names: list[str]  # each once
-    _categories: list[str | None]
-    _category: Integers  # an index into _categories
-    _name: Integers  # an index into names
-    _thread: Integers  # a number for each pair of process and thread
+    kinds: list[Kind]  # each once, in the order of the first event of it
+    _kind: Integers  # an index into kinds
 
     @classmethod
     def of(cls, events: Sequence[Event]) -> EventColumns:
-        categories, category = _numbered(event.cat for event in events)
-        names, name = _numbered(event.name for event in events)
+        kinds: dict[tuple[str | None, str, object, object], int] = {}
+        number = kinds.setdefault
         return cls(
             events=events,
             begin=np.fromiter((event.ts for event in events), np.float64, len(events)),
             duration=np.fromiter((event.dur for event in events), np.float64, len(events)),
-            _category=category,
-            _categories=categories,
-            _name=name,
-            names=names,
-            _thread=_numbered((event.pid, event.tid) for event in events)[1],
+            _kind=np.array(
+                [number((event.cat, event.name, event.pid, event.tid), len(kinds)) for event in events], dtype=np.int64
+            ),
+            kinds=[Kind(*each) for each in kinds],
         )
 
     @property
@@ -53,23 +59,28 @@ class EventColumns:
         return self.of_category(*GPU_KINDS)
 
     def of_category(self, *wanted: str) -> Mask:
-        chosen: Mask = np.array([category in wanted for category in self._categories], dtype=np.bool_)[self._category]
-        return chosen
+        return self._of_kinds(kind.category in wanted for kind in self.kinds)
 
     def named(self, belongs: Callable[[str], object]) -> Mask:
         """Those whose name has a property."""
-        chosen: Mask = np.array([bool(belongs(name)) for name in self.names], dtype=np.bool_)[self._name]
-        return chosen
+        return self._of_kinds(bool(belongs(kind.name)) for kind in self.kinds)
+
+    def _of_kinds(self, chosen: Iterable[bool]) -> Mask:
+        mask: Mask = np.fromiter(chosen, np.bool_, len(self.kinds))[self._kind]
+        return mask
 
     def names_of(self, mask: Mask) -> set[str]:
-        return {self.names[index] for index in np.flatnonzero(np.bincount(self._name[mask])).tolist()}
+        return {self.kinds[index].name for index in np.flatnonzero(np.bincount(self._kind[mask])).tolist()}
 
     def totals(self, mask: Mask) -> dict[str, tuple[int, float]]:
         """Name -> how many of the chosen events have it, and their microseconds together."""
-        counts = np.bincount(self._name[mask], minlength=len(self.names)).tolist()
-        times = np.bincount(self._name[mask], weights=self.duration[mask], minlength=len(self.names)).tolist()
-        found = zip(self.names, counts, times, strict=True)
-        return {name: (count, time) for name, count, time in found if count}
+        counts = np.bincount(self._kind[mask], minlength=len(self.kinds)).tolist()
+        times = np.bincount(self._kind[mask], weights=self.duration[mask], minlength=len(self.kinds)).tolist()
+        found: dict[str, tuple[int, float]] = defaultdict(lambda: (0, 0.0))
+        for kind, count, time in zip(self.kinds, counts, times, strict=True):
+            if count:
+                found[kind.name] = found[kind.name][0] + count, found[kind.name][1] + time
+        return found
 
     def chosen(self, mask: Mask) -> list[Event]:
         return self.at(np.flatnonzero(mask))
@@ -83,15 +94,10 @@ class EventColumns:
         That is by their beginnings, and of several that begin at once the longest first. Threads are in the order in
         which they appear in the file.
         """
+        threads: dict[tuple[object, object], int] = {}
+        numbers = [threads.setdefault((kind.process, kind.thread), len(threads)) for kind in self.kinds]
         index = np.flatnonzero(mask)
-        order = index[np.lexsort((-self.duration[index], self.begin[index], self._thread[index]))]
-        borders = np.flatnonzero(np.diff(self._thread[order])) + 1
-        return np.split(order, borders) if len(order) else []
-
-
-def _numbered(values: Iterable[Any]) -> tuple[list[Any], Integers]:
-    """The distinct values, and for each its number among them."""
-    known: dict[Any, int] = {}
-    number = known.setdefault
-    numbers = np.array([number(value, len(known)) for value in values], dtype=np.int64)
-    return list(known), numbers
+        thread = np.array(numbers, dtype=np.int64)[self._kind[index]]
+        order = np.lexsort((-self.duration[index], self.begin[index], thread))
+        borders = np.flatnonzero(np.diff(thread[order])) + 1
+        return np.split(index[order], borders) if len(order) else []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import msgspec
 
@@ -226,13 +226,14 @@ class _Inputs:
     shapes: str
     dtypes: str
     widths: frozenset[int]  # bytes per element of the floating-point tensors
+    traced: TracedCall  # of no op yet
 
     @classmethod
     def of(cls, args: OpArgs) -> _Inputs:
         traced = TracedCall.from_args("", args)
         # a number in a tensor without dimensions has the dtype of Python's numbers
         dtypes = {traced.dtype(at) for at, dims in enumerate(traced.dims) if dims} & FLOATING
-        return cls(traced.shown_shapes, traced.shown_dtypes, frozenset(WIDTH[dtype] for dtype in dtypes))
+        return cls(traced.shown_shapes, traced.shown_dtypes, frozenset(WIDTH[dtype] for dtype in dtypes), traced)
 
 
 class _Costs:
@@ -263,7 +264,8 @@ class _Costs:
         op, args = call.inner or (call.op.partition(" ")[0], call.args)
         key = (op, id(args))
         if key not in self._known:
-            self._known[key] = cost(TracedCall.from_args(op, args, self.list_width))
+            traced = self.inputs[id(args)].traced if id(args) in self.inputs else _Inputs.of(args).traced
+            self._known[key] = cost(replace(traced, op=op, list_width=self.list_width))
         return self._known[key]
 
 

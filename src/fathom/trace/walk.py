@@ -156,7 +156,7 @@ class _Walk:
                 if stack[-1].op is None:
                     thread.work.append(event)
                 end = min(end, stack[-1].end)  # one that outlasts its parent by rounding ends with it
-                claimed_by = self._op(event, (begin, end), step, stack)
+                claimed_by = self._op(event, begin, end, step, stack)
                 claimed_until = end if claimed_by else float("-inf")
         while len(stack) > 1:
             self._close(stack)
@@ -197,16 +197,16 @@ class _Walk:
         if step >= 0:
             self.data_us[step] += sign * min(event.dur, self.steps.windows[step][1] - event.ts)
 
-    def _op(self, event: Event, span: Interval, step: int, stack: list[Frame]) -> OpCall | None:
+    def _op(self, event: Event, begin: float, end: float, step: int, stack: list[Frame]) -> OpCall | None:
         """The call of an op that the taxonomy knows, and that claims what is inside it; else opens a frame for it."""
         parent = stack[-1]
         parent.has_ops = True
         if step < 0:
-            step = self.steps.first_after(*span)
-        time = self._time(*span, step)
+            step = self.steps.first_after(begin, end)
+        time = self._time(begin, end, step)
         outer = parent.op
         if outer is not None:
-            outer.own_us -= time if step == outer.step else self._time(*span, outer.step)
+            outer.own_us -= time if step == outer.step else self._time(begin, end, outer.step)
         # every op in an optimizer step counts as its update; fused ones may first call aten::contiguous
         in_update = parent.phase == "optimizer"
         kind = update_type(parent.optimizer or "Clip") if in_update else type_of(event.name)
@@ -214,7 +214,7 @@ class _Walk:
             if self.has_modules:
                 self._follow_sequence(event, parent)
             return self._add_op_call(event, time, parent, kind, step)
-        frame = _inside(parent, span[1])
+        frame = _inside(parent, end)
         self._follow_sequence(event, frame)
         frame.op, frame.step = frame, step
         frame.call = self._add_op_call(event, time, frame, leaf_type(event.name), step)
@@ -227,7 +227,7 @@ class _Walk:
         backward = event.name.startswith(EVALUATE)
         if backward or (frame.phase == "forward" and is_backward_node(event.name)):
             frame.phase = "backward"
-        if not self.has_modules and not backward:
+        if not self.has_modules:  # there are no layers
             return
         sequence = sequence_args(event).sequence
         if backward:
