@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import msgspec
 
@@ -265,7 +265,7 @@ class _Costs:
         key = (op, id(args))
         if key not in self._known:
             traced = self.inputs[id(args)].traced if id(args) in self.inputs else _Inputs.of(args).traced
-            self._known[key] = cost(replace(traced, op=op, list_width=self.list_width))
+            self._known[key] = cost(traced.of(op, self.list_width))
         return self._known[key]
 
 

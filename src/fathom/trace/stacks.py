@@ -8,7 +8,7 @@ number, unless Python code runs in the backward itself.
 from __future__ import annotations
 
 from collections.abc import Iterable, Set
-from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -28,8 +28,7 @@ class StackArgs(msgspec.Struct, gc=False):
 stack_args = view(StackArgs)
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(NamedTuple):
     """Where in the source something was called."""
 
     line: str = ""
@@ -43,7 +42,7 @@ class Place:
             return Place(frame, FRAMEWORK)
         if owner and owner >= self.owner:
             return Place(frame, owner)
-        return replace(self, library=frame) if owner == LIBRARY else self
+        return Place(self.line, self.owner, frame) if owner == LIBRARY else self
 
 
 def has_frames(columns: EventColumns) -> bool:
@@ -76,6 +75,7 @@ class _Sweep:
         self.call_stacks = call_stacks
         self.found: dict[int, Place] = {}
         self.forward: dict[int, Place] = {}  # by autograd's sequence number
+        self.stacks: dict[str, Place] = {}  # of stacks as text: a trace repeats its steps
         self.last_backward = Place()
 
     def thread(self, events: Iterable[Event]) -> None:
@@ -99,9 +99,7 @@ class _Sweep:
 
     def _op(self, event: Event, place: Place, backward: bool) -> Place:
         if self.call_stacks and (frames := stack_args(event).stack):
-            place = Place()
-            for frame in reversed(frames.split(";")):
-                place = place.inside(frame)
+            place = self._innermost(frames)
         sequence = sequence_args(event).sequence
         if sequence is not None and place.line:
             if backward:  # a checkpoint's second forward, by the numbers of its own thread
@@ -109,6 +107,14 @@ class _Sweep:
             else:
                 self.forward[sequence] = place
         return place
+
+    def _innermost(self, frames: str) -> Place:
+        if frames not in self.stacks:
+            place = Place()
+            for frame in reversed(frames.split(";")):
+                place = place.inside(frame)
+            self.stacks[frames] = place
+        return self.stacks[frames]
 
     def _backward(self, event: Event, outer: Place) -> Place:
         """The forward op's place, or else that of the call of backward(), where it is on the same thread.

@@ -320,6 +320,6 @@ def named_type(name: str) -> str | None:
     lower = name.lower()
     for kind, words in _WORDS:
         for text, word in words:
-            if text in lower and _compiled(word).search(lower):
+            if text in lower and (text == word or _compiled(word).search(lower)):
                 return kind
     return None
