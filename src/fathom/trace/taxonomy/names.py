@@ -297,8 +297,17 @@ NAMES: tuple[tuple[str, str], ...] = (
     ),
 )
 
+_SPECIAL = re.compile(r"[\\()\[\]{}|^$.+*?]")
 # what need not be in a matching name: groups, classes, escapes, and a character that may be absent
 _OPTIONAL = re.compile(r"\([^()]*\)|\[[^]]*\]|\\.|.[?*]|.\{[^}]*\}|[\^$.+?*]")
+
+
+def spellings(word: str) -> list[str]:
+    """A word of NAMES with and without each underscore that may be absent: most are plain text then."""
+    found = [""]
+    for at, part in enumerate(word.split("_?")):
+        found = [before + joint + part for before in found for joint in (("", "_") if at else ("",))]
+    return [word] if any(map(_SPECIAL.search, found)) else found
 
 
 def required(word: str) -> str:
@@ -310,7 +319,9 @@ def required(word: str) -> str:
 
 
 # looking for a text takes a tenth of the time of searching for an expression, and most are not in a name
-_WORDS = tuple((kind, tuple((required(word), word) for word in words.split())) for kind, words in NAMES)
+_WORDS = tuple(
+    (kind, [(required(each), each) for word in words.split() for each in spellings(word)]) for kind, words in NAMES
+)
 _compiled = cache(re.compile)
 
 
