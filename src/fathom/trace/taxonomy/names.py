@@ -311,11 +311,11 @@ def spellings(word: str) -> list[str]:
 
 
 def required(word: str) -> str:
-    """The longest text that every name has in which a regular expression of NAMES is found."""
+    """The longest text that every name has in which a regular expression of NAMES is found; "" where none is sure."""
     left, before = word, ""
     while left != before:  # groups may be nested
         left, before = _OPTIONAL.sub(" ", left), left
-    return max(left.split(" "), key=len)
+    return "" if "|" in left else max(left.split(" "), key=len)
 
 
 # looking for a text takes a tenth of the time of searching for an expression, and most are not in a name
