@@ -10,6 +10,7 @@ import sys
 import tracemalloc
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 from trace_events import event
@@ -23,7 +24,7 @@ from fathom.trace.steps import NO_STEP, Steps
 from fathom.trace.taxonomy.names import NAMES, named_type, required, spellings
 
 HEAVY = ("torch", "pandas", "scipy", "numpy.ma")
-INPUTS = {"Input Dims": [[64, 64], [64, 64]], "Input type": ["float", "float"]}
+INPUTS: dict[str, Any] = {"Input Dims": [[64, 64], [64, 64]], "Input type": ["float", "float"]}
 
 
 def nested(number: int) -> list[Event]:
@@ -91,7 +92,7 @@ def test_a_trace_with_empty_stacks_is_not_searched_for_lines(monkeypatch: pytest
 
     monkeypatch.setattr(sources, "places", refused)
     events = [each for number in range(3) for each in nested(number)]
-    empty = [event("aten::mm", 95, 4, **INPUTS, **{"Call stack": ""}), *events]
+    empty = [event("aten::mm", 95, 4, **{**INPUTS, "Call stack": ""}), *events]
     found = sources.sources(walk.breakdown(empty))
     assert found is not None, "the waits are there"
     assert (found.lines, found.exact, sum(wait.calls for wait in found.waits)) == ([], False, 3)
