@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from trace_events import event
 
-from fathom.trace import rows, sources, walk
+from fathom.trace import sources, walk
 from fathom.trace.call import TracedCall
 from fathom.trace.event import Event, OpArgs, op_args
 from fathom.trace.event_columns import EventColumns
@@ -78,7 +78,7 @@ def test_equal_arguments_are_interpreted_once(monkeypatch: pytest.MonkeyPatch) -
         interpreted.append(args)
         return original(op, args, list_width)
 
-    monkeypatch.setattr(rows.TracedCall, "from_args", counted)
+    monkeypatch.setattr(TracedCall, "from_args", counted)
     profile = as_profile(walk.breakdown([each for number in range(50) for each in nested(number)]), [], [])
     assert [(row.op, row.calls) for row in profile.rows] == [("my::block", 50), ("aten::addmm", 50)]
     assert len(interpreted) == 2, "of the product; and none, of the op around it"

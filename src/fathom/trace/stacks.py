@@ -11,9 +11,8 @@ from collections.abc import Iterable, Set
 from typing import NamedTuple
 
 import msgspec
-import numpy as np
 
-from fathom.trace.event import Event, sequence_args, view
+from fathom.trace.event import LAUNCH, Event, sequence_args, view
 from fathom.trace.event_columns import EventColumns
 from fathom.trace.owners import FRAMEWORK, HARNESS, LIBRARY, NO_SOURCE, owner_of
 from fathom.trace.walk import EVALUATE, is_backward_node
@@ -59,8 +58,10 @@ def has_call_stacks(columns: EventColumns) -> bool:
 
 def places(columns: EventColumns, wanted: Set[int], call_stacks: bool) -> dict[int, Place]:
     """The places of events, by their id(); of those wanted that have one."""
-    chosen = columns.of_category("python_function") | columns.of_category("cpu_op")
-    chosen |= np.fromiter((id(event) in wanted for event in columns.events), np.bool_, len(columns.events))
+    frames = columns.of_category("python_function") & columns.named(owner_of)  # those with a source
+    calls = columns.of_category(LAUNCH)
+    calls[calls] = [id(event) in wanted for event in columns.chosen(calls)]
+    chosen = frames | calls | columns.of_category("cpu_op")
     threads = [columns.at(index) for index in columns.nested(chosen)]
     sweep = _Sweep(wanted, call_stacks)
     # the thread with the forward pass first: backward ops look up its sequence numbers
@@ -85,8 +86,7 @@ class _Sweep:
                 stack.pop()
             _, place, backward = stack[-1]
             if event.cat == "python_function":
-                if owner_of(event.name):
-                    stack.append((event.end, place.inside(event.name), backward))
+                stack.append((event.ts + event.dur, place.inside(event.name), backward))
                 continue
             if event.cat == "cpu_op":
                 if event.name.startswith(EVALUATE) or (not backward and is_backward_node(event.name)):
