@@ -86,7 +86,7 @@ class EventColumns:
         return self.at(np.flatnonzero(mask))
 
     def at(self, indices: Integers) -> list[Event]:
-        return [self.events[index] for index in indices.tolist()]
+        return list(map(self.events.__getitem__, indices.tolist()))
 
     def nested(self, mask: Mask) -> list[Integers]:
         """The indices of chosen events thread by thread, in the order in which they nest.

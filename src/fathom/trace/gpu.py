@@ -63,9 +63,9 @@ class GpuAttribution:
         ends = np.array([activity.end for activity in activities])
         clock = SharedClock(begins, ends)
         shares = clock.all_between(begins, ends).tolist()
-        for activity, share in zip(activities, shares, strict=True):
-            step = self.steps.at(activity.begin)
-            if step is not None and activity.end <= self.steps.windows[step][1]:
+        steps = self.steps.all_at(begins).tolist()
+        for activity, share, step in zip(activities, shares, steps, strict=True):
+            if step >= 0 and activity.end <= self.steps.windows[step][1]:
                 self._add(activity, step, share, activity.end - activity.begin)
             else:
                 self._add_parts(activity, clock)

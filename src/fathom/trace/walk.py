@@ -139,25 +139,27 @@ class _Walk:
             if not inside:
                 while stack[-1].end <= begin:
                     self._close(stack)
-            if event.cat == LAUNCH:
-                if not inside and stack[-1].op is None:
+            parent, category = stack[-1], event.cat
+            if category == LAUNCH:
+                if not inside and parent.op is None:
                     thread.work.append(event)
-                self._launch(event, claimed_by if inside else None, stack[-1])
+                self._launch(event, claimed_by if inside else None, parent)
                 continue
             if waited and step >= 0:
                 self.events[step] += 1
-                self.events_in_ops[step] += inside or stack[-1].op is not None
+                self.events_in_ops[step] += inside or parent.op is not None
             if inside:
-                if claimed_by is not None and event.cat == "cpu_op":
-                    self._inner(event, claimed_by, stack[-1])
-            elif event.cat != "cpu_op" or event.name in marks:
-                self._mark(event, min(end, stack[-1].end), step, stack)
-            else:
-                if stack[-1].op is None:
-                    thread.work.append(event)
-                end = min(end, stack[-1].end)  # one that outlasts its parent by rounding ends with it
-                claimed_by = self._op(event, begin, end, step, stack)
-                claimed_until = end if claimed_by else float("-inf")
+                if claimed_by is not None and category == "cpu_op":
+                    self._inner(event, claimed_by, parent)
+                continue
+            end = min(end, parent.end)  # one that outlasts its parent by rounding ends with it
+            if category != "cpu_op" or event.name in marks:
+                self._mark(event, end, step, stack)
+                continue
+            if parent.op is None:
+                thread.work.append(event)
+            claimed_by = self._op(event, begin, end, step, stack)
+            claimed_until = end if claimed_by else float("-inf")
         while len(stack) > 1:
             self._close(stack)
 
