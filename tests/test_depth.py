@@ -27,7 +27,7 @@ def kernel(correlation: int, ts: float, dur: float, stream: int = 7, name: str =
 
 
 def depth_of(events: list[Event]) -> TraceDepth:
-    return trace_depth(walk.breakdown(events), events)
+    return trace_depth(walk.breakdown(events))
 
 
 def overlapping() -> list[Event]:
@@ -190,7 +190,7 @@ def test_communication_kernels_by_name() -> None:
 def path_of(events: list[Event]) -> dict[tuple[str, str], float]:
     """In microseconds."""
     found = walk.breakdown(events)
-    path = trace_depth(found, events).path
+    path = trace_depth(found).path
     assert path is not None
     mean = sum(end - begin for begin, end in found.steps) / len(found.steps)
     assert sum(part.seconds for part in path.parts) == pytest.approx(mean * US)

@@ -9,6 +9,7 @@ import trace_events
 from fathom.core.record import GpuTime
 from fathom.trace import gputime
 from fathom.trace.event import Event, launch_args
+from fathom.trace.event_columns import EventColumns
 from fathom.trace.gpu import activities_of
 from fathom.trace.host import DATA, OPS, WAITING, HostTime
 from fathom.trace.intervals import Intervals
@@ -18,7 +19,7 @@ from fathom.trace.walk import breakdown
 
 
 def gpu_time(events: list[Event], windows: list[Window]) -> GpuTime | None:
-    return gputime.gpu_time(activities_of(events), HostTime(events), windows)
+    return gputime.gpu_time(activities_of(events), HostTime(EventColumns.of(events)), windows)
 
 
 def event(name: str, begin: float, duration: float, category: str, correlation: int) -> Event:
@@ -128,7 +129,7 @@ def test_rows_and_gpu_time_are_over_the_same_steps() -> None:
         if extra:
             events.append(event("only here", begin + 150, 20, "kernel", 77))
     found = breakdown([*events, event("across", 1090, 930, "kernel", 78)])
-    profile = as_profile(found, [*events, event("across", 1090, 930, "kernel", 78)], [1e-4] * 5, [])
+    profile = as_profile(found, [1e-4] * 5, [])
     assert profile.gpu is not None
     assert profile.gpu.busy_s == pytest.approx(sum(row.device_s or 0.0 for row in profile.rows))
     assert profile.gpu.span_s == pytest.approx(profile.gpu.busy_s + profile.outside_s)

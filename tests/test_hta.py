@@ -36,7 +36,7 @@ ROUNDING = 1e-5  # times in a trace are large numbers, with few digits left for 
 @functools.cache
 def depth(name: str) -> TraceDepth:
     events = launched_in_steps(read(real_data("traces") / name).events)
-    return trace_depth(walk.breakdown(events), events)
+    return trace_depth(walk.breakdown(events))
 
 
 def launched_in_steps(events: list[Event]) -> list[Event]:

@@ -64,7 +64,7 @@ def on_cpu() -> list[Event]:
 
 
 def found_in(events: list[Event]) -> Sources:
-    found = sources(walk.breakdown(events), events)
+    found = sources(walk.breakdown(events))
     assert found is not None
     return found
 
@@ -241,7 +241,7 @@ def test_waits_are_known_without_stacks() -> None:
 @pytest.mark.parametrize("args", [{}, {"stack": ""}])
 def test_neither_stacks_nor_waits(args: dict[str, str]) -> None:
     events = [event("aten::relu", 0, 5, **args)]  # type: ignore[arg-type]
-    assert sources(walk.breakdown(events), events) is None
+    assert sources(walk.breakdown(events)) is None
 
 
 @pytest.mark.parametrize(

@@ -33,6 +33,7 @@ from fathom.measure.convolution import split_convolution_backward
 from fathom.measure.held import Held
 from fathom.measure.power_track import PowerTrack
 from fathom.trace import reader, walk
+from fathom.trace.event_columns import EventColumns
 from fathom.trace.gpu import activities_of
 from fathom.trace.gputime import gpu_time
 from fathom.trace.host import HostTime
@@ -81,7 +82,7 @@ def profiled(
     notes = split_convolution_backward(found, session.device)
     matrix, copy = ceilings(session.device, session.spec.precision)
     profile = replace(
-        as_profile(found, trace.events, slowed, notes),
+        as_profile(found, slowed, notes),
         plain_step_s=plain,
         free_step_s=[] if on_cpu else free,
         ceiling_flop_per_s=matrix,
@@ -101,7 +102,7 @@ def _in_detail(session: Session, profile: Profile, stacks: bool) -> Profile:
         _, trace = _recorded(session, DETAIL_STEPS, shapes=False, memory=True, stacks=stacks)
     found = walk.breakdown(trace.events, roles(networks))
     held = memory_of(found, trace.memory)
-    lines = sources(found, trace.events) if stacks else None
+    lines = sources(found) if stacks else None
     return replace(
         profile,
         memory=with_known(held, before.bytes()) if held else None,
@@ -196,7 +197,7 @@ def program_trace(session: Session) -> tuple[GpuTime | None, list[float] | list[
         recorder.stop()
     events = _trace(recorder, None).events
     program = [(event.ts, event.end) for event in events if event.name == walk.WHOLE_PROGRAM][:1]
-    return gpu_time(activities_of(events), HostTime(events), program), results
+    return gpu_time(activities_of(events), HostTime(EventColumns.of(events)), program), results
 
 
 def roles(networks: Mapping[str, nn.Module]) -> dict[str, str]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from math import prod
-from typing import Any, TypeGuard
+from typing import Annotated, Any, TypeGuard
 
 import msgspec
 
@@ -34,6 +34,7 @@ SCALAR_TYPE_WIDTH = dict(enumerate((1, 1, 2, 4, 8, 2, 4, 8, 4, 8, 16, 1, 1, 1, 4
 SCALAR_TYPE_WIDTH |= dict.fromkeys(range(23, 27), 1) | {27: 2, 28: 4, 29: 8, 44: 1, 45: 1}
 
 Shape = list[int]
+_decode_shapes = msgspec.json.Decoder(list[list[Annotated[int, msgspec.Meta(ge=0)]]]).decode
 
 
 class NotInTrace(LookupError):
@@ -54,15 +55,18 @@ class TracedCall:
     @classmethod
     def from_args(cls, op: str, args: OpArgs, list_width: int | None = DEFAULT_WIDTH) -> TracedCall:
         """From the args of a trace event; a malformed entry is as good as none."""
-        dims, strides = _decoded(args.dims), _decoded(args.strides)
         return cls(
             op=op,
-            dims=_entries(dims) if isinstance(dims, list) else [],
+            dims=_shapes(args.dims) or [],
             types=_strings(_decoded(args.types)),
             concrete=_strings(_decoded(args.concrete)),
-            strides=_entries(strides) if isinstance(strides, list) else None,
+            strides=_shapes(args.strides),
             list_width=list_width,
         )
+
+    def of(self, op: str, list_width: int | None) -> TracedCall:
+        """The same arguments of a certain op."""
+        return TracedCall(op, self.dims, self.types, self.concrete, self.strides, list_width)
 
     @property
     def name(self) -> str:
@@ -199,7 +203,16 @@ def _decoded(raw: msgspec.Raw) -> Any:
         return None
 
 
-def _entries(entries: list[Any]) -> list[Any]:
+def _shapes(raw: msgspec.Raw) -> list[Any] | None:
+    """The shape, or shapes, of each argument; None where there is no list of them."""
+    if not raw:
+        return None
+    try:
+        return _decode_shapes(raw)  # of tensors and numbers alone, as most ops have
+    except msgspec.MsgspecError:
+        entries = _decoded(raw)
+    if not isinstance(entries, list):
+        return None
     return [entry if _is_shape(entry) or _are_shapes(entry) else None for entry in entries]
 
 

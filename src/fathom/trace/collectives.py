@@ -10,7 +10,7 @@ import math
 import re
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -19,6 +19,7 @@ from fathom.core.depth import Collective
 from fathom.trace.call import WIDTH
 from fathom.trace.columns import COMMUNICATION, Columns
 from fathom.trace.event import Event, view
+from fathom.trace.event_columns import EventColumns
 from fathom.trace.rows import Breakdown, GpuActivity
 from fathom.trace.steps import Steps
 
@@ -67,14 +68,14 @@ class CommArgs(msgspec.Struct, gc=False):
 comm_args = view(CommArgs)
 
 
-def collectives(found: Breakdown, columns: Columns, events: Iterable[Event]) -> list[Collective]:
+def collectives(found: Breakdown, columns: Columns) -> list[Collective]:
     """One for each collective and process group, that with most time first."""
     chosen = [
         each for each, kind in zip(found.gpu_activities, columns.kind.tolist(), strict=True) if kind == COMMUNICATION
     ]
     if not chosen:
         return []
-    around = _HostEvents(events)
+    around = _HostEvents(found.columns)
     steps = Steps(found.steps, waited=False)
     calls: dict[tuple[str, str, str, int | None], list[tuple[GpuActivity, int | None]]] = defaultdict(list)
     for activity in chosen:
@@ -157,11 +158,11 @@ def _elements(dims: Any) -> int | None:
 class _HostEvents:
     """The host's events that announce a collective, by thread."""
 
-    def __init__(self, events: Iterable[Event]) -> None:
+    def __init__(self, columns: EventColumns) -> None:
         self._by_thread: dict[tuple[object, object], list[Event]] = defaultdict(list)
-        for event in events:
-            if event.name == HOST_OP or (event.cat == "user_annotation" and ANNOTATION.fullmatch(event.name)):
-                self._by_thread[event.pid, event.tid].append(event)
+        annotations = columns.of_category("user_annotation") & columns.named(ANNOTATION.fullmatch)
+        for event in columns.chosen(annotations | columns.named(lambda name: name == HOST_OP)):
+            self._by_thread[event.pid, event.tid].append(event)
         for thread in self._by_thread.values():
             thread.sort(key=lambda event: event.ts)
         self._begins = {key: [event.ts for event in thread] for key, thread in self._by_thread.items()}

@@ -4,17 +4,10 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from typing import Protocol
 
 import numpy as np
 
 from fathom.trace.intervals import Floats, Interval
-
-
-class Clock(Protocol):
-    """Tells how much of an interval one of the things that run in it has."""
-
-    def between(self, begin: float, end: float) -> float: ...
 
 
 class SharedClock:
@@ -32,12 +25,12 @@ class SharedClock:
         self._running: list[int] = running.tolist()
 
     @classmethod
-    def of(cls, threads: Sequence[Sequence[Interval]]) -> Clock:
-        """Of the intervals in which each of several threads works; the plain clock where no two ever do at once."""
+    def of(cls, threads: Sequence[Sequence[Interval]]) -> SharedClock | None:
+        """Of the intervals in which each of several threads works; None where no two ever do at once."""
         intervals = np.array([each for thread in threads for each in thread], dtype=np.float64).reshape(-1, 2)
         intervals = intervals[np.argsort(intervals[:, 0], kind="stable")]
         if len(intervals) < 2 or np.all(intervals[1:, 0] >= np.maximum.accumulate(intervals[:-1, 1])):
-            return PlainClock()
+            return None
         return cls(intervals[:, 0], intervals[:, 1])
 
     def between(self, begin: float, end: float) -> float:
@@ -55,10 +48,3 @@ class SharedClock:
             return time - self._time_list[0]
         running = max(1, self._running[index])
         return self._reading_list[index] + (time - self._time_list[index]) / running
-
-
-class PlainClock:
-    """The clock of things that never run at once."""
-
-    def between(self, begin: float, end: float) -> float:
-        return end - begin

@@ -6,7 +6,6 @@ may measure the ratio of the two.
 
 from __future__ import annotations
 
-import dataclasses
 from collections import defaultdict
 from collections.abc import Callable
 
@@ -73,7 +72,7 @@ def _halves(call: OpCall, filter_share: float) -> list[OpCall]:
             args = msgspec.structs.replace(call.args, concrete=msgspec.Raw(msgspec.json.encode(concrete)))
             kernels = [(name, time * share) for name, time in call.kernels]
             parts.append(
-                dataclasses.replace(
+                msgspec.structs.replace(
                     call,
                     type=kind,
                     op=f"{call.op} ({'filter' if kind.endswith('Filter') else 'input'})",

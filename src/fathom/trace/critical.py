@@ -127,9 +127,11 @@ class _Walk:
             latest[each.stream] = index
 
     def _index_host(self, host: Sequence[HostThread]) -> None:
-        spans = sorted((end, number) for number, thread in enumerate(self.threads) for end in thread.ends)
-        self.host_ends = [end for end, _ in spans]
-        self.host_threads = [number for _, number in spans]
+        ends = np.array([end for thread in self.threads for end in thread.ends])
+        numbers = np.repeat(np.arange(len(self.threads)), [len(thread.ends) for thread in self.threads])
+        order = np.lexsort((numbers, ends))
+        self.host_ends: list[float] = ends[order].tolist()
+        self.host_threads: list[int] = numbers[order].tolist()
         self.thread_of = {thread.key: number for number, thread in enumerate(host)}
 
     def run(self) -> None:
@@ -242,7 +244,7 @@ def _parts(
     starts = np.array(begins[::-1])
     owners = np.array([names[key] for key in keys[::-1]])
     windows = np.array(steps)
-    borders = np.unique(np.concatenate([starts, [last], np.clip(windows.ravel(), starts[0], last)]))
+    borders = np.sort(np.concatenate([starts, [last], np.clip(windows.ravel(), starts[0], last)]))
     left, length = borders[:-1], np.diff(borders)
     owner = owners[np.searchsorted(starts, left, side="right") - 1]
     step = np.searchsorted(windows[:, 0], left, side="right") - 1

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from fathom.core.depth import TraceDepth
 from fathom.trace.collectives import collectives
 from fathom.trace.columns import Columns
 from fathom.trace.critical import critical_path
-from fathom.trace.event import Event
 from fathom.trace.launches import copies, launches
 from fathom.trace.occupation import kinds, split
 from fathom.trace.reader import gc_disabled
@@ -17,9 +14,7 @@ from fathom.trace.streams import streams
 
 
 @gc_disabled()
-def trace_depth(
-    found: Breakdown, events: Sequence[Event], rank: int | None = None, world_size: int | None = None
-) -> TraceDepth:
+def trace_depth(found: Breakdown, rank: int | None = None, world_size: int | None = None) -> TraceDepth:
     """Of one rank; without GPU activities only the critical path, which is then the host's."""
     columns = Columns.of(found.gpu_activities)
     path = critical_path(found, columns)
@@ -32,7 +27,7 @@ def trace_depth(
         whole=whole,
         steps=steps,
         kinds=kinds(columns),
-        collectives=collectives(found, columns, events),
+        collectives=collectives(found, columns),
         streams=streams(columns, found.steps),
         launches=launches(columns),
         copies=copies(found.gpu_activities),

@@ -22,7 +22,7 @@ KINDS = {
     "gpu_memcpy": "gpu_memcpy Memcpy mtia_ccp_events/dma_request",
     "gpu_memset": "gpu_memset Memset",
 }
-CATEGORY = {name: kind for kind, names in KINDS.items() for name in names.split()}
+CATEGORY: dict[str | None, str] = {name: kind for kind, names in KINDS.items() for name in names.split()}
 GPU_KINDS = {"kernel": "kernel", "gpu_memcpy": "memcpy", "gpu_memset": "memset"}
 LAUNCH = "cuda_runtime"
 
@@ -70,8 +70,9 @@ class OpArgs(msgspec.Struct, gc=False, frozen=True):
         return msgspec.json.decode(msgspec.json.encode(args), type=cls)
 
     @property
-    def key(self) -> tuple[bytes, bytes, bytes, bytes]:
-        return bytes(self.dims), bytes(self.types), bytes(self.concrete), bytes(self.strides)
+    def key(self) -> bytes:
+        """Equal for equal inputs: no JSON has a zero byte."""
+        return b"\0".join((self.dims, self.types, self.concrete, self.strides))
 
 
 NO_ARGS = OpArgs()

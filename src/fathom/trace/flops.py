@@ -6,6 +6,7 @@ running the program again; these formulas need only the trace. formulas/ has the
 
 from __future__ import annotations
 
+from functools import cache
 from math import inf
 from typing import NamedTuple
 
@@ -67,6 +68,7 @@ def bytes_moved(call: TracedCall) -> float | None:
     return _counted(rule.bytes, call) if rule else None
 
 
+@cache
 def rule_of(op: str) -> Rule | None:
     """The rule of an op: its own, or the one of all elementwise ops; None for an op that is not known."""
     if not op.startswith("aten::"):

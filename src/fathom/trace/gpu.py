@@ -7,10 +7,9 @@ graph, which gets an op call of its own.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 
 from fathom.trace.concurrency import SharedClock
@@ -20,8 +19,7 @@ from fathom.trace.steps import Steps
 from fathom.trace.taxonomy import OTHER, kernel_type, short_name, update_type
 
 
-@dataclass(slots=True)
-class LaunchSite:
+class LaunchSite(msgspec.Struct, gc=False):
     """Where a kernel was launched."""
 
     event: Event | None  # the call that launched it; None where the trace does not have it
@@ -29,10 +27,6 @@ class LaunchSite:
     typed: bool = False  # whether the op's type is that of its kernels
     phase: str = ""  # outside all ops: by the markers around it
     optimizer: str = ""
-
-    @property
-    def ts(self) -> float:
-        return self.event.ts if self.event is not None else float("nan")
 
 
 ANY_COLLECTIVE = "Collective"  # the type of record_param_comms: the name of its kernel tells which
@@ -69,9 +63,9 @@ class GpuAttribution:
         ends = np.array([activity.end for activity in activities])
         clock = SharedClock(begins, ends)
         shares = clock.all_between(begins, ends).tolist()
-        for activity, share in zip(activities, shares, strict=True):
-            step = self.steps.at(activity.begin)
-            if step is not None and activity.end <= self.steps.windows[step][1]:
+        steps = self.steps.all_at(begins).tolist()
+        for activity, share, step in zip(activities, shares, steps, strict=True):
+            if step >= 0 and activity.end <= self.steps.windows[step][1]:
                 self._add(activity, step, share, activity.end - activity.begin)
             else:
                 self._add_parts(activity, clock)
@@ -80,20 +74,18 @@ class GpuAttribution:
     def activity(self, event: Event) -> GpuActivity:
         correlation = launch_args(event).correlation
         site = self.launches.get(correlation, NOWHERE)
-        kind = GPU_KINDS[event.cat or ""]
         call = site.call
         if call is not None and (not site.typed or call.type == ANY_COLLECTIVE):
             call = self._of_kernel_type(call, event.name)
-        stream = (event.pid, event.tid)
         return GpuActivity(
-            kind,
-            event.name,
-            event.ts,
-            event.end,
-            correlation,
-            call,
-            launched=site.ts,
-            stream=stream,
+            kind=GPU_KINDS[event.cat or ""],
+            name=event.name,
+            begin=event.ts,
+            end=event.ts + event.dur,
+            correlation=correlation,
+            op_call=call,
+            launched=site.event.ts if site.event is not None else float("nan"),
+            stream=(event.pid, event.tid),
             launch=site.event,
             args=event.args,
         )
@@ -150,7 +142,7 @@ class GpuAttribution:
 
     def _without_time(self, call: OpCall, kind: str, step: int) -> OpCall:
         """The same op call of another type or in another step, for the kernels that are."""
-        part = dataclasses.replace(
+        part = msgspec.structs.replace(
             call, type=kind, step=step, cpu_us=0.0, device_us=0.0, kernel_us=0.0, kernels=[], calls=0
         )
         self.op_calls.append(part)

@@ -2,39 +2,77 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections import defaultdict
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from statistics import median
 
+import numpy as np
+from numpy.typing import NDArray
+
 from fathom.core.record import ApiCall, GpuTime
-from fathom.trace.event import GPU_KINDS, Event
 from fathom.trace.host import HostTime
+from fathom.trace.intervals import Floats, Interval
 from fathom.trace.reader import gc_disabled
 from fathom.trace.rows import GpuActivity
 from fathom.trace.steps import Window
 
 
-@dataclass
+@dataclass(frozen=True)
+class _Activities:
+    """GPU activities as columns, in the order of their beginnings."""
+
+    begin: Floats
+    end: Floats
+    launched: Floats
+    kind: NDArray[np.str_]
+
+    @classmethod
+    def of(cls, activities: Sequence[GpuActivity]) -> _Activities:
+        return cls(
+            begin=np.array([each.begin for each in activities]),
+            end=np.array([each.end for each in activities]),
+            launched=np.array([each.launched for each in activities]),
+            kind=np.array([each.kind for each in activities]),
+        )
+
+    def within(self, window: Window) -> _Activities:
+        """Those that run in a window, cut at its borders."""
+        begin, end = window
+        last = int(np.searchsorted(self.begin, end))
+        chosen = np.flatnonzero(self.end[:last] > begin)
+        return _Activities(
+            begin=np.maximum(self.begin[chosen], begin),
+            end=np.minimum(self.end[chosen], end),
+            launched=self.launched[chosen],
+            kind=self.kind[chosen],
+        )
+
+    def seconds(self, kind: str) -> float:
+        chosen = self.kind == kind
+        return float((self.end[chosen] - self.begin[chosen]).sum()) * 1e-6
+
+
+@dataclass(frozen=True)
 class _Timeline:
     """Busy and idle time of the GPU inside one window, in microseconds."""
 
-    busy: float = 0.0
-    starved: float = 0.0
-    tail: float = 0.0  # idle after the last activity
-    gaps: int = 0
-    longest: float = 0.0
-    starved_gaps: list[Window] = field(default_factory=list)
+    busy: float
+    tail: float  # idle after the last activity
+    gaps: Floats
+    starved_gaps: list[Interval]
 
-    def idle(self, begin: float, end: float, starved: bool) -> None:
-        if end <= begin:
-            return
-        self.gaps += 1
-        self.longest = max(self.longest, end - begin)
-        if starved:
-            self.starved += end - begin
-            self.starved_gaps.append((begin, end))
+    @property
+    def starved(self) -> float:
+        return sum(end - begin for begin, end in self.starved_gaps)
+
+    @property
+    def longest(self) -> float:
+        return max(self.tail, float(self.gaps.max(initial=0.0)))
+
+    @property
+    def idle_times(self) -> int:
+        return len(self.gaps) + (self.tail > 0)
 
 
 @gc_disabled()
@@ -46,25 +84,22 @@ def gpu_time(activities: Sequence[GpuActivity], host: HostTime, windows: Sequenc
     """
     if not activities:
         return None
-    per_window = _overlapping(activities, windows)
+    columns = _Activities.of(activities)
+    per_window = [columns.within(window) for window in windows]
     timelines = [_timeline(part, window) for part, window in zip(per_window, windows, strict=True)]
     per_window_s = 1e-6 / len(windows)  # from total microseconds to mean seconds
-    total = dict.fromkeys(GPU_KINDS.values(), 0.0)
-    for part, window in zip(per_window, windows, strict=True):
-        for activity in part:
-            total[activity.kind] += min(activity.end, window[1]) - max(activity.begin, window[0])
-    within = _Within(windows)
+    within = partial(_in_windows, windows=windows)
     return GpuTime(
         span_s=sum(end - begin for begin, end in windows) * per_window_s,
-        kernel_s=total["kernel"] * per_window_s,
-        memcpy_s=total["memcpy"] * per_window_s,
-        memset_s=total["memset"] * per_window_s,
+        kernel_s=sum(part.seconds("kernel") for part in per_window) / len(windows),
+        memcpy_s=sum(part.seconds("memcpy") for part in per_window) / len(windows),
+        memset_s=sum(part.seconds("memset") for part in per_window) / len(windows),
         busy_s=sum(line.busy for line in timelines) * per_window_s,
         starved_s=sum(line.starved for line in timelines) * per_window_s,
-        gaps=sum(line.gaps for line in timelines) / len(windows),
+        gaps=sum(line.idle_times for line in timelines) / len(windows),
         longest_gap_s=median(line.longest for line in timelines) * 1e-6,
-        activities=sum(within(activity.begin) for activity in activities) / len(windows),
-        api=_api((event for event in host.calls if within(event.ts)), len(windows)),
+        activities=int(within(columns.begin).sum()) / len(windows),
+        api=_api(host.calls(within), len(windows)),
         tail_s=sum(line.tail for line in timelines) * per_window_s,
         starved_in={
             what: spent * per_window_s
@@ -73,52 +108,32 @@ def gpu_time(activities: Sequence[GpuActivity], host: HostTime, windows: Sequenc
     )
 
 
-class _Within:
-    """Whether a time lies in one of several windows, which are in order and do not overlap."""
-
-    def __init__(self, windows: Sequence[Window]) -> None:
-        self._begins = [begin for begin, _ in windows]
-        self._ends = [end for _, end in windows]
-
-    def __call__(self, time: float) -> bool:
-        index = bisect_right(self._begins, time) - 1
-        return index >= 0 and time <= self._ends[index]
+def _in_windows(times: Floats, windows: Sequence[Window]) -> NDArray[np.bool_]:
+    """Whether each time lies in one of the windows, which are in order and do not overlap."""
+    borders = np.array(windows, dtype=np.float64)
+    index = np.searchsorted(borders[:, 0], times, side="right") - 1
+    inside: NDArray[np.bool_] = (index >= 0) & (times <= borders[np.maximum(index, 0), 1])
+    return inside
 
 
-def _overlapping(activities: Iterable[GpuActivity], windows: Sequence[Window]) -> list[list[GpuActivity]]:
-    """The activities that run in each window, in the order of their beginnings; one may run in several."""
-    begins = [begin for begin, _ in windows]
-    per_window: list[list[GpuActivity]] = [[] for _ in windows]
-    for activity in activities:
-        index = max(0, bisect_right(begins, activity.begin) - 1)
-        while index < len(windows) and windows[index][0] < activity.end:
-            if activity.begin < windows[index][1]:
-                per_window[index].append(activity)
-            index += 1
-    return per_window
-
-
-def _timeline(activities: Iterable[GpuActivity], window: Window) -> _Timeline:
+def _timeline(activities: _Activities, window: Window) -> _Timeline:
     """An idle gap is starved if the next activity was launched only after the gap had begun."""
-    timeline, (reached, end) = _Timeline(), window
-    for activity in activities:
-        begin, stop = activity.begin, min(activity.end, end)
-        if stop <= reached:
-            continue
-        timeline.idle(reached, begin, starved=activity.launched > reached)  # not where the trace lacks the launch
-        timeline.busy += stop - max(begin, reached)
-        reached = stop
-    timeline.idle(reached, end, starved=False)  # after the last activity the host synchronises and ends the step
-    timeline.tail = max(0.0, end - reached)
-    return timeline
+    begin, end = window
+    reached = np.maximum.accumulate(np.concatenate([[begin], activities.end]))  # busy or passed until then
+    before = reached[:-1]
+    gap = activities.begin > before
+    starved = gap & (activities.launched > before)  # not where the trace lacks the launch
+    busy = np.maximum(activities.end - np.maximum(activities.begin, before), 0.0)
+    return _Timeline(
+        busy=float(busy.sum()),
+        tail=max(0.0, end - float(reached[-1])),  # after the last activity the host synchronises and ends the step
+        gaps=(activities.begin - before)[gap],
+        starved_gaps=list(zip(before[starved].tolist(), activities.begin[starved].tolist(), strict=True)),
+    )
 
 
-def _api(calls: Iterable[Event], windows: int) -> list[ApiCall]:
-    totals: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
-    for event in calls:
-        totals[event.name][0] += 1
-        totals[event.name][1] += event.dur
+def _api(calls: Mapping[str, tuple[int, float]], windows: int) -> list[ApiCall]:
     found = [
-        ApiCall(name=name, calls=count / windows, cpu_s=time / windows * 1e-6) for name, (count, time) in totals.items()
+        ApiCall(name=name, calls=count / windows, cpu_s=time / windows * 1e-6) for name, (count, time) in calls.items()
     ]
     return sorted(found, key=lambda call: -call.cpu_s)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from fathom.trace.event import LAUNCH, Event
-from fathom.trace.intervals import Interval, Intervals
+from fathom.trace.event import LAUNCH
+from fathom.trace.event_columns import EventColumns, Mask
+from fathom.trace.intervals import Floats, Interval, Intervals
 from fathom.trace.waits import is_wait
 from fathom.trace.walk import MARKS
 
@@ -16,9 +17,12 @@ DATA_MARKS = ("fathom.data", "enumerate(DataLoader)")
 class HostTime:
     """The time of all threads of a trace."""
 
-    def __init__(self, events: Sequence[Event]) -> None:
-        self.calls = [event for event in events if event.cat == LAUNCH]
-        self._events = events
+    def __init__(self, columns: EventColumns) -> None:
+        self._columns = columns
+
+    def calls(self, within: Callable[[Floats], Mask]) -> dict[str, tuple[int, float]]:
+        """Calls of the GPU's runtime by name, of those that begin at certain times: how many, and microseconds."""
+        return self._columns.totals(self._columns.of_category(LAUNCH) & within(self._columns.begin))
 
     def doing(self, gaps: Sequence[Interval]) -> dict[str, float]:
         """How much of these gaps the host spends in what; where threads do several things, in the first of these."""
@@ -27,13 +31,18 @@ class HostTime:
         idle, known, before = Intervals.of(gaps), Intervals.of([]), 0.0
         found = {}
         for what, events in self._events_by_kind().items():
-            known = known | Intervals.of_events(events)
+            known = known | Intervals(self._columns.begin[events], self._columns.end[events])
             covered = idle.covered_by(known)
             found[what] = covered - before
             before = covered
         return found | {OUTSIDE: idle.length - before}
 
-    def _events_by_kind(self) -> dict[str, list[Event]]:
-        marks = [event for event in self._events if event.name.startswith(DATA_MARKS)]
-        ops = [event for event in self._events if event.cat == "cpu_op" and not event.name.startswith(MARKS)]
-        return {WAITING: [event for event in self.calls if is_wait(event.name)], DATA: marks, OPS: [*ops, *self.calls]}
+    def _events_by_kind(self) -> dict[str, Mask]:
+        columns = self._columns
+        calls = columns.of_category(LAUNCH)
+        ops = columns.of_category("cpu_op") & ~columns.named(lambda name: name.startswith(MARKS))
+        return {
+            WAITING: calls & columns.named(is_wait),
+            DATA: columns.named(lambda name: name.startswith(DATA_MARKS)),
+            OPS: ops | calls,
+        }

@@ -7,8 +7,6 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from fathom.trace.event import Event
-
 Interval = tuple[float, float]
 Floats = NDArray[np.float64]
 
@@ -27,11 +25,6 @@ class Intervals:
     def of(cls, intervals: Sequence[Interval]) -> Intervals:
         given: Floats = np.array(intervals, dtype=np.float64).reshape(-1, 2)
         return cls(given[:, 0], given[:, 1])
-
-    @classmethod
-    def of_events(cls, events: Sequence[Event]) -> Intervals:
-        begins = np.fromiter((event.ts for event in events), np.float64, len(events))
-        return cls(begins, begins + np.fromiter((event.dur for event in events), np.float64, len(events)))
 
     def __or__(self, other: Intervals) -> Intervals:
         return Intervals(np.append(self.begins, other.begins), np.append(self.ends, other.ends))

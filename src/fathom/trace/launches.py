@@ -11,6 +11,7 @@ import numpy as np
 from fathom.core.depth import Copies, Launches
 from fathom.trace.columns import MEMORY, Columns
 from fathom.trace.event import view
+from fathom.trace.intervals import Floats
 from fathom.trace.rows import GpuActivity
 
 SHORT_US = 10.0  # about what it takes a host to launch a kernel
@@ -31,15 +32,15 @@ def launches(columns: Columns) -> Launches | None:
     if not known.any():
         return None
     begin, launch, launch_end = columns.begin[known], columns.launch[known], columns.launch_end[known]
-    delay = np.maximum(begin - launch, 0.0) * 1e-6
+    delay = np.sort(np.maximum(begin - launch, 0.0)) * 1e-6
     seconds, call_s = columns.seconds[known], (launch_end - launch) * 1e-6
     kernels_s = columns.seconds[columns.kind != MEMORY]
     short = kernels_s < SHORT_US * 1e-6
     return Launches(
         count=int(known.sum()),
-        delay_median_s=float(np.median(delay)),
-        delay_p95_s=float(np.quantile(delay, 0.95)),
-        delay_max_s=float(delay.max()),
+        delay_median_s=_quantile(delay, 0.5),
+        delay_p95_s=_quantile(delay, 0.95),
+        delay_max_s=float(delay[-1]),
         after_call_mean_s=float(np.maximum(begin - launch_end, 0.0).mean()) * 1e-6,
         shorter_than_call=int((seconds < call_s).sum()),
         shorter_than_call_s=float(seconds[seconds < call_s].sum()),
@@ -48,6 +49,11 @@ def launches(columns: Columns) -> Launches | None:
         kernels=len(kernels_s),
         kernels_s=float(kernels_s.sum()),
     )
+
+
+def _quantile(ordered: Floats, share: float) -> float:
+    """As np.quantile, which imports numpy.ma: on a small trace that takes longer than the trace."""
+    return float(np.interp(share * (len(ordered) - 1), np.arange(len(ordered)), ordered))
 
 
 def copies(activities: Sequence[GpuActivity]) -> list[Copies]:

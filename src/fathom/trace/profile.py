@@ -35,7 +35,7 @@ def from_trace(path: Path) -> Record:
     device = "cuda" if found.on_gpu else "cpu"
     # files of one name may hold different runs, and these must not be taken for repetitions of one
     identity = {"trace": trace.digest}
-    profile = as_profile(found, trace.events, steps, notes, trace.memory, ranks=(trace.rank, trace.world_size))
+    profile = as_profile(found, steps, notes, trace.memory, ranks=(trace.rank, trace.world_size))
     return Record(
         spec=RunSpec(
             workload=path.name[:LONGEST_NAME],
@@ -81,9 +81,9 @@ def _machine(gpus: Sequence[str], on_gpu: bool) -> Machine:
     return Machine(cpu=Cpu(name="the CPU of a trace"), gpus=[Gpu(name=name) for name in names])
 
 
+@gc_disabled()
 def as_profile(
     found: Breakdown,
-    events: list[Event],
     step_s: list[float],
     notes: Sequence[str],
     allocations: Sequence[Event] = (),
@@ -99,12 +99,12 @@ def as_profile(
         plain_step_s=[],
         outside_s=found.outside_s(),
         per_step_s=found.per_step_s(),
-        gpu=gpu_time(found.gpu_activities, HostTime(events), windows),
+        gpu=gpu_time(found.gpu_activities, HostTime(found.columns), windows),
         notes=[*found.notes, *notes],
         data_s=found.data_s(),
-        depth=trace_depth(found, events, *ranks),
+        depth=trace_depth(found, *ranks),
         row_kernels=found.row_kernels(groups),
-        sources=sources(found, events),
+        sources=sources(found),
         memory=memory(found, allocations),
         timeline=timeline(found),
     )

@@ -163,10 +163,10 @@ def _sorted_out(events: list[Event], malformed: int) -> Trace:
     keep, known, kept_name = trace.events.append, CATEGORY.get, names.setdefault
     for event in events:
         if event.ph == "X":
-            category = known(event.cat or "") or _category(event)
+            category = known(event.cat) or _category(event)
             if category is None:
                 left_out[event.cat or ""] += 1
-            elif event.dur >= 0 and event.dur < LATEST_US and -LATEST_US < event.ts < LATEST_US:  # not so for NaN
+            elif 0 <= event.dur < LATEST_US and -LATEST_US < event.ts < LATEST_US:  # not so for NaN
                 event.cat = category
                 event.name = kept_name(event.name, event.name)
                 keep(event)

@@ -13,6 +13,7 @@ from fathom.core.record import Kernel, OpRow
 from fathom.core.traced import RowKernels
 from fathom.trace.call import DEFAULT_WIDTH, FLOATING, WIDTH, TracedCall
 from fathom.trace.event import EMPTY, NO_ARGS, NO_CORRELATION, Event, OpArgs
+from fathom.trace.event_columns import EventColumns
 from fathom.trace.flops import Cost, cost
 from fathom.trace.taxonomy import AUTOGRAD, OTHER, group_of
 from fathom.trace.threads import HostThread
@@ -20,8 +21,7 @@ from fathom.trace.threads import HostThread
 ROUNDING = 1e-6  # of a step, by which op times and time outside ops may miss it
 
 
-@dataclass(slots=True)
-class OpCall:
+class OpCall(msgspec.Struct, gc=False):  # hundreds of thousands: made in a third of a dataclass's time
     """One op call: the outermost one that has an op type, one without with its self time, or kernels of no op."""
 
     op: str
@@ -34,7 +34,7 @@ class OpCall:
     args: OpArgs = NO_ARGS
     device_us: float = 0.0  # of its kernels, sharing what they overlap
     kernel_us: float = 0.0  # of its kernels, each in full
-    kernels: list[tuple[str, float]] = field(default_factory=list)  # name and attributed time in microseconds
+    kernels: list[tuple[str, float]] = []  # a new list for each; name and attributed time in microseconds
     calls: int = 1  # 0 for the part of an op's kernels that ran in a later step than the call
     kernel_only: bool = False  # stands for a kernel that no op launched
     is_wrapper: bool = False  # an op without a type that calls others: its time is what it adds to theirs
@@ -42,8 +42,7 @@ class OpCall:
     event: Event | None = None  # None for a kernel that no op launched
 
 
-@dataclass(slots=True)
-class GpuActivity:
+class GpuActivity(msgspec.Struct, gc=False):
     """One kernel, copy or memset on the GPU."""
 
     kind: str
@@ -56,7 +55,7 @@ class GpuActivity:
     launched: float = float("nan")  # when; NaN where the trace does not have the call
     stream: tuple[object, object] = (0, 0)  # device and stream
     launch: Event | None = None  # the call that launched it; None where the trace does not have it
-    args: msgspec.Raw = field(default_factory=lambda: EMPTY)  # as in the file
+    args: msgspec.Raw = EMPTY  # as in the file
 
 
 @dataclass
@@ -72,6 +71,7 @@ class Breakdown:
     host: list[HostThread] = field(default_factory=list)
     all_steps: bool = False  # whether every step counts, as in a trace that a user has; else the typical ones
     waits: list[tuple[Event, OpCall | None]] = field(default_factory=list)  # calls that wait for a device, with the op
+    columns: EventColumns = field(default_factory=lambda: EventColumns.of([]))  # all events
 
     @property
     def on_gpu(self) -> bool:
@@ -107,13 +107,14 @@ class Breakdown:
         """The op calls of the typical steps by op, layer, phase, shapes and dtypes: one group a row."""
         typical_steps = self.typical_steps
         costs = _Costs(self.op_calls)
-        grouped: dict[tuple[str, ...], list[OpCall]] = defaultdict(list)
+        by_arguments: dict[tuple[str, str, str, str, str, int], list[OpCall]] = defaultdict(list)
         for call in self.op_calls:
             if call.step in typical_steps:
-                inputs = costs.inputs(call)
-                grouped[call.op, call.type, call.layer, call.role, call.phase, inputs.shapes, inputs.dtypes].append(
-                    call
-                )
+                by_arguments[call.op, call.type, call.layer, call.role, call.phase, id(call.args)].append(call)
+        grouped: dict[tuple[str, ...], list[OpCall]] = defaultdict(list)
+        for (*what, args), calls in by_arguments.items():
+            inputs = costs.inputs[args]
+            grouped[*what, inputs.shapes, inputs.dtypes] += calls
         return RowGroups(grouped, costs)
 
     def rows(self, groups: RowGroups | None = None) -> list[OpRow]:
@@ -127,13 +128,14 @@ class Breakdown:
         if not self.on_gpu:
             return None
         names: dict[str, int] = {}
-        totals: dict[tuple[int, int], list[float]] = defaultdict(lambda: [0.0, 0.0])
+        totals: dict[tuple[int, int], tuple[int, float]] = {}
         for row, calls in enumerate(groups.calls.values()):
+            times: dict[str, list[float]] = defaultdict(list)
             for call in calls:
                 for name, time in call.kernels:
-                    total = totals[row, names.setdefault(name, len(names))]
-                    total[0] += 1
-                    total[1] += time
+                    times[name].append(time)
+            for name, of_name in times.items():
+                totals[row, names.setdefault(name, len(names))] = len(of_name), sum(of_name)
         steps = len(self.typical_steps)
         return RowKernels(
             names=list(names),
@@ -224,33 +226,37 @@ class _Inputs:
     shapes: str
     dtypes: str
     widths: frozenset[int]  # bytes per element of the floating-point tensors
+    traced: TracedCall  # of no op yet
+
+    @classmethod
+    def of(cls, args: OpArgs) -> _Inputs:
+        traced = TracedCall.from_args("", args)
+        # a number in a tensor without dimensions has the dtype of Python's numbers
+        dtypes = {traced.dtype(at) for at, dims in enumerate(traced.dims) if dims} & FLOATING
+        return cls(traced.shown_shapes, traced.shown_dtypes, frozenset(WIDTH[dtype] for dtype in dtypes), traced)
 
 
 class _Costs:
     """What op calls cost, each by its own arguments. Equal arguments are looked at once: a trace repeats its steps."""
 
     def __init__(self, op_calls: list[OpCall]) -> None:
-        self._inputs: dict[int, _Inputs] = {}  # by the identity of arguments, as equal ones are kept once
+        distinct = {id(call.args): call.args for call in op_calls}
+        self.inputs = {key: _Inputs.of(args) for key, args in distinct.items()}  # by identity: equal ones are kept once
         self._known: dict[tuple[str, int], Cost] = {}
-        widths = {width for call in op_calls for width in self.inputs(call).widths}
+        widths = {width for inputs in self.inputs.values() for width in inputs.widths}
         # tensors in lists have no dtype in a trace: that of the others, unless these have several, as under autocast
         self.list_width = (widths or {DEFAULT_WIDTH}).pop() if len(widths) < 2 else None
 
-    def inputs(self, call: OpCall) -> _Inputs:
-        key = id(call.args)
-        found = self._inputs.get(key)
-        if found is None:
-            traced = TracedCall.from_args(call.op, call.args)
-            # a number in a tensor without dimensions has the dtype of Python's numbers
-            dtypes = {traced.dtype(at) for at, dims in enumerate(traced.dims) if dims} & FLOATING
-            widths = frozenset(WIDTH[dtype] for dtype in dtypes)
-            found = self._inputs[key] = _Inputs(traced.shown_shapes, traced.shown_dtypes, widths)
-        return found
-
     def total(self, calls: list[OpCall]) -> Cost:
-        """The sum over calls; not known where that of one call is not."""
-        found = [self._of(call) for call in calls if call.calls]
-        return Cost(_sum([each.flop for each in found]), _sum([each.bytes for each in found]))
+        """The sum over the calls of a row; not known where that of one call is not."""
+        alike: dict[tuple[str, int, bool], list[OpCall]] = defaultdict(list)
+        for call in calls:
+            if call.calls:
+                op, args = call.inner or (call.op, call.args)
+                alike[op, id(args), call.is_wrapper].append(call)
+        found = [(len(same), self._of(same[0])) for same in alike.values()]
+        flop, moved = [(count, each.flop) for count, each in found], [(count, each.bytes) for count, each in found]
+        return Cost(_sum(flop), _sum(moved))
 
     def _of(self, call: OpCall) -> Cost:
         if call.type == AUTOGRAD or (call.is_wrapper and call.type != OTHER):
@@ -258,7 +264,8 @@ class _Costs:
         op, args = call.inner or (call.op.partition(" ")[0], call.args)
         key = (op, id(args))
         if key not in self._known:
-            self._known[key] = cost(TracedCall.from_args(op, args, self.list_width))
+            traced = self.inputs[id(args)].traced if id(args) in self.inputs else _Inputs.of(args).traced
+            self._known[key] = cost(traced.of(op, self.list_width))
         return self._known[key]
 
 
@@ -270,6 +277,6 @@ class RowGroups:
     costs: _Costs
 
 
-def _sum(values: list[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
+def _sum(values: list[tuple[int, float | None]]) -> float | None:
+    known = [count * value for count, value in values if value is not None]
     return sum(known) if known and len(known) == len(values) else None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from fathom.core.traced import SourceLine, Sources, Wait
@@ -28,18 +28,19 @@ class _Total:
 
 
 @gc_disabled()
-def sources(found: Breakdown, events: Sequence[Event]) -> Sources | None:
+def sources(found: Breakdown) -> Sources | None:
     """Time by source line, the mean of the typical steps as in op rows; None without stacks and without waits."""
-    frames = has_frames(events)
-    exact = not frames and has_call_stacks(events)
+    columns = found.columns
+    frames = has_frames(columns)
+    exact = not frames and has_call_stacks(columns)
     waits = _waits(found)
     if not (frames or exact or waits):
         return None
-    launches = _launches(found, events) if frames or exact else {}
+    launches = _launches(found) if frames or exact else {}
     wanted = {id(call.event) for call in found.op_calls if call.event is not None}
     wanted |= {id(event) for event, _ in waits} | {id(event) for event in launches.values()}
-    known = places(events, wanted, exact) if frames or exact else {}
-    totals, unknown_s = _totals(found, known, launches)
+    known = places(columns, wanted, exact) if frames or exact else {}
+    totals, unknown_s = _totals(found, known, launches) if known else ({}, _op_s(found))
     lines = sorted(totals, key=lambda line: -totals[line].seconds)
     steps = len(found.typical_steps)
     return Sources(
@@ -66,6 +67,13 @@ def scaled(found: Sources, op_s: float) -> Sources:
         for line in found.lines
     ]
     return replace(found, lines=lines, other_s=found.other_s * factor, unknown_s=found.unknown_s * factor)
+
+
+def _op_s(found: Breakdown) -> float:
+    """Of all typical steps."""
+    typical = found.typical_steps
+    calls = (call for call in found.op_calls if call.step in typical)
+    return sum((call.device_us for call in calls) if found.on_gpu else (call.cpu_us for call in calls)) * 1e-6
 
 
 def _totals(found: Breakdown, known: dict[int, Place], launches: dict[int, Event]) -> tuple[dict[str, _Total], float]:
@@ -110,7 +118,7 @@ def _parts(found: Breakdown, launches: dict[int, Event]) -> Iterable[tuple[OpCal
                 yield call, event, duration / total
 
 
-def _launches(found: Breakdown, events: Iterable[Event]) -> dict[int, Event]:
+def _launches(found: Breakdown) -> dict[int, Event]:
     """Correlation id -> the call that launched a kernel outside all ops."""
     outside = {
         activity.correlation
@@ -119,7 +127,9 @@ def _launches(found: Breakdown, events: Iterable[Event]) -> dict[int, Event]:
     }
     if not outside:
         return {}
-    calls = ((launch_args(event).correlation, event) for event in events if event.cat == LAUNCH)
+    calls = (
+        (launch_args(event).correlation, event) for event in found.columns.chosen(found.columns.of_category(LAUNCH))
+    )
     return {correlation: event for correlation, event in calls if correlation in outside}
 
 

@@ -7,16 +7,15 @@ number, unless Python code runs in the backward itself.
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Sequence, Set
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Iterable, Set
+from typing import NamedTuple
 
 import msgspec
 
-from fathom.trace.event import Event, sequence_args, view
+from fathom.trace.event import LAUNCH, Event, sequence_args, view
+from fathom.trace.event_columns import EventColumns
 from fathom.trace.owners import FRAMEWORK, HARNESS, LIBRARY, NO_SOURCE, owner_of
-from fathom.trace.walk import BACKWARD_NODE, EVALUATE
+from fathom.trace.walk import EVALUATE, is_backward_node
 
 SAMPLED = 2000  # ops that are searched for stacks: all threads but those of backward have them, or none
 
@@ -28,8 +27,7 @@ class StackArgs(msgspec.Struct, gc=False):
 stack_args = view(StackArgs)
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(NamedTuple):
     """Where in the source something was called."""
 
     line: str = ""
@@ -43,30 +41,31 @@ class Place:
             return Place(frame, FRAMEWORK)
         if owner and owner >= self.owner:
             return Place(frame, owner)
-        return replace(self, library=frame) if owner == LIBRARY else self
+        return Place(self.line, self.owner, frame) if owner == LIBRARY else self
 
 
-def has_frames(events: Iterable[Event]) -> bool:
+def has_frames(columns: EventColumns) -> bool:
     """Whether Python's functions are events of the trace."""
-    return any(event.cat == "python_function" and owner_of(event.name) for event in events)
+    functions = columns.of_category("python_function")
+    return bool(functions.any()) and bool((functions & columns.named(owner_of)).any())
 
 
-def has_call_stacks(events: Sequence[Event]) -> bool:
+def has_call_stacks(columns: EventColumns) -> bool:
     """Whether ops have their stack as an argument, as before torch 1.12."""
-    ops = [event for event in events if event.cat == "cpu_op"]
+    ops = columns.chosen(columns.of_category("cpu_op"))
     return any(stack_args(event).stack for event in ops[:: 1 + len(ops) // SAMPLED])
 
 
-def places(events: Iterable[Event], wanted: Set[int], call_stacks: bool) -> dict[int, Place]:
+def places(columns: EventColumns, wanted: Set[int], call_stacks: bool) -> dict[int, Place]:
     """The places of events, by their id(); of those wanted that have one."""
-    threads: dict[Any, list[Event]] = defaultdict(list)
-    for event in events:
-        if event.cat in {"python_function", "cpu_op"} or id(event) in wanted:
-            threads[event.pid, event.tid].append(event)
+    frames = columns.of_category("python_function") & columns.named(owner_of)  # those with a source
+    calls = columns.of_category(LAUNCH)
+    calls[calls] = [id(event) in wanted for event in columns.chosen(calls)]
+    chosen = frames | calls | columns.of_category("cpu_op")
+    threads = [columns.at(index) for index in columns.nested(chosen)]
     sweep = _Sweep(wanted, call_stacks)
     # the thread with the forward pass first: backward ops look up its sequence numbers
-    for thread in sorted(threads.values(), key=_first_forward_us):
-        thread.sort(key=lambda event: (event.ts, -event.dur))
+    for thread in sorted(threads, key=_first_forward_us):
         sweep.thread(thread)
     return sweep.found
 
@@ -77,6 +76,7 @@ class _Sweep:
         self.call_stacks = call_stacks
         self.found: dict[int, Place] = {}
         self.forward: dict[int, Place] = {}  # by autograd's sequence number
+        self.stacks: dict[str, Place] = {}  # of stacks as text: a trace repeats its steps
         self.last_backward = Place()
 
     def thread(self, events: Iterable[Event]) -> None:
@@ -86,11 +86,10 @@ class _Sweep:
                 stack.pop()
             _, place, backward = stack[-1]
             if event.cat == "python_function":
-                if owner_of(event.name):
-                    stack.append((event.end, place.inside(event.name), backward))
+                stack.append((event.ts + event.dur, place.inside(event.name), backward))
                 continue
             if event.cat == "cpu_op":
-                if event.name.startswith(EVALUATE) or (not backward and BACKWARD_NODE.fullmatch(event.name)):
+                if event.name.startswith(EVALUATE) or (not backward and is_backward_node(event.name)):
                     place, backward = self._backward(event, place), True
                     stack.append((event.end, place, backward))
                 else:
@@ -100,9 +99,7 @@ class _Sweep:
 
     def _op(self, event: Event, place: Place, backward: bool) -> Place:
         if self.call_stacks and (frames := stack_args(event).stack):
-            place = Place()
-            for frame in reversed(frames.split(";")):
-                place = place.inside(frame)
+            place = self._innermost(frames)
         sequence = sequence_args(event).sequence
         if sequence is not None and place.line:
             if backward:  # a checkpoint's second forward, by the numbers of its own thread
@@ -110,6 +107,14 @@ class _Sweep:
             else:
                 self.forward[sequence] = place
         return place
+
+    def _innermost(self, frames: str) -> Place:
+        if frames not in self.stacks:
+            place = Place()
+            for frame in reversed(frames.split(";")):
+                place = place.inside(frame)
+            self.stacks[frames] = place
+        return self.stacks[frames]
 
     def _backward(self, event: Event, outer: Place) -> Place:
         """The forward op's place, or else that of the call of backward(), where it is on the same thread.
@@ -123,6 +128,5 @@ class _Sweep:
 
 
 def _first_forward_us(thread: Iterable[Event]) -> float:
-    """Threads are not in order yet."""
     begins = (event.ts for event in thread if event.cat == "cpu_op" and not event.name.startswith("autograd::"))
-    return min(begins, default=float("inf"))
+    return next(begins, float("inf"))

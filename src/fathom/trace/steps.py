@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 
-from fathom.trace.event import Event
+import numpy as np
+from numpy.typing import NDArray
+
+from fathom.trace.event_columns import EventColumns, Mask
+from fathom.trace.intervals import Floats
 
 STEP = "fathom.step"
 PROFILER_STEP = "ProfilerStep#"
+NO_STEP = -1
 Window = tuple[float, float]  # begin and end, in the trace's microseconds
 
 
@@ -23,15 +28,13 @@ class Steps:
         self._latest = 0  # the step that was found last: the next time asked for is most often in the same
 
     @classmethod
-    def of(cls, threads: Collection[list[Event]], gpu: Sequence[Event], names: Iterable[str]) -> Steps:
-        """By marks; a trace without marks is one step. names are those of the threads' events."""
-        called = {name for name in names if name == STEP or name.startswith(PROFILER_STEP)}
-        found = (event for thread in threads for event in thread if event.name in called) if called else ()
-        marks = [(event.name, event.ts, event.end) for event in found]
-        if own := sorted({(begin, end) for name, begin, end in marks if name == STEP}):
+    def of(cls, columns: EventColumns, on_host: Mask) -> Steps:
+        """By marks on the host; a trace without marks is one step."""
+        if own := _windows(columns, on_host & columns.named(lambda name: name == STEP)):
             return cls(own, waited=True)
-        theirs = sorted({(begin, end) for _, begin, end in marks})
-        return cls(_whole(theirs, threads, gpu), waited=False)
+        theirs = _windows(columns, on_host & columns.named(lambda name: name.startswith(PROFILER_STEP)))
+        work = columns.on_gpu if theirs else columns.on_gpu | (on_host & ~columns.of_category("python_function"))
+        return cls(_whole(theirs, columns.begin[work], columns.end[work]), waited=False)
 
     def __len__(self) -> int:
         return len(self.windows)
@@ -46,13 +49,22 @@ class Steps:
         self._latest = step
         return step
 
+    def all_at(self, times: Floats) -> NDArray[np.int64]:
+        """The steps at many times; NO_STEP between steps."""
+        windows = np.array(self.windows)
+        steps = np.searchsorted(windows[:, 0], times, side="right") - 1
+        return np.where(times <= windows[steps, 1], steps, NO_STEP)  # before all it is NO_STEP already
+
+    def first_after(self, begin: float, end: float) -> int:
+        """The first step that begins after a time, but before another; NO_STEP where none does."""
+        after = bisect_right(self._begins, begin)
+        return after if after < len(self.windows) and self._begins[after] < end else NO_STEP
+
     def overlapping(self, begin: float, end: float) -> int | None:
         """The step in which an interval begins, or else the first that it reaches into."""
         step = self.at(begin)
-        if step is not None:
-            return step
-        after = bisect_right(self._begins, begin)
-        return after if after < len(self.windows) and self._begins[after] < end else None
+        after = self.first_after(begin, end) if step is None else step
+        return None if after == NO_STEP else after
 
     def extend(self, latest: Sequence[float]) -> None:
         """Makes every step last until a time, but not beyond the beginning of the next."""
@@ -63,14 +75,14 @@ class Steps:
         ]
 
 
-def _whole(marks: list[Window], threads: Collection[list[Event]], gpu: Sequence[Event]) -> list[Window]:
+def _windows(columns: EventColumns, marks: Mask) -> list[Window]:
+    return sorted(set(zip(columns.begin[marks].tolist(), columns.end[marks].tolist(), strict=True)))
+
+
+def _whole(marks: list[Window], begins: Floats, ends: Floats) -> list[Window]:
     """Windows without gaps that hold all GPU work: a host that runs ahead marks a step's end before its last kernel."""
-    begins = [begin for begin, _ in marks]
-    work = [(event.ts, event.end) for event in gpu]
     if not marks:
-        work += [(event.ts, event.end) for thread in threads for event in thread if event.cat != "python_function"]
-        return [(min(begin for begin, _ in work), max(end for _, end in work))] if work else [(0.0, 0.0)]
-    first = min([begins[0], *(begin for begin, _ in work)])
-    last = max([marks[-1][1], *(end for _, end in work)])
-    borders = [first, *begins[1:], last]
-    return list(pairwise(borders))
+        return [(float(begins.min()), float(ends.max()))] if len(begins) else [(0.0, 0.0)]
+    first = float(begins.min(initial=marks[0][0]))
+    last = float(ends.max(initial=marks[-1][1]))
+    return list(pairwise([first, *(begin for begin, _ in marks[1:]), last]))

@@ -5,7 +5,8 @@ from __future__ import annotations
 import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from fathom.core.traced import Lane, Timeline
 from fathom.trace.reader import gc_disabled
@@ -17,8 +18,7 @@ RECTANGLES = 2000  # at most: a drawing has no more pixels side by side
 LANES = 40  # at most, the busiest
 
 
-@dataclass(slots=True)
-class _Rectangle:
+class _Rectangle(msgspec.Struct, gc=False):
     begin: float
     end: float
     name: str

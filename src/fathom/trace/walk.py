@@ -9,19 +9,21 @@ several threads share is divided equally, so that op calls and the time outside 
 from __future__ import annotations
 
 import re
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterable, Mapping
+from functools import cache
 
-from fathom.trace.concurrency import Clock, PlainClock, SharedClock
-from fathom.trace.event import GPU_KINDS, LAUNCH, NO_ARGS, Event, OpArgs, launch_args, op_args, sequence_args
+import msgspec
+
+from fathom.trace.concurrency import SharedClock
+from fathom.trace.event import LAUNCH, Event, OpArgs, launch_args, op_args, sequence_args
+from fathom.trace.event_columns import EventColumns
 from fathom.trace.gpu import GpuAttribution, LaunchSite
+from fathom.trace.intervals import Interval
 from fathom.trace.reader import gc_disabled
 from fathom.trace.rows import Breakdown, OpCall
-from fathom.trace.steps import Steps
+from fathom.trace.steps import NO_STEP, Steps
 from fathom.trace.taxonomy import leaf_type, type_of, update_type
-from fathom.trace.threads import HostThread
+from fathom.trace.threads import HostThread, host_threads
 from fathom.trace.waits import is_wait
 
 WHOLE_PROGRAM = "fathom.life"  # around setup and all steps of a whole-program trace
@@ -41,18 +43,25 @@ INNER = {
 }
 
 
-@dataclass(slots=True)
-class Frame:
+def is_module(name: str) -> bool:
+    return name.startswith(MODULE)
+
+
+@cache
+def is_backward_node(op: str) -> bool:
+    return BACKWARD_NODE.fullmatch(op) is not None
+
+
+class Frame(msgspec.Struct, gc=False):
     """An open marker, or an open op that is not in the taxonomy, and the context that its children inherit."""
 
     end: float
-    event: Event | None
     phase: str = ""
     layer: str = ""
     role: str = ""
     optimizer: str = ""
-    op: Frame | None = None  # the innermost open op: this frame itself, or one around it
-    step: int | None = None  # of an op
+    op: Frame | None = None  # the innermost open op: this frame itself while it is open, or one around it
+    step: int = NO_STEP  # of an op
     own_us: float = 0.0  # of an op: its time without that of the ops inside it
     call: OpCall | None = None  # of an op: itself
     has_ops: bool = False
@@ -61,24 +70,21 @@ class Frame:
 @gc_disabled()
 def breakdown(events: Iterable[Event], roles: Mapping[str, str] | None = None) -> Breakdown:
     """Walks all threads and attributes GPU time to op calls; roles maps layers to their roles, where known."""
-    threads: dict[Any, list[Event]] = defaultdict(list)
-    gpu_events: list[Event] = []
-    for event in events:
-        if event.cat in GPU_KINDS:
-            gpu_events.append(event)
-        elif event.cat != "python_function" or event.name.startswith(MODULE):
-            threads[event.pid, event.tid].append(event)
-    for thread in threads.values():
-        thread.sort(key=_begin_then_longest)
-    names = {event.name for thread in threads.values() for event in thread}
-    steps = Steps.of(threads.values(), gpu_events, names)
-    clock: Clock = PlainClock()
+    columns = EventColumns.of(events if isinstance(events, list) else list(events))
+    # Python's functions say nothing on ops, but for the modules among them
+    on_host = ~columns.on_gpu & (~columns.of_category("python_function") | columns.named(is_module))
+    threads = host_threads(columns, on_host)
+    names = columns.names_of(on_host)
+    gpu_events = columns.chosen(columns.on_gpu)
+    steps = Steps.of(columns, on_host)
+    clock: SharedClock | None = None
     if not gpu_events:  # with a GPU the time of kernels has to add up, not that of threads
-        clock = SharedClock.of([_outermost_ops(thread) for thread in threads.values()])
+        clock = SharedClock.of([_outermost_ops(thread) for thread in threads])
     walk = _Walk(steps, roles or {}, names, clock)
     # the thread with the forward pass first: backward ops look up its sequence numbers
-    for thread in sorted(threads.values(), key=_first_op_us):
+    for thread in sorted(threads, key=_first_op_us):
         walk.thread(thread)
+    walk.decode_arguments()
     gpu = GpuAttribution(walk.op_calls, walk.launches, steps)
     activities = gpu.attribute(gpu_events)
     return Breakdown(
@@ -91,19 +97,21 @@ def breakdown(events: Iterable[Event], roles: Mapping[str, str] | None = None) -
         host=walk.host,
         all_steps=not steps.waited,
         waits=walk.waits,
+        columns=columns,
     )
 
 
 class _Walk:
     """The state of walking all threads."""
 
-    def __init__(self, steps: Steps, roles: Mapping[str, str], names: set[str], clock: Clock) -> None:
+    def __init__(self, steps: Steps, roles: Mapping[str, str], names: set[str], clock: SharedClock | None) -> None:
         self.steps = steps
         self.roles = roles
         self.has_phases = "fathom.forward" in names
         self.has_data = DATA in names
         self.has_modules = any(name.startswith((LAYER, MODULE)) for name in names)
         self.has_backward = any(name.startswith(EVALUATE) for name in names)
+        self.marks = {name for name in names if name.startswith(MARKS)}
         self.clock = clock
         self.op_calls: list[OpCall] = []
         self.launches: dict[int, LaunchSite] = {}  # correlation id -> where a kernel was launched
@@ -114,50 +122,50 @@ class _Walk:
         self.layer_of: dict[int, tuple[str, str]] = {}  # autograd sequence number -> layer and role
         self.last_backward = ("", "")
         self.host: list[HostThread] = []
+        self._contexts: dict[tuple[str, str, str], tuple[str, str, str]] = {}
         self._distinct: dict[object, OpArgs] = {}  # equal arguments are kept once: a trace repeats its steps
 
-    def thread(self, events: Sequence[Event]) -> None:
+    def thread(self, thread: HostThread) -> None:
         # a foreign trace marks at most backward, optimizer and data: everything else is forward
-        stack = [Frame(end=float("inf"), event=None, phase="" if self.has_phases else "forward")]
+        stack = [Frame(end=float("inf"), phase="" if self.has_phases else "forward")]
         claimed_until = float("-inf")
         claimed_by: OpCall | None = None
-        host = HostThread((events[0].pid, events[0].tid))
-        self.host.append(host)
-        for event in events:
-            inside = event.ts < claimed_until
+        self.host.append(thread)
+        waited, marks = self.steps.waited, self.marks
+        steps = self.steps.all_at(thread.begins).tolist()
+        columns = zip(thread.events, thread.begins.tolist(), thread.ends.tolist(), steps, strict=True)
+        for event, begin, end, step in columns:
+            inside = begin < claimed_until
             if not inside:
-                while stack[-1].end <= event.ts:
+                while stack[-1].end <= begin:
                     self._close(stack)
-            outermost = not inside and stack[-1].op is None
-            if event.cat == LAUNCH:
-                self._launch(event, claimed_by if inside else None, stack[-1])
-                host.add_call(event, outermost)
+            parent, category = stack[-1], event.cat
+            if category == LAUNCH:
+                if not inside and parent.op is None:
+                    thread.work.append(event)
+                self._launch(event, claimed_by if inside else None, parent)
                 continue
-            if self.steps.waited:
-                self._count(event, inside or stack[-1].op is not None)
+            if waited and step >= 0:
+                self.events[step] += 1
+                self.events_in_ops[step] += inside or parent.op is not None
             if inside:
-                self._inner(event, claimed_by, stack[-1])
-            elif event.cat != "cpu_op" or event.name.startswith(MARKS):
-                self._mark(event, stack)
-            else:
-                if outermost:
-                    host.work.append(event)
-                claimed_by = self._op(event, stack)
-                claimed_until = min(event.ts + event.dur, stack[-1].end) if claimed_by else float("-inf")
+                if claimed_by is not None and category == "cpu_op":
+                    self._inner(event, claimed_by, parent)
+                continue
+            end = min(end, parent.end)  # one that outlasts its parent by rounding ends with it
+            if category != "cpu_op" or event.name in marks:
+                self._mark(event, end, step, stack)
+                continue
+            if parent.op is None:
+                thread.work.append(event)
+            claimed_by = self._op(event, begin, end, step, stack)
+            claimed_until = end if claimed_by else float("-inf")
         while len(stack) > 1:
             self._close(stack)
 
-    def _count(self, event: Event, inside_op: bool) -> None:
-        step = self.steps.at(event.ts)
-        if step is not None:
-            self.events[step] += 1
-            self.events_in_ops[step] += inside_op
-
-    def _inner(self, event: Event, claimed_by: OpCall | None, frame: Frame) -> None:
-        """An event inside a claimed op: its time is the op's."""
-        if claimed_by is None or event.cat != "cpu_op":
-            return
-        if event.name in INNER.get(claimed_by.op, ()):
+    def _inner(self, event: Event, claimed_by: OpCall, frame: Frame) -> None:
+        """An op inside one that claims it: its time is the outer one's."""
+        if claimed_by.op in INNER and event.name in INNER[claimed_by.op]:
             claimed_by.inner = (event.name, self._arguments(event))
         if self.has_modules and self.has_backward and frame.phase != "backward":
             # a composite op creates several autograd nodes, one for each op inside it
@@ -165,9 +173,9 @@ class _Walk:
             if sequence is not None:
                 self.layer_of[sequence] = (claimed_by.layer, claimed_by.role)
 
-    def _mark(self, event: Event, stack: list[Frame]) -> None:
+    def _mark(self, event: Event, end: float, step: int, stack: list[Frame]) -> None:
         parent, name = stack[-1], event.name
-        frame = _inside(parent, event)
+        frame = _inside(parent, end)
         stack.append(frame)
         if name in PHASES:
             frame.phase = PHASES[name]
@@ -183,50 +191,51 @@ class _Walk:
         elif name.startswith("enumerate(DataLoader)"):
             frame.phase = "data"
         if name == DATA and parent.phase != "data":
-            self._data(event, 1)
+            self._data(event, step, 1)
         elif name in PHASES and name != DATA and parent.phase == "data":
-            self._data(event, -1)  # a pass of the network that data is made with
+            self._data(event, step, -1)  # a pass of the network that data is made with
 
-    def _data(self, event: Event, sign: int) -> None:
-        step = self.steps.at(event.ts)
-        if step is not None:
+    def _data(self, event: Event, step: int, sign: int) -> None:
+        if step >= 0:
             self.data_us[step] += sign * min(event.dur, self.steps.windows[step][1] - event.ts)
 
-    def _op(self, event: Event, stack: list[Frame]) -> OpCall | None:
+    def _op(self, event: Event, begin: float, end: float, step: int, stack: list[Frame]) -> OpCall | None:
         """The call of an op that the taxonomy knows, and that claims what is inside it; else opens a frame for it."""
         parent = stack[-1]
         parent.has_ops = True
-        end = min(event.ts + event.dur, parent.end)  # one that outlasts its parent by rounding ends with it
-        step = self.steps.overlapping(event.ts, end)
-        if parent.op is not None and parent.op.step is not None:
-            parent.op.own_us -= self._time(event.ts, end, parent.op.step)
+        if step < 0:
+            step = self.steps.first_after(begin, end)
+        time = self._time(begin, end, step)
+        outer = parent.op
+        if outer is not None:
+            outer.own_us -= time if step == outer.step else self._time(begin, end, outer.step)
         # every op in an optimizer step counts as its update; fused ones may first call aten::contiguous
         in_update = parent.phase == "optimizer"
         kind = update_type(parent.optimizer or "Clip") if in_update else type_of(event.name)
         if kind is not None:
             if self.has_modules:
                 self._follow_sequence(event, parent)
-            return self._add_op_call(event, end, parent, kind, step)
-        frame = _inside(parent, event)
+            return self._add_op_call(event, time, parent, kind, step)
+        frame = _inside(parent, end)
         self._follow_sequence(event, frame)
         frame.op, frame.step = frame, step
-        frame.call = self._add_op_call(event, end, frame, leaf_type(event.name), step)
-        frame.own_us = frame.call.cpu_us if frame.call else 0.0
+        frame.call = self._add_op_call(event, time, frame, leaf_type(event.name), step)
+        frame.own_us = time
         stack.append(frame)
         return None
 
     def _follow_sequence(self, event: Event, frame: Frame) -> None:
         """Autograd's numbers take the layer of a forward op to its backward."""
         backward = event.name.startswith(EVALUATE)
-        if backward or (frame.phase == "forward" and BACKWARD_NODE.fullmatch(event.name)):
+        if backward or (frame.phase == "forward" and is_backward_node(event.name)):
             frame.phase = "backward"
-        if not self.has_modules and not backward:
+        if not self.has_modules:  # there are no layers
             return
         sequence = sequence_args(event).sequence
         if backward:
             # AccumulateGrad has no sequence number; it runs right after the node that produced the gradient
             if sequence is not None:
-                unknown = "", self._role(Frame(frame.end, event, "backward"))
+                unknown = "", self._role(Frame(frame.end, "backward"))
                 self.last_backward = self.layer_of.get(sequence, unknown)
             frame.layer, frame.role = self.last_backward
         elif sequence is not None and frame.phase != "backward":
@@ -246,79 +255,77 @@ class _Walk:
 
     def _time(self, begin: float, end: float, step: int) -> float:
         """How much of a step's time an interval has; what ops of several threads share is divided."""
+        if step < 0:
+            return 0.0
         first, last = self.steps.windows[step]
-        begin, end = max(begin, first), min(end, last)
-        return self.clock.between(begin, end) if begin < end else 0.0
+        begin = max(begin, first)
+        end = min(end, last)
+        if begin >= end:
+            return 0.0
+        return end - begin if self.clock is None else self.clock.between(begin, end)
 
-    def _add_op_call(self, event: Event, end: float, context: Frame, kind: str, step: int | None) -> OpCall | None:
+    def _add_op_call(self, event: Event, time: float, frame: Frame, kind: str, step: int) -> OpCall | None:
         """None outside all steps."""
-        if step is None:
+        if step < 0:
             return None
-        found = OpCall(
-            op=event.name,
-            type=kind,
-            layer="" if context.phase in {"optimizer", "data"} else context.layer,
-            role=self._role(context),
-            phase=context.phase or "other",
-            step=step,
-            cpu_us=self._time(event.ts, end, step),
-            args=self._arguments(event),
-            event=event,
-        )
+        key = frame.phase, frame.layer, frame.role
+        context = self._contexts.get(key)
+        if context is None:
+            layer = "" if frame.phase in {"optimizer", "data"} else frame.layer
+            context = self._contexts[key] = layer, self._role(frame), frame.phase or "other"
+        found = OpCall(event.name, kind, *context, step, time, event=event)
         self.op_calls.append(found)
         return found
+
+    def decode_arguments(self) -> None:
+        """Of all op calls but those around others, whose inputs are those of the ops inside them."""
+        for call in self.op_calls:
+            if not call.is_wrapper and call.event is not None:
+                call.args = self._arguments(call.event)
 
     def _arguments(self, event: Event) -> OpArgs:
         args = op_args(event)
         return self._distinct.setdefault(args.key, args)
 
     def _launch(self, event: Event, claimed_by: OpCall | None, frame: Frame) -> None:
-        op = frame.op
+        call = claimed_by or (frame.op.call if frame.op is not None else None)
         if is_wait(event.name):
-            self.waits.append((event, claimed_by or (op.call if op else None)))
+            self.waits.append((event, call))
         correlation = launch_args(event).correlation
         if correlation < 0:
             return
-        if claimed_by is not None:
-            self.launches[correlation] = LaunchSite(event, claimed_by, typed=True)
-        elif op is not None and op.call is not None:
-            self.launches[correlation] = LaunchSite(event, op.call, typed=False)
+        if call is not None:
+            self.launches[correlation] = LaunchSite(event, call, claimed_by is not None)
         else:
-            self.launches[correlation] = LaunchSite(event, None, phase=frame.phase, optimizer=frame.optimizer)
+            self.launches[correlation] = LaunchSite(event, None, False, frame.phase, frame.optimizer)
 
     def _close(self, stack: list[Frame]) -> None:
         frame = stack.pop()
+        frame.op = None  # it may be the frame itself: a cycle would never be freed
         stack[-1].has_ops |= frame.has_ops  # a marker between an op and its children makes the op no leaf
-        if frame.call is None:
-            return
-        frame.call.cpu_us = max(0.0, frame.own_us)
-        if frame.has_ops:
-            frame.call.args, frame.call.is_wrapper = NO_ARGS, True  # its inputs are those of the ops inside it
+        if frame.call is not None:
+            frame.call.cpu_us = max(0.0, frame.own_us)
+            frame.call.is_wrapper = frame.has_ops
 
 
-def _inside(parent: Frame, event: Event) -> Frame:
+def _inside(parent: Frame, end: float) -> Frame:
     """A frame with its parent's context."""
-    end = min(event.ts + event.dur, parent.end)
-    return Frame(end, event, parent.phase, parent.layer, parent.role, parent.optimizer, parent.op)
+    return Frame(end, parent.phase, parent.layer, parent.role, parent.optimizer, parent.op)
 
 
-def _outermost_ops(thread: Iterable[Event]) -> list[tuple[float, float]]:
+def _outermost_ops(thread: HostThread) -> list[Interval]:
     """The intervals in which a thread is in an op."""
-    found: list[tuple[float, float]] = []
+    found: list[Interval] = []
     reached = float("-inf")
-    for event in thread:
-        if event.cat == "cpu_op" and not event.name.startswith(MARKS) and event.ts >= reached:
-            reached = event.ts + event.dur
-            found.append((event.ts, reached))
+    for event, begin, end in zip(thread.events, thread.begins.tolist(), thread.ends.tolist(), strict=True):
+        if event.cat == "cpu_op" and begin >= reached and not event.name.startswith(MARKS):
+            reached = end
+            found.append((begin, end))
     return found
 
 
-def _begin_then_longest(event: Event) -> tuple[float, float]:
-    return event.ts, -event.dur
-
-
-def _first_op_us(thread: list[Event]) -> float:
+def _first_op_us(thread: HostThread) -> float:
     return next(
-        (event.ts for event in thread if event.cat == "cpu_op" and not event.name.startswith("autograd::")),
+        (event.ts for event in thread.events if event.cat == "cpu_op" and not event.name.startswith("autograd::")),
         float("inf"),
     )

@@ -297,11 +297,40 @@ NAMES: tuple[tuple[str, str], ...] = (
     ),
 )
 
-_COMPILED = tuple((kind, re.compile("|".join(f"(?:{word})" for word in words.split()))) for kind, words in NAMES)
+_SPECIAL = re.compile(r"[\\()\[\]{}|^$.+*?]")
+# what need not be in a matching name: groups, classes, escapes, and a character that may be absent
+_OPTIONAL = re.compile(r"\([^()]*\)|\[[^]]*\]|\\.|.[?*]|.\{[^}]*\}|[\^$.+?*]")
+
+
+def spellings(word: str) -> list[str]:
+    """A word of NAMES with and without each underscore that may be absent: most are plain text then."""
+    found = [""]
+    for at, part in enumerate(word.split("_?")):
+        found = [before + joint + part for before in found for joint in (("", "_") if at else ("",))]
+    return [word] if any(map(_SPECIAL.search, found)) else found
+
+
+def required(word: str) -> str:
+    """The longest text that every name has in which a regular expression of NAMES is found; "" where none is sure."""
+    left, before = word, ""
+    while left != before:  # groups may be nested
+        left, before = _OPTIONAL.sub(" ", left), left
+    return "" if "|" in left else max(left.split(" "), key=len)
+
+
+# looking for a text takes a tenth of the time of searching for an expression, and most are not in a name
+_WORDS = tuple(
+    (kind, [(required(each), each) for word in words.split() for each in spellings(word)]) for kind, words in NAMES
+)
+_compiled = cache(re.compile)
 
 
 @cache
 def named_type(name: str) -> str | None:
     """The op type that a library's name for an op or a kernel tells; None for a name that tells nothing."""
     lower = name.lower()
-    return next((kind for kind, pattern in _COMPILED if pattern.search(lower)), None)
+    for kind, words in _WORDS:
+        for text, word in words:
+            if text in lower and (text == word or _compiled(word).search(lower)):
+                return kind
+    return None

@@ -15,6 +15,7 @@ _COMMON = (
     "Scalar templates cuda cub at_cuda_detail"
 )
 MAX_NAME_LENGTH, MAX_HINTS = 90, 2
+_BORDERS = re.compile("[<> (]")
 
 
 @cache
@@ -32,11 +33,13 @@ def short_name(kernel: str) -> str:
     return _shortened(f"{bare}<{hint}>" if hint else bare)
 
 
+@cache
 def split_signature(kernel: str) -> tuple[str, str]:
     """The name of a C++ function and its template arguments; spaces inside brackets do not end the return type."""
     signature = kernel.replace("(anonymous namespace)::", "")
     begin, depth, arguments, opened = 0, 0, "", 0
-    for index, character in enumerate(signature):
+    for found in _BORDERS.finditer(signature):
+        index, character = found.start(), found[0]
         if character == "<":
             opened = index if depth == 0 else opened
             depth += 1

@@ -127,6 +127,7 @@ def group_of(kind: str) -> str:
     return "F" if kind.startswith("Apply") else _GROUP_OF.get(kind, UNKNOWN)
 
 
+@cache
 def update_type(optimizer: str) -> str:
     """The op type of an optimizer's update: Adam -> ApplyAdam. Gradient clipping is ApplyClip."""
     return f"Apply{_SPELLING.get(optimizer, optimizer)}"
