@@ -220,9 +220,9 @@ def test_a_record_keeps_600_points_with_the_extremes_and_the_ends() -> None:
     trace = found.traces[0]
     assert len(trace.seconds) == len(trace.watts) == len(trace.joules) <= 600
     assert trace.clock_mhz == []
-    assert (trace.seconds[0], trace.seconds[-1]) == (-2.0, 98.0)
+    assert (trace.seconds[0], trace.seconds[-1]) == (0.0, 100.0)
     assert {max(map(float, filter(None, trace.watts))), min(map(float, filter(None, trace.watts)))} == {999.0, 1.0}
-    assert all(joules == pytest.approx(100 * (at + 2)) for at, joules in zip(trace.seconds, trace.joules, strict=True))
+    assert all(joules == pytest.approx(100 * at) for at, joules in zip(trace.seconds, trace.joules, strict=True))
     full = energy_of(seen, [("steps", 2.0, 98.0)], 1, most_points=None)
     assert full is not None
     assert len(full.traces[0].seconds) == 10001
@@ -247,6 +247,11 @@ def test_energy_survives_the_way_through_a_record_file(on_the_laptop: None) -> N
 
     found = measured(samples(every(0.05, 10), joules=lambda at: 100 * at, watts=lambda at: 100.0))
     record = Record(
-        spec=RunSpec(workload="autoenc"), machine=MACHINES[LAPTOP], device="cpu", outcome="ok", energy=found
+        spec=RunSpec(workload="autoenc"),
+        machine=MACHINES[LAPTOP],
+        device="cpu",
+        outcome="ok",
+        energy=found,
+        step_s=[0.1],
     )
     assert Record.from_json(record.to_json(), "here").energy == found

@@ -73,6 +73,7 @@ class Worker:
     """In the place of a worker process: a good record, a failed one, a refusal, a death without words or a signal."""
 
     chance = random.Random(SEED)
+    printed = ""
 
     def __init__(self, job: dict[str, Any], *_: object) -> None:
         own = RunSpec(workload=str(job.get("target")), source="model") if "target" in job else None

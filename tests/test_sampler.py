@@ -187,7 +187,8 @@ def test_a_full_disk_ends_the_sampling_and_says_so(monkeypatch: pytest.MonkeyPat
         until("it has ended", lambda: _gone(process))
         found = stopped(samples)
     assert 0 < len(found.samples) < 20
-    assert found.problems == ["sampling ended: the disk is full"]
+    # a line is cut, or the limit falls between two lines
+    assert found.problems in (["sampling ended: the disk is full"], ["sampling ended: File too large"])
 
 
 @pytest.mark.usefixtures("plug")
@@ -223,7 +224,7 @@ def test_a_run_records_the_energy_of_its_timed_steps() -> None:
         before.end_s <= after.begin_s + 1e-6
         for before, after in zip(energy.stretches, energy.stretches[1:], strict=False)
     )
-    assert energy.traces[0].seconds[0] <= 0, "sampled from before the first section"
+    assert energy.traces[0].seconds[0] < energy.stretches[0].begin_s, "sampled from before the first section"
     assert any("5 s are needed" in why for why in energy.invalid)
 
 

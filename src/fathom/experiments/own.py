@@ -21,8 +21,10 @@ def profile_target(target: str, timeout_s: float = TIMEOUT_S, **settings: Any) -
     Path.cwd()  # where it was deleted, torch cannot be imported: told here, and not by the worker
     given = {name: value for name, value in settings.items() if value is not None}
     found = in_worker({"target": target, **given}, heartbeat_timeout_s=timeout_s)
-    if isinstance(found, Record):
+    if isinstance(found, Record) and found.profile is not None:
         return found
+    if isinstance(found, Record):
+        raise Refused(f"{target} was not profiled: {found.reason or 'its record has no profile'}")
     if "Traceback (most recent call last)" in found.printed and "code 1" in found.reason:
         raise RuntimeError(f"the worker failed:\n{found.printed}")  # a fault of our own: the user's are one line
     raise Refused(f"{target} {_ended(found, timeout_s)}")

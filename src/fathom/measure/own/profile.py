@@ -152,10 +152,7 @@ def _record(session: Session, profiler: Profiler) -> Record:
             gpu_uuid=gpu_uuid(session.device),
             outcome="ok",
             step_s=found.free_step_s or found.plain_step_s,
-            # one that is no number is in the notes
-            losses=[each for each in [*first, *last] if isinstance(each, float) and math.isfinite(each)]
-            if training
-            else [],
+            losses=_numbers([*first, *last]) if training else [],  # the notes tell of others
             items_per_step=None if isinstance(session, StepSession) else session.items_per_step,
             parameters=parameters or None,
             profile=found,
@@ -194,3 +191,7 @@ def _called(model: Any) -> str:
 def _file_safe(name: str) -> str:
     """A name that can begin the name of a record's file."""
     return name.replace("/", "_").replace("\0", "_")[:LONGEST_NAME]
+
+
+def _numbers(losses: Sequence[Any]) -> list[float]:
+    return [loss for loss in losses if isinstance(loss, float) and math.isfinite(loss)]
