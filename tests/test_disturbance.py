@@ -76,6 +76,11 @@ def system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> System:
     return made
 
 
+def test_a_run_that_is_stopped_in_every_period_of_its_quota_says_so_in_plain_digits() -> None:
+    assert Disturbance(throttled=1.0).reasons == ["100 % of the CPU quota's periods throttled"]
+    assert Disturbance(steal=0.034).reasons == ["3.4 % of the CPU time taken by the hypervisor (steal)"]
+
+
 def test_cpu_time_of_others_is_all_on_our_cores_less_our_own(system: System) -> None:
     before = system.reading(0.0)
     # in 10 s: 9 + 9 s on our two cores in all kinds of work, and the third core busy with what is not ours to count

@@ -277,9 +277,9 @@ class Disturbance:
         if self.others_cpu is None and self.load_before is not None and self.load_before > LOAD * cores:
             found.append(f"load average of {self.load_before:.1f} before the run on {cores} cores")
         if self.steal is not None and self.steal > STEAL:
-            found.append(f"{100 * self.steal:.2g} % of the CPU time taken by the hypervisor (steal)")
+            found.append(f"{_percent(self.steal)} of the CPU time taken by the hypervisor (steal)")
         if self.throttled is not None and self.throttled > THROTTLED:
-            found.append(f"{100 * self.throttled:.2g} % of the CPU quota's periods throttled")
+            found.append(f"{_percent(self.throttled)} of the CPU quota's periods throttled")
         if self.gpu_shared:
             found.append("other programs on the GPU")
         if slowed := (self.gpu_throttles or 0) & SLOWED_DOWN:
@@ -297,6 +297,10 @@ class Disturbance:
             for name in self.__dataclass_fields__
         }
         return Disturbance(**larger | {"gpu_throttles": functools.reduce(operator.or_, bits) if bits else None})
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f} %" if share >= 0.1 else f"{100 * share:.2g} %"
 
 
 def moment() -> str:
