@@ -16,7 +16,8 @@ from fathom.analysis.compare import compare
 from fathom.analysis.finding import analyse
 from fathom.analysis.frame import frame
 from fathom.analysis.selection import trusted
-from fathom.core.record import Disturbance, Record
+from fathom.core.disturbance import Disturbance
+from fathom.core.record import Record
 from fathom.core.spec import RunSpec
 from fathom.core.store import Store
 from fathom.experiments.study import run_all, to_run_again

@@ -15,8 +15,9 @@ from fathom.analysis.finding import Finding, Table, analyse
 from fathom.analysis.questions._power_trace import section_table
 from fathom.analysis.questions._time_energy import Sweep, caps
 from fathom.analysis.selection import select
+from fathom.core.disturbance import Disturbance
 from fathom.core.energy import ESTIMATE, STEPS, Stretch
-from fathom.core.record import Disturbance, Learning, Record
+from fathom.core.record import Learning, Record
 
 
 def only(records: list[Record]) -> EnergyRuns:

@@ -13,7 +13,8 @@ import pytest
 from sample_records import GPU, failed_record, op_row, record_of, study
 
 from fathom.analysis.frame import RUN_COLUMNS, frame, op_frame
-from fathom.core.record import Disturbance, Learning, OpRow, Point, Sections
+from fathom.core.disturbance import Disturbance
+from fathom.core.record import Learning, OpRow, Point, Sections
 from fathom.core.store import Store
 from fathom.core.tables import OP_COLUMNS
 

@@ -10,7 +10,8 @@ from sample_records import GPU, LAPTOP, record_of
 
 from fathom.analysis.finding import Cell, Finding
 from fathom.analysis.questions import learning
-from fathom.core.record import Artifact, Disturbance, Learning, Point, Record
+from fathom.core.disturbance import Disturbance
+from fathom.core.record import Artifact, Learning, Point, Record
 
 IMAGE = Artifact(title="Samples", png="iVBORw0KGgo=")
 

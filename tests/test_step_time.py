@@ -18,7 +18,8 @@ from fathom.analysis.ratio import ratio
 from fathom.analysis.statistics import median_interval
 from fathom.analysis.step_time import bounds_in_words, in_words, levels, settled_steps, step_time
 from fathom.cli.commands import _running, run, study
-from fathom.core.record import Disturbance, Record
+from fathom.core.disturbance import Disturbance
+from fathom.core.record import Record
 from fathom.core.spec import RunSpec
 from fathom.core.store import Store
 from fathom.report.runs import headline

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
-import operator
 import statistics
 import uuid
 from dataclasses import dataclass, field
@@ -15,9 +13,10 @@ import msgspec
 
 from fathom.core import summary, tables
 from fathom.core.depth import TraceDepth
+from fathom.core.disturbance import Disturbance
 from fathom.core.energy import Energy
 from fathom.core.errors import DataError, FathomError
-from fathom.core.fingerprint import THROTTLES, Gpu, Machine
+from fathom.core.fingerprint import Gpu, Machine
 from fathom.core.spec import RunSpec
 from fathom.core.traced import Memory, RowKernels, Sources, Timeline
 from fathom.core.upgrades import UPGRADES
@@ -240,67 +239,7 @@ class Learning:
         return next((point for point in self.curve if sign * point.quality >= sign * target), tested)
 
 
-OTHERS_CPU = 0.1  # CPU-seconds per second: daemons of a quiet machine take 0.01 to 0.03
-OTHERS_SHARE = 0.02  # of the cores: on many of them, the clock ticks that CPU time is counted in add up to more
-STEAL = 0.02
-THROTTLED = 0.01
-LOAD = 1.5  # per core
 SLOWDOWN = 0.9  # profiled over unprofiled step time: no profiler makes steps faster
-SLOWED_DOWN = 0x8 | 0x20 | 0x40 | 0x80  # THROTTLES that come from outside; a power cap is how a card works when full
-
-
-@dataclass(frozen=True, kw_only=True)
-class Disturbance:
-    """What else ran on the machine meanwhile, in the worst part of the run that was looked at; None is not known."""
-
-    others_cpu: float | None = None  # CPU-seconds per second of other processes, on the cores that the run could use
-    cores: int | None = None  # how many these are
-    steal: float | None = None  # share of these cores' time that the hypervisor gave to others
-    throttled: float | None = None  # share of the CPU quota's periods in which the run was stopped
-    preemptions: float | None = None  # involuntary context switches per second of the run's main process
-    load_before: float | None = None  # average of a minute; earlier runs are in it
-    gpu_shared: bool | None = None  # other programs were seen on the GPU: time and energy are not this run's alone
-    gpu_throttles: int | None = None  # bits of THROTTLES, all that were seen
-
-    @property
-    def known(self) -> bool:
-        """Whether anybody looked for other users of the CPU."""
-        return self.others_cpu is not None or self.load_before is not None
-
-    @property
-    def reasons(self) -> list[str]:
-        """Why the run's times are not to be trusted, the number first; none for an undisturbed run."""
-        found = []
-        cores = self.cores or 1
-        if self.others_cpu is not None and self.others_cpu > max(OTHERS_CPU, OTHERS_SHARE * cores):
-            found.append(f"{self.others_cpu:.2g} of {cores} cores used by other processes")
-        if self.others_cpu is None and self.load_before is not None and self.load_before > LOAD * cores:
-            found.append(f"load average of {self.load_before:.1f} before the run on {cores} cores")
-        if self.steal is not None and self.steal > STEAL:
-            found.append(f"{_percent(self.steal)} of the CPU time taken by the hypervisor (steal)")
-        if self.throttled is not None and self.throttled > THROTTLED:
-            found.append(f"{_percent(self.throttled)} of the CPU quota's periods throttled")
-        if self.gpu_shared:
-            found.append("other programs on the GPU")
-        if slowed := (self.gpu_throttles or 0) & SLOWED_DOWN:
-            names = [name for bit, name in THROTTLES.items() if slowed & bit]
-            found.append(f"GPU clocks lowered: {', '.join(names)}")
-        return found
-
-    def worst(self, other: Disturbance) -> Disturbance:
-        """The larger of each value: of two parts of a run, or of two ways of looking at it."""
-        bits = [each.gpu_throttles for each in (self, other) if each.gpu_throttles is not None]
-        larger = {
-            name: max(
-                (value for value in (getattr(self, name), getattr(other, name)) if value is not None), default=None
-            )
-            for name in self.__dataclass_fields__
-        }
-        return Disturbance(**larger | {"gpu_throttles": functools.reduce(operator.or_, bits) if bits else None})
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.0f} %" if share >= 0.1 else f"{100 * share:.2g} %"
 
 
 def moment() -> str:

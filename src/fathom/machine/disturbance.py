@@ -15,7 +15,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fathom.core.record import Disturbance
+from fathom.core.disturbance import Disturbance
 from fathom.machine.host import affinity, cgroup_folders, gpu_shared, gpu_throttles, usable_cores
 
 if TYPE_CHECKING:

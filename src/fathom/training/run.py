@@ -9,8 +9,9 @@ from typing import Any
 
 import torch
 
+from fathom.core.disturbance import Disturbance
 from fathom.core.events import OnEvent, OnProgress, throttled
-from fathom.core.record import Disturbance, Learning, Point, Record
+from fathom.core.record import Learning, Point, Record
 from fathom.core.spec import RunSpec
 from fathom.data.base import notes_of
 from fathom.engine.session import Session
