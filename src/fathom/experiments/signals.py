@@ -39,11 +39,7 @@ class Deferral:
         return self
 
     def __exit__(self, *raised: object) -> None:
-        try:
-            self._put_back()
-        except BaseException:  # a signal came before those were held back
-            self._put_back()
-            raise
+        self._put_back()
         self._deliver_waiting()
 
     @contextlib.contextmanager
@@ -82,11 +78,7 @@ class Deferral:
         return False
 
     def _put_back(self) -> None:
-        """A signal in the middle of this waits until all handlers are back, and raises as it would have without us."""
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
-        try:
-            self._over = True
-            for number, handler in self._handlers.items():
-                signal.signal(number, handler)
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        """A signal in the middle of this raises as it would have without us."""
+        self._over = True
+        for number, handler in self._handlers.items():
+            signal.signal(number, handler)

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator, Sequence
-from typing import Any, Self
+from collections.abc import Iterator
+from typing import Any
 
 from fathom.core.errors import CappingError, NotPermitted, NotSupported, OutOfRange
-from fathom.machine.governor import Governor
-from fathom.machine.meter import Target
 
 NEEDS_ROOT = "NVML takes changes from root alone"
 
@@ -49,21 +47,6 @@ def scope_of(uuid: str) -> str | None:
         return f"GPU {pynvml.nvmlDeviceGetIndex(card(uuid))}"
     except pynvml.NVMLError:
         return None
-
-
-class NvmlGovernor(Governor):
-    """A setting of one card, which is found by its UUID."""
-
-    def __init__(self, uuid: str, scope: str) -> None:
-        self.part, self.scope = uuid, scope
-
-    @classmethod
-    def find(cls, target: Target) -> Sequence[Self]:
-        return [cls(uuid, scope) for uuid in target.gpu_uuids if (scope := scope_of(uuid)) is not None]
-
-    @classmethod
-    def at(cls, part: str) -> Self:
-        return cls(part, scope_of(part) or part)
 
 
 def obstacle() -> str | None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from collections.abc import Sequence
+from typing import ClassVar, Self
 
-from fathom.machine.governor import Allowed
-from fathom.machine.governors._nvml import NvmlGovernor, card, obstacle, refusals
+from fathom.machine.governor import Allowed, Governor
+from fathom.machine.governors._nvml import card, obstacle, refusals, scope_of
+from fathom.machine.meter import Target
 
 
-class NvmlLockedClocks(NvmlGovernor):
+class NvmlLockedClocks(Governor):
     """NVML sets and removes a lock, and does not show it: what is read back is the clock itself."""
 
     name: ClassVar = "NVML locked clocks"
@@ -16,6 +18,17 @@ class NvmlLockedClocks(NvmlGovernor):
     tolerance: ClassVar = 15.0  # a step: the clock that is shown may be the next one
     readable: ClassVar = False
     caveat: ClassVar = "NVML does not show locked clocks. Restoring removes any lock, also one that was set before."
+
+    def __init__(self, uuid: str, scope: str) -> None:
+        self.part, self.scope = uuid, scope
+
+    @classmethod
+    def find(cls, target: Target) -> Sequence[Self]:
+        return [cls(uuid, scope) for uuid in target.gpu_uuids if (scope := scope_of(uuid)) is not None]
+
+    @classmethod
+    def at(cls, part: str) -> Self:
+        return cls(part, scope_of(part) or part)
 
     def current(self) -> float | None:
         """No lock, as far as anybody can tell; raises where the card does not answer."""
