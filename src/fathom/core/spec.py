@@ -17,6 +17,7 @@ from fathom.core.errors import BadOption, UnknownName, shortened
 PHASES = ("train", "infer")
 PRECISIONS = ("fp32", "tf32", "bf16")  # of a workload; bf16 is by autocast
 FOUND_PRECISIONS = (*PRECISIONS, "fp16", "fp64", "mixed")  # of what a user made
+SEPARATOR = "+"  # between engines that are combined
 OWN = "own"  # the preset of what a user brought along
 SOURCES = {  # where the work comes from -> the fields that may then be None: not known
     "workload": (),  # a workload of the suite or of a package: its name, preset and seed are enough to run it again
@@ -121,6 +122,8 @@ class RunSpec:
         for name in _SECONDS_AND_CAPS:
             if (value := getattr(self, name)) is not None:
                 changes[name] = float(value)
+        engines = {name if ":" in name else name.replace("-", "_") for name in self.engine.split(SEPARATOR)}
+        changes["engine"] = SEPARATOR.join(sorted(engines))  # in whatever order they are named
         if self.cores is not None:
             changes["cores"] = tuple(self.cores)  # JSON has only lists
         if self.device.startswith("cpu:"):

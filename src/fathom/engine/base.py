@@ -1,11 +1,11 @@
 """Engine: how a step is executed. Forward, backward, clip and apply are written here, once.
 
-An engine is one file of engines/, an entry point of group `fathom.engines`, or `package.module:Class`.
+An engine is one file of engines/, an entry point of group `fathom.engines`, or `package.module:Class`. Engines that
+change different parts of a step combine: `compile+cudagraph` captures what was compiled.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import ClassVar, TypeVar
 
@@ -14,6 +14,8 @@ from torch import Tensor
 from torch.nn.utils import clip_grad_norm_
 
 from fathom.core import plugins
+from fathom.core.errors import BadOption
+from fathom.core.spec import SEPARATOR
 from fathom.data.base import Batch
 from fathom.engine.marks import mark
 from fathom.workloads.base import Output, State, Workload
@@ -23,10 +25,16 @@ Loss = Callable[[Batch], Tensor]  # a scalar, or a vector whose sum is minimised
 Infer = Callable[[Batch], Output]
 
 
-class Engine(ABC):
-    """Executes the steps of one state. A subclass overrides update() and infer() around what stands here."""
+class Engine:
+    """Executes the steps of one state. A subclass changes a part of what stands here and leaves the rest to super().
+
+    Combined engines are one class that inherits from each: constructors run from the lowest layer to the highest, so
+    that a graph captures what was compiled, of a network in its final memory format.
+    """
 
     name: ClassVar[str]
+    layer: ClassVar[int] = 0  # what it changes: 0 the network or the optimizer, 1 forward and backward, 2 the step
+    alone: ClassVar[bool] = False  # it runs a network of its own making, which no other engine can change
 
     def __init__(self, state: State, loss: Loss, infer: Infer, clip: Callable[[], object] | None = None) -> None:
         """`clip` bounds the gradients in place, between backward and the optimizer."""
@@ -39,13 +47,16 @@ class Engine(ABC):
         """Why this engine cannot run the workload there, in words that follow its name; None where it can."""
         return None
 
-    @abstractmethod
     def update(self, batch: Batch) -> Tensor:
         """One update of the weights; gives the loss, still on the device."""
+        loss = self.gradients(batch)
+        self.clip()
+        self.apply()
+        return loss
 
-    @abstractmethod
     def infer(self, batch: Batch) -> Output:
         """What inference gives for a batch, still on the device."""
+        return self.output(batch)
 
     def forward(self, work: Callable[[], Result]) -> Result:
         """A pass without gradients beside the step's own, as when an agent values its actions."""
@@ -80,7 +91,21 @@ class Engine(ABC):
 
 
 def engine_class(name: str) -> type[Engine]:
-    return plugins.load_class("engines", name, Engine)  # type: ignore[type-abstract]
+    """The engine of this name, or one class of several that are joined by "+"."""
+    parts = [plugins.load_class("engines", part, Engine) for part in name.split(SEPARATOR)]
+    if len(parts) == 1:
+        return parts[0]
+    if single := next((part.name for part in parts if part.alone), None):
+        raise BadOption(f"engine {single} does not combine with others")
+    highest_first = sorted(dict.fromkeys(parts), key=lambda part: -part.layer)
+    return type(name, tuple(highest_first), {"name": name, "refusal": classmethod(_first_refusal(highest_first))})
+
+
+def _first_refusal(parts: list[type[Engine]]) -> Callable[..., str | None]:
+    def refusal(_: type[Engine], workload: Workload, device: torch.device, phase: str) -> str | None:
+        return next((why for part in parts if (why := part.refusal(workload, device, phase)) is not None), None)
+
+    return refusal
 
 
 def clipping(state: State, norm: float | None) -> Callable[[], object] | None:

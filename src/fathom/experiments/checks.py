@@ -8,7 +8,7 @@ from typing import Any
 
 from fathom.core import plugins
 from fathom.core.errors import BadOption, DeviceError, FathomError, UnknownName, shortened
-from fathom.core.spec import RunSpec
+from fathom.core.spec import SEPARATOR, RunSpec
 from fathom.machine.host import usable_cores
 from fathom.workloads import catalogue
 
@@ -24,7 +24,8 @@ def check(spec: RunSpec) -> None:
             raise UnknownName.among("preset", spec.preset, facts["presets"])
         for name, value in spec.options.items():
             catalogue.check_option(facts, name, value)
-    plugins.check("engines", spec.engine)
+    for engine in spec.engine.split(SEPARATOR):
+        plugins.check("engines", engine)
     check_device(spec.device, spec.precision)
     check_threads(spec.threads)
 

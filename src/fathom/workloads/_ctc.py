@@ -1,4 +1,4 @@
-"""CTC decoding (Graves et al., 2006): from a distribution over phones and blank per frame to a phone sequence.
+"""CTC (Graves et al., 2006): the loss of a phone sequence, and decoding a distribution per frame into one.
 
 Shape letters: B utterances, T frames, C phones and the blank, K prefixes kept in the beam.
 """
@@ -9,10 +9,30 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 BLANK = 0
 _LOG_ZERO = float("-inf")
 _HASH_FACTOR = 6364136223846793005  # an odd multiplier that distributes small numbers over 64 bits
+
+
+def loss(log_probs_TBC: Tensor, phones_BS: Tensor, frames_B: Tensor, count_B: Tensor) -> Tensor:
+    """The negative log probability of the phones, summed over utterances.
+
+    On a GPU it is cuDNN's, which reads the lengths where they are: torch's own would copy them to the host and wait,
+    in the middle of every step, and could not be captured as a CUDA graph.
+    """
+    if log_probs_TBC.is_cuda:
+        phones_BS, frames_B, count_B = _end_to_end(phones_BS, count_B), frames_B.int(), count_B.int()
+    return F.ctc_loss(log_probs_TBC, phones_BS, frames_B, count_B, blank=BLANK, reduction="sum")
+
+
+def _end_to_end(phones_BS: Tensor, count_B: Tensor) -> Tensor:
+    """The phones of all utterances one after the other, as cuDNN reads them; what is left behind them is not read."""
+    place = torch.arange(phones_BS.shape[1], device=phones_BS.device)
+    position = torch.where(place < count_B[:, None], (count_B.cumsum(0) - count_B)[:, None] + place, phones_BS.numel())
+    packed = torch.zeros(phones_BS.numel() + 1, dtype=torch.int32, device=phones_BS.device)
+    return packed.scatter_(0, position.flatten(), phones_BS.flatten().int())[:-1]
 
 
 def greedy(log_probs_BTC: Tensor, frames_B: Tensor) -> tuple[Tensor, Tensor]:

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 from torch.optim import SGD, AdamW, Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
@@ -228,8 +227,7 @@ class Speech(Workload):
         scores_TBC: Tensor = model(batch["features"], batch["frames"])
         log_probs_TBC = scores_TBC.float().log_softmax(-1)
         lengths = strided(batch["frames"], self.stride), batch["phone_count"]
-        total = F.ctc_loss(log_probs_TBC, batch["phones"], *lengths, blank=_ctc.BLANK, reduction="sum")
-        return total / log_probs_TBC.shape[1]
+        return _ctc.loss(log_probs_TBC, batch["phones"], *lengths) / log_probs_TBC.shape[1]
 
     def optimizer(self, model: nn.Module) -> Optimizer:
         """Nesterov's accelerated gradient, as in the paper; the learning rate and the clipping are ours."""

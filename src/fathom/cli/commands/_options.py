@@ -21,7 +21,10 @@ Phase = Annotated[str, typer.Option(help="train or infer.")]
 Preset = Annotated[str, typer.Option(help="tiny (seconds), small (the full network) or paper (published sizes).")]
 Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1, ...; auto is the first accelerator, else the CPU.")]
 Precision = Annotated[str, typer.Option(help="fp32, tf32 or bf16 (autocast).")]
-Engine = Annotated[str, typer.Option(help="What executes the steps: eager, or another engine, such as cudagraph.")]
+Engine = Annotated[
+    str,
+    typer.Option(help="What executes the steps: eager, or others such as compile, cudagraph; join them by +."),
+]
 Out = Annotated[Path, typer.Option(help="Folder of records to write to.")]
 Set = Annotated[list[str] | None, typer.Option("--set", help="An option of the workload, as name=value; repeatable.")]
 

@@ -1,8 +1,8 @@
 """cudagraph: a step is captured once for each shape of batch as a CUDA graph, and replayed from then on.
 
 One launch replaces thousands, so that a host that cannot launch small kernels fast enough is no longer the limit. Where
-the optimizer can be captured (torch calls it capturable) the graph is the whole step; else it ends with clipping, and
-the optimizer runs eagerly after it.
+the optimizer can be captured (torch calls it capturable, or has a fused form of it) the graph is the whole step; else
+it ends with clipping, and the optimizer runs eagerly after it.
 """
 
 from __future__ import annotations
@@ -13,10 +13,12 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 import torch
 from torch import Tensor
+from torch.optim import SGD, Optimizer
 
 from fathom.core.errors import EngineError
 from fathom.data.base import Batch
 from fathom.engine.base import Engine, Infer, Loss
+from fathom.engine.engines.fused import has_fused_form, set_fused
 from fathom.workloads.base import Output, State, Workload
 
 WARM_UP = 3  # eager steps before the first capture, in which libraries choose algorithms and optimizers make state
@@ -43,6 +45,7 @@ class CudaGraph(Engine):
     """
 
     name: ClassVar = "cudagraph"
+    layer: ClassVar = 2
 
     def __init__(self, state: State, loss: Loss, infer: Infer, clip: Callable[[], object] | None = None) -> None:
         super().__init__(state, loss, infer, clip)
@@ -50,7 +53,7 @@ class CudaGraph(Engine):
         self._pool: Any = torch.cuda.graph_pool_handle()  # shared, as no two graphs are replayed at once
         self._updates: dict[tuple[Any, ...], _Graph[Tensor]] = {}
         self._outputs: dict[tuple[Any, ...], _Graph[Output]] = {}
-        self._whole_step = state.optimizer is not None and all("capturable" in g for g in state.optimizer.param_groups)
+        self._whole_step = state.optimizer is not None and _can_be_captured(state.optimizer)
         self._prepared = False
 
     @classmethod
@@ -86,8 +89,11 @@ class CudaGraph(Engine):
         if not self._whole_step:
             return
         assert self.state.optimizer is not None
+        if not _is_capturable(self.state.optimizer):
+            set_fused(self.state.optimizer)
         for group in self.state.optimizer.param_groups:
-            group["capturable"] = True
+            if "capturable" in group:
+                group["capturable"] = True
             group["lr"] = torch.as_tensor(group["lr"], dtype=torch.float32, device=self.state.device)
 
     def _known(self, graphs: dict[tuple[Any, ...], _Graph[Result]], batch: Batch) -> _Graph[Result]:
@@ -132,6 +138,15 @@ class CudaGraph(Engine):
             result = work()
         here.wait_stream(self._stream)
         return result
+
+
+def _is_capturable(optimizer: Optimizer) -> bool:
+    return all("capturable" in group for group in optimizer.param_groups)
+
+
+def _can_be_captured(optimizer: Optimizer) -> bool:
+    """Plain SGD is not called capturable; its fused form reads the learning rate from the device, and is."""
+    return _is_capturable(optimizer) or (isinstance(optimizer, SGD) and has_fused_form(optimizer))
 
 
 def _first_cause(error: BaseException) -> str:

@@ -4,21 +4,9 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from torch import Tensor
-
-from fathom.data.base import Batch
 from fathom.engine.base import Engine
-from fathom.workloads.base import Output
 
 
 class Eager(Engine):
     name: ClassVar = "eager"
-
-    def update(self, batch: Batch) -> Tensor:
-        loss = self.gradients(batch)
-        self.clip()
-        self.apply()
-        return loss
-
-    def infer(self, batch: Batch) -> Output:
-        return self.output(batch)
+    alone: ClassVar = True  # it is what every other engine changes

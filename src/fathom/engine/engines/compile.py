@@ -1,0 +1,61 @@
+"""compile: forward and backward are compiled by torch.compile, into fewer and larger kernels.
+
+Random numbers are torch's own and in its order: a seed trains the same network as eager does, up to rounding.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from importlib.util import find_spec
+from typing import ClassVar, TypeVar
+
+import torch
+from torch import Tensor
+
+from fathom.core.errors import EngineError
+from fathom.data.base import Batch
+from fathom.engine.base import Engine, Infer, Loss
+from fathom.workloads.base import Output, State, Workload
+
+COMPILERS = ("g++", "clang++", "c++")  # of a CPU's kernels, besides what CXX names
+
+Result = TypeVar("Result", Tensor, Output)
+
+
+class Compile(Engine):
+    name: ClassVar = "compile"
+    layer: ClassVar = 1
+
+    def __init__(self, state: State, loss: Loss, infer: Infer, clip: Callable[[], object] | None = None) -> None:
+        super().__init__(state, loss, infer, clip)
+        self._loss, self._infer = _compiled(self._loss), _compiled(self._infer)
+
+    @classmethod
+    def refusal(cls, workload: Workload, device: torch.device, phase: str) -> str | None:
+        if device.type == "cuda" and find_spec("triton") is None:
+            return "needs triton, which this build of torch did not bring"
+        if device.type == "cpu":
+            from torch._inductor import config  # loads the compiler, for a second
+
+            asked = [config.cpp.cxx[1], *COMPILERS]
+            if not any(shutil.which(compiler) for compiler in asked if compiler):
+                return "needs a C++ compiler such as g++ on the PATH"
+        return None
+
+
+def _compiled(work: Callable[[Batch], Result]) -> Callable[[Batch], Result]:
+    """What fails in the compiler is one line about the engine; what fails in the work itself stays as it is."""
+    from torch._dynamo.exc import TorchDynamoException  # loads the compiler, for a second
+
+    # else dropout draws other numbers than eager does, and no loss could be compared
+    compiled = torch.compile(lambda batch: work(batch), options={"fallback_random": True})
+
+    def run(batch: Batch) -> Result:
+        try:
+            return compiled(batch)
+        except TorchDynamoException as error:
+            cause = str(error).strip().partition("\n")[0]
+            raise EngineError(f"engine compile cannot compile this step: {cause}") from None
+
+    return run
