@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -130,9 +131,12 @@ class Replayed:
 
     def __init__(self, work: Callable[[], Any], weights: list[nn.Parameter]) -> None:
         self._work, self._weights = work, weights
-        random = torch.get_rng_state()
+        random, before = torch.get_rng_state(), [weight.detach().clone() for weight in weights]
         self.result = {name: value.clone() for name, value in _named(work()).items()}  # only to know how large it is
         torch.set_rng_state(random)
+        with torch.no_grad():
+            for weight, kept in zip(weights, before, strict=True):
+                weight.copy_(kept)  # a capture runs nothing
         self.gradients = tuple(torch.empty_like(weight) for weight in weights)
 
     def replay(self) -> None:
@@ -186,10 +190,14 @@ def test_each_shape_is_captured_by_itself_after_a_warm_up(captures: list[tuple[i
 
 
 @pytest.mark.parametrize("clip_norm", [None, 1.0])
-def test_replayed_steps_are_the_eager_ones_bit_for_bit(
-    clip_norm: float | None, captures: list[tuple[int, ...]]
+@pytest.mark.parametrize("captured", [True, False])
+def test_replayed_steps_are_the_eager_ones(
+    clip_norm: float | None, captured: bool, captures: list[tuple[int, ...]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Sentences of several lengths, each with a graph and gradients of its own, and an optimizer that runs eagerly."""
+    """Sentences of several lengths, each with a graph and gradients of its own, and an optimizer that is captured, in
+    its fused form, or that runs eagerly, bit for bit as without graphs."""
+    if not captured:
+        monkeypatch.setattr("fathom.engine.engines.cudagraph._can_be_captured", lambda optimizer: False)
     losses, weights = [], []
     for engine in ("eager", "cudagraph"):
         spec = RunSpec(
@@ -205,8 +213,8 @@ def test_replayed_steps_are_the_eager_ones_bit_for_bit(
             given = [trainer.step() for _ in range(12)]  # read at the end alone: none may be written over
             losses.append([float(loss) for loss in given])
             weights.append([parameter.detach().clone() for parameter in session.state.weights])
-    assert losses[0] == losses[1]
-    assert all(map(torch.equal, *weights))
+    assert losses[0] == (pytest.approx(losses[1], rel=1e-5) if captured else losses[1])
+    assert all(map(partial(torch.allclose, rtol=1e-4, atol=1e-6) if captured else torch.equal, *weights))
     assert len(captures) == 2
 
 

@@ -157,14 +157,19 @@ class ShuffledBatches(Sampler[list[int]]):
         self.items, self.batch, self.seed, self.start = items, batch, seed, start
 
     def __iter__(self) -> Iterator[list[int]]:
+        return (rows.tolist() for rows in self.tensors(torch.device("cpu")))
+
+    def tensors(self, device: torch.device) -> Iterator[Tensor]:
+        """The same on a device: a shuffle is copied there as a whole, and a batch is a view of it."""
         generator = torch.Generator().manual_seed(self.seed)
-        pending: list[int] = []
+        pending = torch.empty(0, dtype=torch.long, device=device)
         for number in count():
             while len(pending) < self.batch:
-                pending += torch.randperm(self.items, generator=generator).tolist()
+                shuffle = torch.randperm(self.items, generator=generator, pin_memory=device.type == "cuda")
+                pending = torch.cat([pending, shuffle.to(device, non_blocking=True)])
             if number >= self.start:
                 yield pending[: self.batch]
-            del pending[: self.batch]
+            pending = pending[self.batch :]
 
 
 def feed(dataset: Dataset, batch: int, device: torch.device, seed: int, start: int = 0) -> Iterator[Batch]:
@@ -177,8 +182,7 @@ def feed(dataset: Dataset, batch: int, device: torch.device, seed: int, start: i
 
 def _resident(dataset: InMemory, order: ShuffledBatches, device: torch.device) -> Iterator[Batch]:
     columns = {name: column.to(device) for name, column in dataset.columns.items()}
-    for indices in order:
-        rows = torch.tensor(indices, pin_memory=device.type == "cuda").to(device, non_blocking=True)
+    for rows in order.tensors(device):
         yield {name: column.index_select(0, rows) for name, column in columns.items()}
 
 

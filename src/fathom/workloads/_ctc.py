@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 BLANK = 0
+CUDNN_PHONES = 256  # cuDNN takes fewer
 _LOG_ZERO = float("-inf")
 _HASH_FACTOR = 6364136223846793005  # an odd multiplier that distributes small numbers over 64 bits
 
@@ -19,11 +20,15 @@ _HASH_FACTOR = 6364136223846793005  # an odd multiplier that distributes small n
 def loss(log_probs_TBC: Tensor, phones_BS: Tensor, frames_B: Tensor, count_B: Tensor) -> Tensor:
     """The negative log probability of the phones, summed over utterances.
 
-    On a GPU it is cuDNN's, which reads the lengths where they are: torch's own would copy them to the host and wait,
-    in the middle of every step, and could not be captured as a CUDA graph.
+    On an NVIDIA GPU it is cuDNN's, which reads the lengths where they are. F.ctc_loss would copy them to the host and
+    wait for them, in the middle of every step, and such a step cannot be captured as a CUDA graph.
     """
-    if log_probs_TBC.is_cuda:
-        phones_BS, frames_B, count_B = _end_to_end(phones_BS, count_B), frames_B.int(), count_B.int()
+    if log_probs_TBC.is_cuda and torch.backends.cudnn.is_available() and phones_BS.shape[1] < CUDNN_PHONES:
+        lengths, exact = (frames_B.int(), count_B.int()), torch.backends.cudnn.deterministic
+        packed = _end_to_end(phones_BS, count_B)
+        losses_B, _ = torch.ops.aten._cudnn_ctc_loss.Tensor(log_probs_TBC, packed, *lengths, BLANK, exact, False)
+        total: Tensor = losses_B.sum()
+        return total
     return F.ctc_loss(log_probs_TBC, phones_BS, frames_B, count_B, blank=BLANK, reduction="sum")
 
 
