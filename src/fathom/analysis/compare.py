@@ -151,7 +151,7 @@ def _groups(records: Iterable[Record]) -> dict[Key, Runs]:
         key = configuration(record).id, _kind(record)
         if record.outcome == "ok" and record.step_s:
             groups[key].good.append(record)
-        elif record.outcome != "ok" and record.spec.kind not in ("program", "training"):
+        elif record.outcome != "ok" and record.spec.kind not in ("program", "training", "trial"):
             groups[key].failed.append(record)
     return groups
 

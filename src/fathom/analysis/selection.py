@@ -109,12 +109,12 @@ def select(records: Sequence[Record], *, profiled: bool, phases: Sequence[str] =
 
 def usable(records: Sequence[Record], profiled: bool, phases: Sequence[str]) -> tuple[list[Record], list[str]]:
     """The runs that can answer a question about whole machines, and notes on the others."""
-    # a program run has no timed steps; runs bound to some of the cores, and runs below a cap on power or clocks, belong
+    # a program run has no timed steps; trials of engines, runs bound to some of the cores, and runs below a cap on power or clocks, belong
     # to questions of their own
     records = [
         record
         for record in records
-        if not (record.spec.kind in ("program", "training") or record.spec.cores or capped(record))
+        if not (record.spec.kind in ("program", "training", "trial") or record.spec.cores or capped(record))
     ]
     failed = [record for record in records if record.outcome != "ok"]
     succeeded = [record for record in records if record.outcome == "ok"]

@@ -19,6 +19,7 @@ from fathom.core.errors import DataError, FathomError
 from fathom.core.fingerprint import Gpu, Machine
 from fathom.core.spec import RunSpec
 from fathom.core.traced import Memory, RowKernels, Sources, Timeline
+from fathom.core.trial import Trial
 from fathom.core.upgrades import UPGRADES
 from fathom.core.validation import check
 
@@ -268,6 +269,7 @@ class Record:
     profile: Profile | None = None
     learning: Learning | None = None
     energy: Energy | None = None  # over the timed steps; None where nothing is metered
+    trial: Trial | None = None  # of an engine: beside eager in the same process
     program: GpuTime | None = None  # of a program run: all of the program after its context stood
     disturbance: Disturbance = field(default_factory=Disturbance)
     notes: list[str] = field(default_factory=list)  # for people: nothing is decided by their words

@@ -30,6 +30,7 @@ KINDS = {  # what is measured -> the fields that say how long; the others keep t
     "profiled": ("warmup", "steps", "budget_s"),  # a timed pass, and a profiled one after it
     "program": ("warmup", "steps"),  # on a GPU: a trace of the whole program, context to last step
     "training": ("evaluations",),  # to the target quality of the workload's recipe
+    "trial": ("budget_s",),  # an engine beside eager in one process: results compared, steps timed in turns
     # a baseline without work, and then one window of steps that is long enough for what meters it
     "energy": ("warmup", "window_s", "idle_s", "period_s", "estimates"),
 }

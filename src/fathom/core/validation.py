@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fathom.core.record import Artifact, Learning, Profile, Record
+    from fathom.core.trial import Trial
 
 LARGEST = 1e30  # of any number: far beyond FLOP or bytes of a step, and a product of two still has a float
 LONGEST_S = 1e10  # seconds: three centuries
@@ -28,7 +29,13 @@ LARGEST_IMAGE = 20_000_000  # characters of base 64
 SIGNED = {"loss", "losses", "quality", "target", "temperature_c"}  # what may be negative
 UNBOUNDED = {"loss", "losses", "quality"}  # what may be no number in a record of a failed run
 FREE = {"options", "rows"}  # what holds anything: a workload's options, the cells of an artifact
-STEPS = {"step_s", "plain_step_s", "free_step_s"}  # lists of times that medians are divided by
+STEPS = {
+    "step_s",
+    "plain_step_s",
+    "free_step_s",
+    "turn_step_s",
+    "turn_update_s",
+}  # lists of times that medians are divided by
 PNG = b"\x89PNG\r\n\x1a\n"
 DEVICE = re.compile(r"[a-z_]{1,20}(:[0-9]{1,4})?")
 
@@ -44,11 +51,27 @@ def check(record: Record) -> Record:
         raise Implausible(f"device {record.device[:40]!r} is not the name of one")
     if record.outcome == "ok" and record.spec.kind in ("timed", "profiled") and not (record.step_s or record.profile):
         raise Implausible("outcome ok, but no timed steps and no profile")
+    if record.outcome == "ok" and record.spec.kind == "trial" and record.trial is None:
+        raise Implausible("outcome ok, but no trial")
     if record.profile:
         _check_profile(record.profile)
+    if record.trial:
+        _check_trial(record.trial)
     if record.learning:
         _check_learning(record.learning)
     return record
+
+
+def _check_trial(trial: Trial) -> None:
+    """Both sides ran as many turns and compared as many losses: they are divided pair by pair."""
+    sides = (trial.eager, trial.engine)
+    for name in ("turn_step_s", "turn_update_s", "losses"):
+        if len({len(getattr(side, name)) for side in sides}) != 1:
+            raise Implausible(f"trial.{name} is not as long for both engines")
+    if not trial.eager.turn_step_s or min(side.steps for side in sides) < 1:
+        raise Implausible("trial has no turns")
+    if any(len(losses) != len(trial.eager.losses) for losses in trial.rounded_losses):
+        raise Implausible("trial.rounded_losses is not as long as the losses")
 
 
 def _check_profile(profile: Profile) -> None:

@@ -37,6 +37,7 @@ from fathom.trace.event_columns import EventColumns
 from fathom.trace.gpu import activities_of
 from fathom.trace.gputime import gpu_time
 from fathom.trace.host import HostTime
+from fathom.trace.intervals import Intervals
 from fathom.trace.memory import memory as memory_of
 from fathom.trace.memory import with_known
 from fathom.trace.profile import as_profile
@@ -198,6 +199,22 @@ def program_trace(session: Session) -> tuple[GpuTime | None, list[float] | list[
     events = _trace(recorder, None).events
     program = [(event.ts, event.end) for event in events if event.name == walk.WHOLE_PROGRAM][:1]
     return gpu_time(activities_of(events), HostTime(EventColumns.of(events)), program), results
+
+
+def busy_seconds(session: Session, steps: int) -> float | None:
+    """Of a step that is not waited for: at least one kernel or copy running; None on a CPU."""
+    if session.device.type != "cuda":
+        return None
+    recorder = torch.profiler.profile(activities=[ProfilerActivity.CUDA])
+    wait(session.device)
+    with _stderr_silenced():
+        recorder.start()
+    session.run(steps)
+    wait(session.device)
+    with _stderr_silenced():
+        recorder.stop()
+    ran = [(each.begin, each.end) for each in activities_of(_trace(recorder, None).events)]
+    return Intervals.of(ran).length * 1e-6 / steps
 
 
 def roles(networks: Mapping[str, nn.Module]) -> dict[str, str]:

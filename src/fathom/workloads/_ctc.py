@@ -23,7 +23,7 @@ def loss(log_probs_TBC: Tensor, phones_BS: Tensor, frames_B: Tensor, count_B: Te
     On an NVIDIA GPU it is cuDNN's, which reads the lengths where they are. F.ctc_loss would copy them to the host and
     wait for them, in the middle of every step, and such a step cannot be captured as a CUDA graph.
     """
-    if log_probs_TBC.is_cuda and torch.backends.cudnn.is_available() and phones_BS.shape[1] < CUDNN_PHONES:
+    if log_probs_TBC.is_cuda and torch.version.cuda and phones_BS.shape[1] < CUDNN_PHONES:
         lengths, exact = (frames_B.int(), count_B.int()), torch.backends.cudnn.deterministic
         packed = _end_to_end(phones_BS, count_B)
         losses_B, _ = torch.ops.aten._cudnn_ctc_loss.Tensor(log_probs_TBC, packed, *lengths, BLANK, exact, False)

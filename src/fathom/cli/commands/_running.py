@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from fathom.analysis.formatting import listed
@@ -12,6 +12,7 @@ from fathom.core.record import Record
 from fathom.core.spec import RunSpec
 from fathom.core.store import Store
 from fathom.experiments import study
+from fathom.experiments.isolate import isolated
 from fathom.machine.host import fingerprint
 
 
@@ -29,7 +30,9 @@ def own_store(folder: Path) -> Store:
     return store
 
 
-def run_all(specs: Sequence[RunSpec], store: Store, job: str) -> None:
+def run_all(
+    specs: Sequence[RunSpec], store: Store, job: str, run: Callable[[RunSpec, OnProgress], Record] = isolated
+) -> None:
     """One bar for the job and one for the current run; above them, a line for each finished run."""
     with progress_bar() as bar:
         whole = bar.add_task(job, total=len(specs))
@@ -43,7 +46,7 @@ def run_all(specs: Sequence[RunSpec], store: Store, job: str) -> None:
         def on_wait() -> None:
             bar.console.print(f"waiting: another process is measuring into {store.folder}", highlight=False)
 
-        for number, (record, _) in enumerate(study.run_all(specs, store, watch, on_wait=on_wait), start=1):
+        for number, (record, _) in enumerate(study.run_all(specs, store, watch, run, on_wait), start=1):
             bar.console.print(f"{number:3} of {len(specs)}  {_line(record)}", highlight=False)
 
 
@@ -66,6 +69,9 @@ def result(record: Record) -> str:
         return f"failed: {record.reason}"
     if record.program:
         return "whole program traced"
+    if record.trial:
+        eager, engine = record.trial.eager.step_s, record.trial.engine.step_s
+        return f"{seconds(engine)} per step, eager {seconds(eager)}: {eager / engine:.3g} times as fast"
     from fathom.analysis.step_time import UNSTEADY, levels, step_time
 
     mark = f", {UNSTEADY}" if levels(record) else ""

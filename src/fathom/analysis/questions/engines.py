@@ -1,0 +1,214 @@
+"""Which way of executing the same step is fastest, what does it cost to start, and does it give the same results?
+
+A trial is one process in which eager and another engine run in turns; a speed-up is the ratio within it. Launches of
+the same trial are taken together, one value each.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections import defaultdict
+from collections.abc import Sequence
+
+from fathom.analysis.finding import Cell, Chart, Finding, Series, Table, not_measured
+from fathom.analysis.formatting import DASH, count, listed, number, prefixed
+from fathom.analysis.selection import machine_name, workload_order
+from fathom.analysis.statistics import Interval, median_interval
+from fathom.core.record import Record
+from fathom.core.trial import COMPARED_STEPS, FACTOR, FIRST_STEPS, FLOORS, Trial
+
+TITLE = "How can the same work run faster?"
+ORDER = 52
+EAGER = "eager"
+BUSY = 0.9  # of the step: a GPU that works as long has little to gain from another engine
+COLUMNS = [
+    *("workload", "phase", "engine", "eager step (ms)", "step (ms)", "times as fast", "95 % interval", "update alone"),
+    *("start (s)", "pays back after (steps)", "GPU busy (%)", "eager busy (%)", "peak memory (GiB)", "J/step"),
+    *("eager J/step", "difference", "agrees"),
+]
+
+
+def analyse(records: Sequence[Record]) -> Finding:
+    trials = [record for record in records if record.spec.kind == "trial"]
+    groups = _grouped([record for record in trials if record.outcome == "ok" and record.trial])
+    refused = [record for record in trials if record.outcome != "ok"]
+    if not groups:
+        return not_measured("engines", TITLE, "fathom engines", [_refusals(refused)] if refused else [])
+    tables = []
+    for (machine, precision), own in groups.items():
+        rows = [group_row(runs) for runs in own]
+        alarms = [(at, COLUMNS.index("agrees")) for at, row in enumerate(rows) if row[-1] != "yes"]
+        title = f"Engines beside eager: {machine}, {precision}"
+        tables.append(Table(title=title, columns=list(COLUMNS), rows=rows, leading=True, alarms=alarms))
+    return Finding(
+        question="engines",
+        title=TITLE,
+        summary=" ".join(_summary(machine, precision, own) for (machine, precision), own in groups.items()),
+        tables=[*tables, _best_table(groups)],
+        charts=[_chart(machine, precision, own) for (machine, precision), own in groups.items()],
+        notes=[*_notes(), *([_refusals(refused)] if refused else [])],
+    )
+
+
+Launches = list[Record]  # of one trial: equal work, one process each
+
+
+def _grouped(records: Sequence[Record]) -> dict[tuple[str, str], list[Launches]]:
+    """Machine and precision -> the launches of each trial, in the order of the suite."""
+    by_spec: dict[tuple[str, str], Launches] = defaultdict(list)
+    for record in records:
+        by_spec[machine_name(record), record.spec.id].append(record)
+    groups: dict[tuple[str, str], list[Launches]] = defaultdict(list)
+    ordered = sorted(by_spec.values(), key=lambda runs: (workload_order(runs[0].spec.workload), runs[0].spec.phase))
+    for runs in ordered:
+        groups[machine_name(runs[0]), runs[0].spec.precision or DASH].append(runs)
+    return groups
+
+
+def row(record: Record) -> list[Cell]:
+    """One trial under COLUMNS; a failed one says why in place of whether it agrees."""
+    if record.trial is None:
+        return [
+            record.spec.workload,
+            record.spec.phase,
+            record.spec.engine,
+            *[None] * (len(COLUMNS) - 4),
+            record.reason,
+        ]
+    return group_row([record])
+
+
+def group_row(runs: Launches) -> list[Cell]:
+    spec, trials = runs[0].spec, _trials(runs)
+    speedup = median_interval([trial.speedups for trial in trials])
+    updates = [trial.update_speedups for trial in trials if trial.update_speedups]
+    disagreement = next((why for trial in trials if (why := trial.disagreement(spec.precision or "fp32"))), None)
+    peak = _median([trial.engine.peak_device_bytes for trial in trials])
+    return [
+        *(_name(runs[0]), spec.phase, spec.engine),
+        *(_ms([trial.eager.step_s for trial in trials]), _ms([trial.engine.step_s for trial in trials])),
+        *(speedup.median, _bounds(speedup), median_interval(updates).median if updates else None),
+        _median([trial.engine.preparation_s for trial in trials]),
+        _median([trial.pays_back_after for trial in trials]),
+        *(_percent([trial.engine.busy for trial in trials]), _percent([trial.eager.busy for trial in trials])),
+        None if peak is None else peak / 2**30,
+        *(_median([trial.engine.step_j for trial in trials]), _median([trial.eager.step_j for trial in trials])),
+        max(trial.difference() for trial in trials),
+        "yes" if disagreement is None else f"no: {disagreement}",
+    ]
+
+
+def fastest(groups: Sequence[Launches]) -> dict[tuple[str, str], Launches]:
+    """Workload and phase -> the trial of the fastest engine that agrees with eager and is faster than it."""
+    best: dict[tuple[str, str], Launches] = {}
+    for runs in groups:
+        key = _name(runs[0]), runs[0].spec.phase
+        if _agrees(runs) and _speedup(runs) > max(1.0, _speedup(best[key]) if key in best else 1.0):
+            best[key] = runs
+    return best
+
+
+def _trials(runs: Launches) -> list[Trial]:
+    return [record.trial for record in runs if record.trial is not None]
+
+
+def _agrees(runs: Launches) -> bool:
+    return not any(trial.disagreement(runs[0].spec.precision or "fp32") for trial in _trials(runs))
+
+
+def _speedup(runs: Launches) -> float:
+    return statistics.median(statistics.median(trial.speedups) for trial in _trials(runs))
+
+
+def _name(record: Record) -> str:
+    """The workload, with its batch where it is not the preset's."""
+    return record.spec.workload if record.spec.batch is None else f"{record.spec.workload}, batch {record.spec.batch}"
+
+
+def _summary(machine: str, precision: str, groups: Sequence[Launches]) -> str:
+    best = fastest(groups)
+    sentences = []
+    for phase, words in (("train", "training"), ("infer", "inference")):
+        work = dict.fromkeys(_name(runs[0]) for runs in groups if runs[0].spec.phase == phase)
+        faster = {name: best[name, phase] for name in work if (name, phase) in best}
+        if not work:
+            continue
+        gains = [f"{number(_speedup(runs))} for {name} ({runs[0].spec.engine})" for name, runs in faster.items()]
+        told = f"{len(faster)} of {count(len(work), 'workload')} in {words}"
+        sentences.append(f"{told}: times as fast as eager {listed(gains)}." if gains else f"{told}.")
+    wrong = sum(not _agrees(runs) for runs in groups)
+    doubt = f" {count(wrong, 'trial')} gave other results than eager." if wrong else ""
+    return f"On {machine} in {precision} another engine is faster than eager for {' '.join(sentences)}{doubt}"
+
+
+def _best_table(groups: dict[tuple[str, str], list[Launches]]) -> Table:
+    """Eager and the best engine side by side."""
+    rows: list[list[Cell]] = []
+    for (machine, precision), own in groups.items():
+        best = fastest(own)
+        for key in dict.fromkeys((_name(runs[0]), runs[0].spec.phase) for runs in own):
+            some = next(runs for runs in own if (_name(runs[0]), runs[0].spec.phase) == key)
+            runs = best.get(key)
+            eager = _ms([trial.eager.step_s for trial in _trials(runs or some)])
+            own_cells: list[Cell] = [EAGER, eager, 1.0, _percent([t.eager.busy for t in _trials(some)])]
+            if runs is not None:
+                trials = _trials(runs)
+                step, busy = _ms([t.engine.step_s for t in trials]), _percent([t.engine.busy for t in trials])
+                own_cells = [runs[0].spec.engine, step, _speedup(runs), busy]
+            rows.append([machine, precision, *key, eager, *own_cells])
+    columns = ["machine", "precision", "workload", "phase", "eager step (ms)", "best engine", "its step (ms)"]
+    return Table(title="Eager and the best engine", columns=[*columns, "times as fast", "GPU busy (%)"], rows=rows)
+
+
+def _chart(machine: str, precision: str, groups: Sequence[Launches]) -> Chart:
+    engines = list(dict.fromkeys(runs[0].spec.engine for runs in groups))
+    work = list(dict.fromkeys(f"{_name(runs[0])} {runs[0].spec.phase}" for runs in groups))
+    found = {(runs[0].spec.engine, f"{_name(runs[0])} {runs[0].spec.phase}"): _speedup(runs) for runs in groups}
+    series = [Series(name=engine, x=work, y=[found.get((engine, each)) for each in work]) for engine in engines]
+    return Chart(
+        kind="bar",
+        title=f"Speed-up over eager: {machine}, {precision}",
+        x_title="workload and phase",
+        y_title="times as fast as eager",
+        series=series,
+        log_y=True,
+    )
+
+
+def _notes() -> list[str]:
+    floors = ", ".join(f"{floor:g} in {precision}" for precision, floor in FLOORS.items())
+    return [
+        "A trial is one process: eager and the engine run in turns, on equal batches from equal weights. A single "
+        "trial's interval holds within that process.",
+        f"Start is what the first {FIRST_STEPS} steps take beyond as many later ones: compilation, capture, export.",
+        f"Agreement: the losses of {COMPARED_STEPS} steps, or the outputs of the first inference step, differ from "
+        f"eager's by at most {FACTOR:g} times what rounding the weights otherwise changes in eager itself, or by "
+        f"{floors}, relative.",
+        "Energy of a trial is counted over turns of some hundred milliseconds; `fathom energy NAME --engines` meters "
+        "windows that are long enough to be valid.",
+        f"GPU busy is the time with at least one kernel or copy running, of steps that are not waited for; at "
+        f"{100 * BUSY:.0f} % the host is no longer the limit.",
+    ]
+
+
+def _refusals(refused: Sequence[Record]) -> str:
+    told = dict.fromkeys(f"{each.spec.workload} {each.spec.phase}: {each.reason}" for each in refused)
+    return f"Not measured: {'; '.join(told)}."
+
+
+def _median(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return statistics.median(known) if known else None
+
+
+def _ms(seconds: Sequence[float]) -> float:
+    return 1000 * statistics.median(seconds)
+
+
+def _percent(shares: Sequence[float | None]) -> float | None:
+    middle = _median(shares)
+    return None if middle is None else 100 * min(1.0, middle)
+
+
+def _bounds(interval: Interval) -> str:
+    return f"{number(interval.low)} – {number(interval.high)}"

@@ -1,0 +1,114 @@
+"""fathom engines: ways to execute the same step, each beside eager in one process: speed, cost to start, agreement."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from fathom.cli.commands._options import Device, Json, Names, Out, Precision, Preset, Set, options_of
+from fathom.cli.commands._running import own_store, run_all
+from fathom.cli.terminal import human, print_json, print_table
+from fathom.core import plugins
+from fathom.core.errors import BadOption
+from fathom.core.record import Record
+from fathom.core.spec import PHASES, RunSpec
+from fathom.core.store import Store
+from fathom.experiments import engines
+from fathom.experiments.checks import check, check_external
+from fathom.experiments.isolate import failed, isolated
+
+
+def command(
+    names: Names = None,
+    engine: Annotated[
+        str | None, typer.Option("--engines", help="Engines such as compile,compile+cudagraph; default: all there are.")
+    ] = None,
+    phase: Annotated[str | None, typer.Option(help="train or infer; default: both.")] = None,
+    preset: Preset = "small",
+    device: Device = "auto",
+    precision: Precision = "fp32",
+    batch: Annotated[int | None, typer.Option(help="Batch size; default: the preset's.")] = None,
+    threads: Annotated[int | None, typer.Option(help="Intra-op CPU threads; default: torch's choice.")] = None,
+    set_: Set = None,
+    budget: Annotated[float | None, typer.Option(help="Seconds of timed steps in a trial; default: 7.")] = None,
+    timeout: Annotated[
+        float, typer.Option(help="Seconds without progress after which a trial is ended: a compiler may hang.")
+    ] = engines.TIMEOUT_S,
+    out: Out = Path("records"),
+    as_json: Json = False,
+) -> None:
+    """Compare engines: how a step is executed. Each runs beside eager in a process of its own, in turns.
+
+    The table has the step time, how many times as fast as eager, what starting costs and after how many steps it is
+    regained, memory, energy where it is metered, and whether results agree with eager's. Started again, it resumes.
+    """
+    if phase is not None and phase not in PHASES:
+        raise BadOption(f"--phase takes train or infer, not {phase!r}")
+    base = RunSpec(
+        workload="",
+        kind="trial",
+        preset=preset,
+        device=device,
+        precision=precision,
+        batch=batch,
+        threads=threads,
+        budget_s=budget,
+        options=options_of(set_ or []),
+    )
+    asked = [name.strip() for name in engine.split(",")] if engine else engines.candidates()
+    specs = engines.plan(base, names or plugins.names("workloads"), [phase] if phase else PHASES, asked)
+    for spec in specs:
+        check(spec)
+    check_external(specs)
+    specs = resolved(specs)
+    store = own_store(out)
+    records = trials(specs, store, timeout)
+    _report(records, out, as_json)
+    if not any(record.outcome == "ok" for record in records):
+        raise typer.Exit(1)
+
+
+def resolved(specs: Sequence[RunSpec]) -> list[RunSpec]:
+    """With the device that `auto` comes to, so that a trial of it is found again."""
+    import dataclasses
+
+    from fathom.machine.devices import resolve
+
+    return [dataclasses.replace(spec, device=str(resolve(spec.device, spec.precision))) for spec in specs]
+
+
+def trials(specs: Sequence[RunSpec], store: Store, timeout_s: float = engines.TIMEOUT_S) -> list[Record]:
+    """A record of each, run where there is none; an engine that does not apply is a failed record with the reason."""
+    refused = {spec.id: why for spec in specs if (why := engines.refusal(spec)) is not None}
+    left = store.remaining([spec for spec in specs if spec.id not in refused])
+    if done := len(specs) - len(refused) - len(left):
+        human.print(f"{done} of {len(specs) - len(refused)} trials are in {store.folder} already")
+    run_all(left, store, "trials", partial(isolated, heartbeat_timeout_s=timeout_s))
+    newest = {record.spec.id: record for record in sorted(store.records(), key=lambda each: each.started)}
+    found = [failed(spec, refused[spec.id]) if spec.id in refused else newest.get(spec.id) for spec in specs]
+    return [record for record in found if record is not None]
+
+
+def _report(records: Sequence[Record], out: Path, as_json: bool) -> None:
+    from fathom.analysis.questions.engines import COLUMNS, row
+
+    if as_json:
+        print_json({"records": str(out), "trials": [dict(zip(COLUMNS, row(each), strict=True)) for each in records]})
+        return
+    work = dict.fromkeys((record.spec.workload, record.spec.phase) for record in records)
+    for workload, phase in work:
+        own = [each for each in records if (each.spec.workload, each.spec.phase) == (workload, phase)]
+        ok = [record for record in own if record.outcome == "ok"]
+        if ok:
+            rows: list[list[Any]] = [row(record)[2:] for record in ok]
+            print_table(f"{workload} {phase} on {ok[0].device}, {ok[0].spec.precision}", list(COLUMNS[2:]), rows)
+        for record in own:
+            if record.outcome != "ok":
+                human.print(f"{workload} {phase}, {record.spec.engine}: {record.reason}", highlight=False)
+        fastest = engines.best(own)
+        human.print(f"best: {fastest.spec.engine if fastest else engines.EAGER}", highlight=False)
+    human.print(f"records: {out}", soft_wrap=True)

@@ -1,0 +1,54 @@
+"""Engines compared: each beside eager in a process of its own, and the fastest that agrees with eager."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from fathom.core import plugins
+from fathom.core.errors import FathomError
+from fathom.core.record import Record
+from fathom.core.spec import RunSpec
+
+EAGER = "eager"
+BEST = "best"  # of the candidates, by a trial
+COMBINED = ("compile+cudagraph", "channels_last+compile", "channels_last+compile+cudagraph", "compile+fused")
+TIMEOUT_S = 600.0  # without progress: a compiler may take minutes, and one that hangs never ends
+
+
+def candidates() -> list[str]:
+    """Every engine but eager, and the combinations that have been of use."""
+    return [name for name in plugins.names("engines") if name != EAGER] + list(COMBINED)
+
+
+def plan(base: RunSpec, names: Sequence[str], phases: Sequence[str], engines: Sequence[str]) -> list[RunSpec]:
+    """A trial of each engine, for each workload and phase."""
+    work = [replace(base, kind="trial", workload=name, phase=phase) for name in names for phase in phases]
+    return [replace(spec, engine=engine) for spec in work for engine in engines]
+
+
+def refusal(spec: RunSpec) -> str | None:
+    """Why the engine cannot run this at all, known before any run; loads torch."""
+    from fathom.engine.session import Session
+
+    try:
+        Session(spec)
+    except FathomError as error:
+        return str(error)
+    return None
+
+
+def agrees(record: Record) -> bool:
+    return record.trial is not None and record.trial.disagreement(record.spec.precision or "fp32") is None
+
+
+def best(trials: Iterable[Record]) -> Record | None:
+    """The fastest trial whose engine agrees with eager and is faster; None where eager is the fastest."""
+    sound = [record for record in trials if record.outcome == "ok" and agrees(record)]
+    faster = [record for record in sound if _speedup(record) > 1]
+    return max(faster, key=_speedup, default=None)
+
+
+def _speedup(record: Record) -> float:
+    assert record.trial is not None
+    return record.trial.eager.step_s / record.trial.engine.step_s

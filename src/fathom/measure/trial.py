@@ -1,0 +1,204 @@
+"""A trial of an engine: eager and the engine side by side in one process, compared and then timed in turns."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from fathom.core.events import OnProgress
+from fathom.core.record import Record, Sections
+from fathom.core.spec import RunSpec
+from fathom.core.trial import COMPARED_STEPS, FIRST_STEPS, ROUNDING, EngineRun, Trial
+from fathom.data.base import Batch
+from fathom.engine.session import Session
+from fathom.machine.clock import wait
+from fathom.machine.devices import wake
+from fathom.machine.disturbance import Watch
+from fathom.machine.meter import Counters, Target
+from fathom.measure.loop import as_record
+from fathom.measure.profiling import busy_seconds
+from fathom.workloads.base import Output
+
+EAGER = "eager"
+TURNS = 7  # of each engine
+BUDGET_S = 7.0  # of all turns together, where the spec does not say
+ROUNDED = 2  # runs of eager from weights that are rounded otherwise
+BUSY_STEPS = 10  # under the profiler, for the time that the GPU works
+
+
+@dataclass
+class _Running:
+    """A session that has done its first steps."""
+
+    session: Session
+    setup_s: float
+    start_s: float
+    results: list[Any]  # losses, or the output of the first step
+    allocated: int | None  # bytes on the device before it was set up
+    peak: int | None = None
+
+    def timed(self, steps: int) -> float:
+        """Seconds of a step; they are waited for all together."""
+        wait(self.session.device)
+        begun = time.perf_counter()
+        self.session.run(steps)
+        wait(self.session.device)
+        return (time.perf_counter() - begun) / steps
+
+    def timed_updates(self, batch: Batch, updates: int) -> float:
+        """Seconds of an update on one batch."""
+        wait(self.session.device)
+        begun = time.perf_counter()
+        for _ in range(updates):
+            self.session.engine.update(batch)
+        wait(self.session.device)
+        return (time.perf_counter() - begun) / updates
+
+
+def measured(spec: RunSpec, progress: OnProgress, begun: float) -> Record:
+    """The record of a trial; its imports began at `begun`, on the clock of time.perf_counter()."""
+    import_s = time.perf_counter() - begun
+    parts = 2 + ROUNDED + TURNS
+    eager_spec = replace(spec, engine=EAGER)
+    rounded = []
+    if spec.engine != EAGER:
+        for number in range(ROUNDED):
+            with Session(eager_spec) as session:
+                rounded.append(_started(session, rounding=number + 1).results)
+            progress(len(rounded), parts)
+    with Session(eager_spec) as eager_session, Session(spec) as session:
+        wake(session.device)
+        eager = _started(eager_session)
+        progress(ROUNDED + 1, parts)
+        engine = _started(session)
+        progress(ROUNDED + 2, parts)
+        watch = Watch(session.device)
+        runs = _in_turns([eager, engine], spec.budget_s or BUDGET_S, lambda turn: progress(ROUNDED + 2 + turn, parts))
+        watch.look()
+        sections = Sections(import_s=import_s, setup_s=engine.setup_s, first_step_s=None)
+        training = spec.phase == "train"
+        record = as_record(session, sections, [], [], engine.results, [])
+        trial = Trial(eager=runs[0], engine=runs[1])
+        if training:
+            trial = replace(trial, rounded_losses=rounded)
+        else:
+            differences = [_difference(each[0], eager.results[0]) for each in rounded]
+            trial = replace(
+                trial,
+                output_difference=_difference(engine.results[0], eager.results[0]),
+                rounded_output_difference=max(differences, default=0.0),
+            )
+        return replace(record, trial=trial, disturbance=watch.disturbance())
+
+
+def _started(session: Session, rounding: int = 0) -> _Running:
+    """Set up, and run for the steps that are compared; the weights may be rounded otherwise first."""
+    begun = time.perf_counter()
+    allocated = _allocated(session.device)
+    session.setup()
+    if rounding:
+        _round_otherwise(session, rounding)
+    wait(session.device)
+    set_up = time.perf_counter()
+    results = _first_results(session)
+    wait(session.device)
+    start_s = time.perf_counter() - set_up
+    if session.spec.phase == "train":
+        results += session.run(COMPARED_STEPS - FIRST_STEPS)
+    running = _Running(session, set_up - begun, start_s, results, allocated)
+    if allocated is not None:
+        running.peak = torch.cuda.max_memory_allocated(session.device) - allocated
+    return running
+
+
+def _first_results(session: Session) -> list[Any]:
+    """The losses of the first steps, or the output of the very first: later ones of an environment go their own way."""
+    if session.spec.phase == "train":
+        return list(session.run(FIRST_STEPS))
+    first = session.run(1)
+    kept: list[Any] = [{name: value.clone() for name, value in first[0].items()}]  # type: ignore[union-attr]
+    session.run(FIRST_STEPS - 1)
+    return kept
+
+
+def _round_otherwise(session: Session, seed: int) -> None:
+    """Every weight larger or smaller by what rounding to the run's precision may change."""
+    unit = ROUNDING[session.spec.precision or "fp32"]
+    random = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for weight in session.state.weights:
+            sign = torch.randint(2, weight.shape, generator=random).to(weight.device, weight.dtype) * 2 - 1
+            weight.mul_(1 + unit * sign)
+
+
+def _in_turns(both: list[_Running], budget_s: float, on_turn: Callable[[int], None]) -> list[EngineRun]:
+    """Turns of equal length, in which the one that begins alternates; energy is counted over each turn."""
+    steps = [max(1, round(budget_s / TURNS / len(both) / max(1e-5, each.timed(3)))) for each in both]
+    batches = [_fixed_batch(each.session) for each in both]
+    counters = [Counters(Target.of(each.session.device)) for each in both]
+    turns: list[list[float]] = [[] for _ in both]
+    alone: list[list[float]] = [[] for _ in both]
+    joules: list[float | None] = [0.0 for _ in both]
+    for turn in range(TURNS):
+        for side in (0, 1) if turn % 2 else (1, 0):
+            before = counters[side].joules()
+            turns[side].append(both[side].timed(steps[side]))
+            joules[side] = _sum(joules[side], before, counters[side].joules())
+            if (batch := batches[side]) is not None:
+                alone[side].append(both[side].timed_updates(batch, steps[side]))
+        on_turn(turn + 1)
+    return [
+        EngineRun(
+            start_s=each.start_s,
+            turn_step_s=turns[side],
+            steps=steps[side] * TURNS,
+            losses=each.results if each.session.spec.phase == "train" else [],
+            peak_device_bytes=each.peak,
+            energy_j=joules[side],
+            busy_s=busy_seconds(each.session, BUSY_STEPS),
+            turn_update_s=alone[side],
+        )
+        for side, each in enumerate(both)
+    ]
+
+
+def _fixed_batch(session: Session) -> Batch | None:
+    """A batch to update with again and again, where a step does more than update: it acts in an environment."""
+    if session.spec.phase != "train" or not session.workload.interactive:
+        return None
+    return {name: column.clone() for name, column in next(session.state.batches).items()}
+
+
+def _sum(total: float | None, before: float | None, after: float | None) -> float | None:
+    return None if total is None or before is None or after is None else total + after - before
+
+
+def _difference(found: Output, expected: Output) -> float:
+    """The largest of all outputs: of floats relative to their largest, of integers the share that differs."""
+    return max(_of_output(found[name], value) for name, value in expected.items())
+
+
+def _of_output(found: torch.Tensor, expected: torch.Tensor) -> float:
+    if found.shape != expected.shape:
+        return math.inf
+    found, expected = found.to(expected.device), expected
+    if not expected.is_floating_point():
+        return float((found != expected).double().mean())
+    finite = expected.isfinite()
+    if not torch.equal(finite, found.isfinite()):
+        return math.inf
+    gap = (found.double() - expected.double())[finite].abs()
+    largest = expected.double()[finite].abs().max() if finite.any() else torch.zeros(())
+    return float(gap.max() / largest) if gap.numel() and largest > 0 else float(gap.sum())
+
+
+def _allocated(device: torch.device) -> int | None:
+    if device.type != "cuda":
+        return None
+    torch.cuda.reset_peak_memory_stats(device)
+    return torch.cuda.memory_allocated(device)
