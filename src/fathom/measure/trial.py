@@ -72,7 +72,6 @@ def measured(spec: RunSpec, progress: OnProgress, begun: float) -> Record:
                 rounded.append(_started(session, rounding=number + 1).results)
             progress(len(rounded), parts)
     with Session(eager_spec) as eager_session, Session(spec) as session:
-        wake(session.device)
         eager = _started(eager_session)
         progress(ROUNDED + 1, parts)
         engine = _started(session)
@@ -98,6 +97,7 @@ def measured(spec: RunSpec, progress: OnProgress, begun: float) -> Record:
 
 def _started(session: Session, rounding: int = 0) -> _Running:
     """Set up, and run for the steps that are compared; the weights may be rounded otherwise first."""
+    wake(session.device)
     begun = time.perf_counter()
     allocated = _allocated(session.device)
     session.setup()
@@ -186,7 +186,7 @@ def _difference(found: Output, expected: Output) -> float:
 def _of_output(found: torch.Tensor, expected: torch.Tensor) -> float:
     if found.shape != expected.shape:
         return math.inf
-    found, expected = found.to(expected.device), expected
+    found = found.to(expected.device)
     if not expected.is_floating_point():
         return float((found != expected).double().mean())
     finite = expected.isfinite()
