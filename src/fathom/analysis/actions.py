@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from fathom.analysis.overview import exposed_communication, type_shares
 from fathom.analysis.selection import on_gpu, op_seconds, plain_scale, plain_step_s
 from fathom.core.record import OpRow, Profile, Record
+from fathom.core.spec import SEPARATOR
 from fathom.trace.host import DATA, OPS, OUTSIDE, WAITING
 from fathom.trace.waits import is_wait
 
@@ -58,6 +59,10 @@ class View:
     def uses_graphs(self) -> bool:
         gpu = self.profile.gpu
         return gpu is not None and any("GraphLaunch" in call.name for call in gpu.api)
+
+    @property
+    def compiled(self) -> bool:
+        return "compile" in self.record.spec.engine.split(SEPARATOR)
 
     def starved(self, what: str) -> float:
         """The part of the idle time in which a GPU waited for a host that was doing this."""
@@ -173,7 +178,7 @@ def _is_square(shapes: str) -> bool:
 
 def fusion(view: View) -> Action | None:
     """Chains of elementwise ops, each through memory."""
-    if view.record.spec.engine == "compiled":
+    if view.compiled:
         return None
     rows = [row for row in view.profile.rows if row.group in FUSABLE or row.type in NORMALISATIONS]
     rows = [row for row in rows if row.phase in ("forward", "backward")]
@@ -210,7 +215,8 @@ def outside_ops(view: View) -> Action | None:
         return None
     share = 1 - sum(view.shares.values())
     evidence = f"{100 * share:.0f} % of the step is outside ops, in Python and torch's own code"
-    return Action(share, "torch.compile, or a larger batch: the time per op stays the same", evidence)
+    what = "a larger batch" if view.compiled else "torch.compile, or a larger batch"
+    return Action(share, f"{what}: the time per op stays the same", evidence)
 
 
 RULES: tuple[Callable[[View], Action | None], ...] = (

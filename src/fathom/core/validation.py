@@ -29,13 +29,7 @@ LARGEST_IMAGE = 20_000_000  # characters of base 64
 SIGNED = {"loss", "losses", "quality", "target", "temperature_c"}  # what may be negative
 UNBOUNDED = {"loss", "losses", "quality"}  # what may be no number in a record of a failed run
 FREE = {"options", "rows"}  # what holds anything: a workload's options, the cells of an artifact
-STEPS = {
-    "step_s",
-    "plain_step_s",
-    "free_step_s",
-    "turn_step_s",
-    "turn_update_s",
-}  # lists of times that medians are divided by
+STEPS = {"step_s", "plain_step_s", "free_step_s", "turn_step_s", "turn_update_s"}  # times that are divided by
 PNG = b"\x89PNG\r\n\x1a\n"
 DEVICE = re.compile(r"[a-z_]{1,20}(:[0-9]{1,4})?")
 

@@ -23,7 +23,7 @@ from torch import nn
 from torch.jit._script import RecursiveScriptModule
 from torch.profiler import ProfilerActivity, record_function
 
-from fathom.core.record import GpuTime, LightPass, Profile
+from fathom.core.record import GpuTime, LightPass, OpRow, Profile
 from fathom.core.spec import RunSpec
 from fathom.engine.marks import Mark, marks_on
 from fathom.engine.session import Session, Step
@@ -81,6 +81,8 @@ def profiled(
         slowed, trace = _recorded(session, steps, shapes=True, trace_out=trace_out)
     found = walk.breakdown(trace.events, roles(networks))
     notes = split_convolution_backward(found, session.device)
+    if session.spec.engine != "eager":
+        notes.append(_traced_to_layers(session.spec.engine, found.rows()))
     matrix, copy = ceilings(session.device, session.spec.precision)
     profile = replace(
         as_profile(found, slowed, notes),
@@ -94,6 +96,14 @@ def profiled(
     matters = on_cpu and light_steps >= MIN_STEPS and statistics.median(slowed) > SLOWED * plain_s
     profile = replace(profile, light=_light_pass(session, light_steps)) if matters else profile
     return _in_detail(session, profile, stacks) if memory or stacks else profile
+
+
+def _traced_to_layers(engine: str, rows: Sequence[OpRow]) -> str:
+    """Compiled code and graphs run kernels of many layers, and no module is called when a graph is replayed."""
+    spent = [(row.cpu_s if row.device_s is None else row.device_s, row.layer) for row in rows]
+    known, total = sum(seconds for seconds, layer in spent if layer), sum(seconds for seconds, _ in spent)
+    share = 100 * known / total if total else 0.0
+    return f"{share:.0f} % of op time could be traced to a layer: engine {engine} runs kernels that several may share"
 
 
 def _in_detail(session: Session, profile: Profile, stacks: bool) -> Profile:

@@ -27,7 +27,7 @@ from fathom.workloads.base import Output
 EAGER = "eager"
 TURNS = 7  # of each engine
 BUDGET_S = 7.0  # of all turns together, where the spec does not say
-ROUNDED = 2  # runs of eager from weights that are rounded otherwise
+ROUNDED = 2  # runs of eager that are rounded otherwise
 BUSY_STEPS = 10  # under the profiler, for the time that the GPU works
 
 
@@ -67,10 +67,11 @@ def measured(spec: RunSpec, progress: OnProgress, begun: float) -> Record:
     eager_spec = replace(spec, engine=EAGER)
     rounded = []
     if spec.engine != EAGER:
-        for number in range(ROUNDED):
-            with Session(eager_spec) as session:
-                rounded.append(_started(session, rounding=number + 1).results)
-            progress(len(rounded), parts)
+        # weights rounded otherwise, and the whole arithmetic in fp32; where that is it already, other weights again
+        for number, precision in enumerate((spec.precision, "fp32"), start=1):
+            with Session(replace(eager_spec, precision=precision)) as session:
+                rounded.append(_started(session, rounding=number).results)
+            progress(number, parts)
     with Session(eager_spec) as eager_session, Session(spec) as session:
         eager = _started(eager_session)
         progress(ROUNDED + 1, parts)

@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from fathom.analysis.finding import Cell, Chart, Finding, Series, Table, not_measured
-from fathom.analysis.formatting import DASH, count, listed, number, prefixed
+from fathom.analysis.formatting import DASH, count, listed, number
 from fathom.analysis.selection import machine_name, workload_order
 from fathom.analysis.statistics import Interval, median_interval
 from fathom.core.record import Record
@@ -182,8 +182,8 @@ def _notes() -> list[str]:
         "trial's interval holds within that process.",
         f"Start is what the first {FIRST_STEPS} steps take beyond as many later ones: compilation, capture, export.",
         f"Agreement: the losses of {COMPARED_STEPS} steps, or the outputs of the first inference step, differ from "
-        f"eager's by at most {FACTOR:g} times what rounding the weights otherwise changes in eager itself, or by "
-        f"{floors}, relative.",
+        f"eager's by at most {FACTOR:g} times what other rounding changes in eager itself (other last digits of the "
+        f"weights; fp32 in place of a lower precision), or by {floors}, relative.",
         "Energy of a trial is counted over turns of some hundred milliseconds; `fathom energy NAME --engines` meters "
         "windows that are long enough to be valid.",
         f"GPU busy is the time with at least one kernel or copy running, of steps that are not waited for; at "

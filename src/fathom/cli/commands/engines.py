@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -67,18 +68,16 @@ def command(
     specs = resolved(specs)
     store = own_store(out)
     records = trials(specs, store, timeout)
-    _report(records, out, as_json)
+    _report(records, out, as_json, reasons=engine is not None)
     if not any(record.outcome == "ok" for record in records):
         raise typer.Exit(1)
 
 
 def resolved(specs: Sequence[RunSpec]) -> list[RunSpec]:
     """With the device that `auto` comes to, so that a trial of it is found again."""
-    import dataclasses
-
     from fathom.machine.devices import resolve
 
-    return [dataclasses.replace(spec, device=str(resolve(spec.device, spec.precision))) for spec in specs]
+    return [replace(spec, device=str(resolve(spec.device, spec.precision))) for spec in specs]
 
 
 def trials(specs: Sequence[RunSpec], store: Store, timeout_s: float = engines.TIMEOUT_S) -> list[Record]:
@@ -93,7 +92,8 @@ def trials(specs: Sequence[RunSpec], store: Store, timeout_s: float = engines.TI
     return [record for record in found if record is not None]
 
 
-def _report(records: Sequence[Record], out: Path, as_json: bool) -> None:
+def _report(records: Sequence[Record], out: Path, as_json: bool, *, reasons: bool) -> None:
+    """A table for each workload and phase. Why an engine does not apply is told where it was asked for by name."""
     from fathom.analysis.questions.engines import COLUMNS, row
 
     if as_json:
@@ -102,13 +102,27 @@ def _report(records: Sequence[Record], out: Path, as_json: bool) -> None:
     work = dict.fromkeys((record.spec.workload, record.spec.phase) for record in records)
     for workload, phase in work:
         own = [each for each in records if (each.spec.workload, each.spec.phase) == (workload, phase)]
-        ok = [record for record in own if record.outcome == "ok"]
+        ok = [record for record in own if record.trial is not None]
         if ok:
-            rows: list[list[Any]] = [row(record)[2:] for record in ok]
-            print_table(f"{workload} {phase} on {ok[0].device}, {ok[0].spec.precision}", list(COLUMNS[2:]), rows)
-        for record in own:
-            if record.outcome != "ok":
-                human.print(f"{workload} {phase}, {record.spec.engine}: {record.reason}", highlight=False)
+            _print_known(f"{workload} {phase} on {ok[0].device}, {ok[0].spec.precision}", [row(each) for each in ok])
+        others = [record for record in own if record.trial is None]
+        for record in others if reasons else [each for each in others if each.id in _tried(records)]:
+            human.print(f"{workload} {phase}, {record.spec.engine}: {record.reason}", highlight=False)
+        if not reasons and (left_out := [each.spec.engine for each in others if each.id not in _tried(records)]):
+            human.print(f"not applicable: {', '.join(left_out)} (--engines NAME says why)", highlight=False)
         fastest = engines.best(own)
         human.print(f"best: {fastest.spec.engine if fastest else engines.EAGER}", highlight=False)
     human.print(f"records: {out}", soft_wrap=True)
+
+
+def _tried(records: Sequence[Record]) -> set[str]:
+    """The trials that were started, by id: one that is refused beforehand has not been read from a folder."""
+    return {record.id for record in records if record.origin is not None}
+
+
+def _print_known(title: str, rows: list[list[Any]]) -> None:
+    """Without the workload, and without columns that nothing here has."""
+    from fathom.analysis.questions.engines import COLUMNS
+
+    kept = [at for at in range(2, len(COLUMNS)) if any(row[at] is not None for row in rows)]
+    print_table(title, [COLUMNS[at] for at in kept], [[row[at] for at in kept] for row in rows])

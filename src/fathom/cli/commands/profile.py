@@ -15,9 +15,10 @@ from fathom.cli.commands._depth import print_depth
 from fathom.cli.commands._options import Device, Json, Out, Phase
 from fathom.cli.commands._ranks import report_ranks
 from fathom.cli.terminal import count, human, print_json, print_table, print_text, skipped
+from fathom.core import plugins
 from fathom.core.errors import BadOption
 from fathom.core.record import Profile, Record
-from fathom.core.spec import RunSpec
+from fathom.core.spec import SEPARATOR, RunSpec
 from fathom.core.store import Store, check_writable, read
 from fathom.experiments.checks import check_device
 from fathom.experiments.own import TIMEOUT_S, profile_target
@@ -64,6 +65,9 @@ def command(
         str | None,
         typer.Option(help="sgd (default), adam, adamw, ..., or package.module:function of the model."),
     ] = None,
+    engine: Annotated[
+        str, typer.Option(help="What executes the model: eager, compile (torch.compile) or compile+cudagraph.")
+    ] = "eager",
     threads: Annotated[int | None, typer.Option(help="Intra-op CPU threads; default: torch's choice.")] = None,
     timeout: Annotated[float, typer.Option(help="Seconds after which the model's process is ended.")] = TIMEOUT_S,
     reference: Annotated[
@@ -77,6 +81,7 @@ def command(
     _check(target, trace, trace_out, stacks)
     settings = {"phase": phase, "device": device, "precision": precision, "threads": threads}
     settings |= {"loss": loss, "optimizer": optimizer, "stacks": stacks or None}
+    settings["engine"] = engine if engine != "eager" else None
     _check_settings(trace, timeout, settings)
     if trace is not None and trace.is_dir():
         report_ranks(trace, out, as_json)
@@ -102,14 +107,16 @@ def _check(target: str | None, trace: Path | None, trace_out: Path | None, stack
 
 def _check_settings(trace: Path | None, timeout: float, settings: dict[str, Any]) -> None:
     """Names and numbers, before a process is started; those of losses and optimizers need torch."""
-    given = [name for name in ("precision", "threads", "loss", "optimizer") if settings[name] is not None]
+    given = [name for name in ("precision", "engine", "threads", "loss", "optimizer") if settings[name] is not None]
     if trace is not None and given:
         raise BadOption(f"--trace reads an existing trace; --{given[0]} is for a model that is profiled")
     if not 0 < timeout < math.inf:
         raise BadOption(f"--timeout must be some seconds, not {timeout:g}")
     precision = settings["precision"] or "fp32"
     names = {name: settings[name] for name in ("phase", "threads")}
-    RunSpec(workload="own", source="model", precision=precision, **names)
+    spec = RunSpec(workload="own", source="model", precision=precision, engine=settings["engine"] or "eager", **names)
+    for part in spec.engine.split(SEPARATOR):
+        plugins.check("engines", part)
     check_device(settings["device"], precision)
 
 

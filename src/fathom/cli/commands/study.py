@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from fathom.cli.commands._options import Engine, Json, Names, Out, Preset
+from fathom.cli.commands._options import Json, Names, Out, Preset
 from fathom.cli.commands._running import energy_in_words, own_store, run_again, run_all
-from fathom.cli.terminal import human, print_json, print_table, skipped
+from fathom.cli.commands.engines import trials
+from fathom.cli.terminal import human, print_json, print_table, seconds, skipped
 from fathom.core import plugins
 from fathom.core.errors import DataError
 from fathom.core.record import Record, moment
 from fathom.core.spec import RunSpec
 from fathom.core.store import Store, check_writable, read
-from fathom.experiments import study
+from fathom.experiments import engines, study
 from fathom.experiments.checks import check, check_device, check_external
+
+TRIAL_S = 2.0  # of timed steps, for each engine that `best` tries
 
 
 def command(
@@ -26,7 +31,10 @@ def command(
     device: Annotated[
         list[str] | None, typer.Option(help="Only this device; repeatable; default: every device of this machine.")
     ] = None,
-    engine: Engine = "eager",
+    engine: Annotated[
+        str,
+        typer.Option(help="What executes the steps: eager, others such as compile, or best: by a trial of each."),
+    ] = "eager",
     resume: Annotated[
         bool,
         typer.Option("--resume/--fresh", help="Resume: skip the runs that are in --out already. Fresh: repeat them."),
@@ -39,11 +47,13 @@ def command(
 
     Runs that other programs disturbed are run once more at the end. Started again, it resumes an interrupted study.
     """
-    planned = _plan(names or [], preset, device or [], engine)
+    planned = _plan(names or [], preset, device or [], "eager" if engine == engines.BEST else engine)
     from fathom.report import write
     from fathom.report.runs import trust
 
     store = own_store(out)
+    if engine == engines.BEST:
+        planned = _with_best_engines(planned, store)
     left = store.remaining(planned) if resume else planned
     if done := len(planned) - len(left):
         human.print(f"{done} of {len(planned)} runs are in {out} already; --fresh repeats them")
@@ -76,6 +86,22 @@ def _plan(names: Sequence[str], preset: str, devices: Sequence[str], engine: str
     planned = study.plan(names, preset, found, engine)
     check_external(planned)
     return planned
+
+
+def _with_best_engines(planned: Sequence[RunSpec], store: Store) -> list[RunSpec]:
+    """Each profiled run with the engine that a short trial finds fastest; comparisons at equal work stay eager."""
+    begun, chosen = time.perf_counter(), []
+    for spec in planned:
+        if spec.kind != "profiled" or spec.threads is not None:
+            chosen.append(spec)
+            continue
+        base = replace(spec, kind="trial", steps=RunSpec.steps, budget_s=TRIAL_S)
+        found = trials(engines.plan(base, [spec.workload], [spec.phase], engines.candidates()), store)
+        best = engines.best(found)
+        chosen.append(replace(spec, engine=best.spec.engine) if best else spec)
+        human.print(f"{spec.workload} {spec.phase} on {spec.device}: {chosen[-1].engine}", highlight=False)
+    human.print(f"engines chosen in {seconds(time.perf_counter() - begun)}", highlight=False)
+    return chosen
 
 
 def _chosen(specs: Sequence[RunSpec], store: Store, begun: str) -> list[Record]:

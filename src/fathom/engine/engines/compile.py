@@ -49,7 +49,7 @@ def _compiled(work: Callable[[Batch], Result]) -> Callable[[Batch], Result]:
     from torch._dynamo.exc import TorchDynamoException  # loads the compiler, for a second
 
     # else dropout draws other numbers than eager does, and no loss could be compared
-    compiled = torch.compile(lambda batch: work(batch), options={"fallback_random": True})
+    compiled = torch.compile(work, options={"fallback_random": True})
 
     def run(batch: Batch) -> Result:
         try:

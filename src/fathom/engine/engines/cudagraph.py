@@ -1,8 +1,8 @@
 """cudagraph: a step is captured once for each shape of batch as a CUDA graph, and replayed from then on.
 
 One launch replaces thousands, so that a host that cannot launch small kernels fast enough is no longer the limit. Where
-the optimizer can be captured (torch calls it capturable, or has a fused form of it) the graph is the whole step; else
-it ends with clipping, and the optimizer runs eagerly after it.
+the optimizer can be captured the graph is the whole step; else it ends with clipping, and the optimizer runs eagerly
+after it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 import torch
 from torch import Tensor
-from torch.optim import SGD, Optimizer
+from torch.optim import SGD, Adagrad, Optimizer
 
 from fathom.core.errors import EngineError
 from fathom.data.base import Batch
@@ -54,6 +54,7 @@ class CudaGraph(Engine):
         self._updates: dict[tuple[Any, ...], _Graph[Tensor]] = {}
         self._outputs: dict[tuple[Any, ...], _Graph[Output]] = {}
         self._whole_step = state.optimizer is not None and _can_be_captured(state.optimizer)
+        self._rates: list[float] | None = None  # learning rates that are captured as they are; None: read at a replay
         self._prepared = False
 
     @classmethod
@@ -63,6 +64,9 @@ class CudaGraph(Engine):
     def update(self, batch: Batch) -> Tensor:
         if not self._prepared:
             self._prepare_optimizer()
+        if self._rates is not None and self._rates != _rates(self.state.optimizer):
+            self._updates.clear()  # a schedule changes what was captured as constant
+            self._rates, self._whole_step = None, False
         found = self._known(self._updates, batch)
         loss = self._run(found, self._step)
         if not self._whole_step:
@@ -86,12 +90,15 @@ class CudaGraph(Engine):
     def _prepare_optimizer(self) -> None:
         """Step counts and learning rates on the device, where a graph sees them change."""
         self._prepared = True
-        if not self._whole_step:
+        optimizer = self.state.optimizer
+        if optimizer is None or not self._whole_step:
             return
-        assert self.state.optimizer is not None
-        if not _is_capturable(self.state.optimizer):
-            set_fused(self.state.optimizer)
-        for group in self.state.optimizer.param_groups:
+        if not _reads_rates(optimizer):
+            self._rates = _rates(optimizer)
+            return
+        if has_fused_form(optimizer):
+            set_fused(optimizer)  # one kernel in place of a dozen
+        for group in optimizer.param_groups:
             if "capturable" in group:
                 group["capturable"] = True
             group["lr"] = torch.as_tensor(group["lr"], dtype=torch.float32, device=self.state.device)
@@ -140,13 +147,20 @@ class CudaGraph(Engine):
         return result
 
 
-def _is_capturable(optimizer: Optimizer) -> bool:
-    return all("capturable" in group for group in optimizer.param_groups)
-
-
 def _can_be_captured(optimizer: Optimizer) -> bool:
-    """Plain SGD is not called capturable; its fused form reads the learning rate from the device, and is."""
-    return _is_capturable(optimizer) or (isinstance(optimizer, SGD) and has_fused_form(optimizer))
+    """Adagrad's rate is a number of the host, which a graph keeps: it is captured for as long as it stays the same."""
+    constant = isinstance(optimizer, Adagrad) and not any(group["lr_decay"] for group in optimizer.param_groups)
+    return constant or _reads_rates(optimizer)
+
+
+def _reads_rates(optimizer: Optimizer) -> bool:
+    """Whether it can read its learning rate from the device. SGD is not called capturable; its fused form can."""
+    capturable = all("capturable" in group for group in optimizer.param_groups)
+    return capturable or (isinstance(optimizer, SGD) and has_fused_form(optimizer))
+
+
+def _rates(optimizer: Optimizer | None) -> list[float]:
+    return [] if optimizer is None else [float(group["lr"]) for group in optimizer.param_groups]
 
 
 def _first_cause(error: BaseException) -> str:

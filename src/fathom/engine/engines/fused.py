@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import ClassVar
 
 import torch
-from torch.optim import Optimizer
+from torch.optim import Adagrad, Optimizer
 
 from fathom.engine.base import Engine, Infer, Loss
 from fathom.workloads.base import State, Workload
@@ -35,7 +35,8 @@ class Fused(Engine):
 
 
 def has_fused_form(optimizer: Optimizer) -> bool:
-    return all("fused" in group for group in optimizer.param_groups)
+    """On every device; Adagrad has one on a CPU alone."""
+    return not isinstance(optimizer, Adagrad) and all("fused" in group for group in optimizer.param_groups)
 
 
 def set_fused(optimizer: Optimizer) -> None:

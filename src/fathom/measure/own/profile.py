@@ -8,14 +8,16 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from fathom.core.errors import BadOption, DoesNotFit
+from fathom.core.errors import BadOption, DoesNotFit, EngineError
 from fathom.core.record import Profile, Record
 from fathom.core.spec import OWN, RunSpec
+from fathom.engine.base import engine_class
 from fathom.engine.session import Session
 from fathom.machine.devices import resolve
 from fathom.machine.disturbance import Watch
@@ -30,6 +32,12 @@ from fathom.measure.profiling import profiled
 from fathom.workloads.base import Workload
 
 WARMUP = 3
+EAGER = "eager"
+COMPILED: dict[str, dict[str, Any] | None] = {  # engine -> what torch.compile is asked for
+    EAGER: None,
+    "compile": {},
+    "compile+cudagraph": {"mode": "reduce-overhead"},
+}
 LONGEST_NAME = 100  # of a model: the file of its record is called after it
 Profiler = Callable[[Session], Profile]
 
@@ -43,6 +51,7 @@ def profile(
     phase: str = "train",
     device: str = "auto",
     precision: str | None = None,
+    engine: str = "eager",
     threads: int | None = None,
     trace_out: Path | None = None,
     name: str | None = None,
@@ -67,6 +76,8 @@ def profile(
         eight = list(fathom.Store("results/h200").records())
         fathom.write_report([record, *eight], Path("report.html"))
 
+    engine compile runs the module through torch.compile, and compile+cudagraph with its CUDA graphs.
+
     in_place saves the memory of a copy, for a module that is not needed afterwards. stacks adds the time and the host's
     waits by source line.
     """
@@ -77,6 +88,7 @@ def profile(
         kind="profiled",
         device=device,
         precision=precision if precision or not isinstance(model, Workload) else "fp32",
+        engine=engine,
         threads=threads,
         source="model",
     )
@@ -87,6 +99,8 @@ def profile(
     with RandomStates():
         if isinstance(model, nn.Module):
             return _of_module(spec, model, batch, loss, optimizer, profiler, in_place)
+        if engine != EAGER:
+            raise BadOption(f"engine {engine} changes a module; a step of your own runs as you wrote it")
         if not callable(model):
             raise BadOption(f"expected a torch module or a function that does one step, not {type(model).__name__}")
         return _of_step(spec, model, batch, profiler)
@@ -103,6 +117,8 @@ def _of_module(
 ) -> Record:
     precision = precision_of(module, batch, spec.precision)
     device = resolve(spec.device, precision)
+    if spec.engine not in COMPILED:
+        raise BadOption(f"engine {spec.engine} is for workloads; a model of your own takes {', '.join(COMPILED)}")
     criterion = Criterion.of(loss, device)
     with ExitStack() as kept:
         if not in_place:
@@ -112,18 +128,27 @@ def _of_module(
             module = made or module
         items = items_in(batch)
         workload = OwnModel(
-            module=prepared(module, batch, device, criterion.wants_target),
+            module=_executed(prepared(module, batch, device, criterion.wants_target), spec.engine),
             inputs=batch,
             criterion=criterion,
             updated_by=optimizer,
             batch=items or 1,
         )
+        if (why := engine_class(spec.engine).refusal(workload, device, spec.phase)) is not None:
+            raise EngineError(f"engine {spec.engine} {why}")
         try:
-            record = _record(OwnSession(dataclasses.replace(spec, precision=precision), workload), profiler)
+            run = dataclasses.replace(spec, precision=precision, engine=EAGER)  # what is compiled is the module itself
+            record = _record(OwnSession(run, workload), profiler)
+            record = dataclasses.replace(record, spec=dataclasses.replace(record.spec, engine=spec.engine))
         except DoesNotFit as error:
             why = f"a step of {spec.workload} does not fit in the memory of {device}; give a smaller batch"
             raise DoesNotFit(why) from error
     return _told_apart(record, items)
+
+
+def _executed(module: nn.Module, engine: str) -> nn.Module:
+    how = COMPILED[engine]
+    return module if how is None else cast(nn.Module, torch.compile(module, **how))
 
 
 def _of_step(spec: RunSpec, step: Callable[[], Any], batch: Any, profiler: Profiler) -> Record:
