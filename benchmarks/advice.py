@@ -31,7 +31,6 @@ TURNS, SECONDS_A_TURN = 9, 0.7
 CHANGES: dict[str, dict[str, Any]] = {  # what an advice asks for
     "plain": {},
     "fused optimizer": {"fused": True},
-    "torch.compile, fused optimizer": {"compile": {}, "fused": True},
     "torch.compile with CUDA graphs, fused optimizer": {"compile": {"mode": "reduce-overhead"}, "fused": True},
 }
 
