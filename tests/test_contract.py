@@ -155,5 +155,5 @@ def test_the_cudagraph_engine_trains_as_eager_or_says_why_not(name: str) -> None
                 found.append(losses(session, 6))
             except EngineError as refused:
                 pytest.skip(str(refused))
-    # residual amplifies rounding: over 20 steps two eager runs differ by 3 % (benchmarks/engines.py), others by 1e-4
+    # residual amplifies rounding: over 20 steps two eager runs differ by 3 %, others by 1e-4
     assert found[1] == pytest.approx(found[0], rel=0.05)

@@ -72,7 +72,7 @@ def test_actions_are_ranked_by_their_gain_and_at_most_three() -> None:
         *(op_row("ApplyAdam", 0.01, place=GPU) for _ in range(20)),
     ]
     found = actions(on_gpu(*rows, outside_s=0.1, gpu=gpu_time(1.0, 0.9, 0.1)))
-    assert [round(action.gain, 3) for action in found] == [0.2, 0.15, 0.1]
+    assert [round(action.gain, 3) for action in found] == [0.4, 0.3, 0.2]
     assert len(found) == MOST
     assert "bf16" in found[0].what
     assert "torch.compile" in found[1].what
@@ -96,15 +96,37 @@ def test_attention_written_out_is_advised_to_be_one_op() -> None:
         op_row("MatMul", 0.4, place=GPU, op="aten::addmm", layer="block.mlp", dtypes="c10::Half c10::Half"),
     ]
     found = [action for action in actions(on_gpu(*rows, gpu=gpu_time(1, 1, 0))) if "attention" in action.what]
-    assert [action.gain for action in found] == [pytest.approx(0.3)]
+    assert [action.gain for action in found] == [pytest.approx(0.6)]
 
 
 def test_copies_from_the_host_are_advised_to_be_pinned() -> None:
     copy = Kernel(name="Memcpy HtoD (Pageable -> Device)", kind="memcpy", op="aten::copy_", type="Copy", calls=2,
                   device_s=0.2)  # fmt: skip
-    row = op_row("Copy", 0.2, place=GPU)
+    row = op_row("Copy", 0.2, place=GPU, op="aten::copy_")
     found = actions(on_gpu(row, op_row("Conv2D", 0.8, place=GPU), kernels=[copy], gpu=gpu_time(1, 1, 0)))
     assert ["pinned" in action.what for action in found] == [True]
+
+
+@pytest.mark.parametrize(
+    ("shapes", "seconds", "advised"),
+    [
+        ("[8192, 768] [768, 50257]", 0.4, True),  # GPT-2's vocabulary
+        ("[8192, 768] [768, 50304]", 0.4, False),
+        ("[8192, 768] [768, 50257]", 0.015, False),  # fast all the same: 0.8 of the measured rate
+        ("[8192, 30] [30, 768]", 0.4, False),  # small: padding would not help
+    ],
+)
+def test_products_of_an_odd_size_are_advised_to_be_padded(shapes: str, seconds: float, advised: bool) -> None:
+    """The gain is what is above the measured rate of a product."""
+    product = op_row("MatMul", seconds, place=GPU, shapes=shapes, dtypes="c10::BFloat16 c10::BFloat16", flop=1.2e12)
+    rest = op_row("Conv2D", 1 - seconds, place=GPU, dtypes="c10::BFloat16 c10::BFloat16")
+    record = on_gpu(product, rest, gpu=gpu_time(1, 1, 0), ceiling_flop_per_s=1e14)
+    found = [action for action in actions(record) if "pad it" in action.what]
+    assert len(found) == advised
+    if advised:
+        assert found[0].gain == pytest.approx(seconds - 1.2e12 / 1e14)
+        assert "a side of 50257, no multiple of 8, at 3 % of the measured rate" in found[0].evidence
+        assert "to 50304 say" in found[0].what
 
 
 def test_synchronisations_are_counted_but_not_the_asynchronous_copies() -> None:

@@ -11,12 +11,13 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import msgspec
 import psutil
 import pytest
 from metering import PLUG, install_meter
 
 from fathom.core import plugins
-from fathom.core.energy import Reading
+from fathom.core.energy import PowerTrace, Reading
 from fathom.core.spec import RunSpec
 from fathom.machine import sampler
 from fathom.machine.meter import Target, find_meters
@@ -275,6 +276,17 @@ def test_slow_meters_show_nothing_between_their_answers() -> None:
         1.0,
     )
     assert found.traces(0.0)[0].seconds == [0, 3, 6]
+
+
+def test_throttle_bits_are_whole_numbers_again() -> None:
+    """A card with every column, read back from a line as the sampler writes it: a record takes the trace."""
+    full = Reading(joules=5.0, watts=300.0, clock_mhz=1980, memory_clock_mhz=3201, temperature_c=40, throttles=4)
+    line = msgspec.json.encode(sampler._Sample(1.0, [[getattr(full, name) for name in sampler.COLUMNS]], 0.0))
+    samples = [msgspec.json.decode(line, type=sampler._Sample)]
+    (trace,) = Samples(sampler._Head([("NVML", "GPU 0", "counter")]), samples, 0.05).traces(0.0)
+    assert trace.throttles == [4]
+    assert type(trace.throttles[0]) is int
+    assert msgspec.convert(msgspec.to_builtins(trace), PowerTrace) == trace
 
 
 @pytest.mark.parametrize("damage", [b'{"at": 1.0, "rea', b"\0\0\0\n", b'{"at": "soon"}\n'])

@@ -1,11 +1,13 @@
 """What to do about a profiled model: at most three actions, each with its evidence and the most that it can gain.
 
 A rule looks at one record and names a part of the step that a known change removes or shortens. The gain is an upper
-bound, in percent of the step: what the evidence says is spent there, times what such a change removes at best.
+bound, in percent of the step: all that is spent there, less what it would take at a measured ceiling if one is known.
 """
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
@@ -18,9 +20,14 @@ from fathom.trace.waits import is_wait
 
 MOST = 3
 LEAST_GAIN = 0.03  # of the step: below it an action is not worth a line
-HALF = 0.5  # of the time of an op in fp32, what tensor cores save at least
-FUSABLE = {"A"}  # classes whose ops a compiler joins with their neighbours
-NORMALISATIONS = ("LayerNorm", "RMSNorm", "GroupNorm", "LayerNormGrad", "RMSNormGrad", "GroupNormGrad")
+FUSABLE = {"A", "C"}  # classes whose ops a compiler joins with their neighbours: elementwise, reductions
+COPIES = ("Copy", "Cast")  # ... and what moves values in between
+FROM_HOST = "HtoD"  # in the names of copies
+PRODUCTS = ("MatMul", "BatchMatMul")
+TENSOR_CORE_TYPES = ("BFloat16", "Half")
+ALIGNED = 8  # elements of two bytes: what tensor cores read at once; other sizes run on slower kernels
+PADDED = 64  # the multiple that libraries' fastest kernels take
+SLOW = 0.5  # of the measured rate of a product, below which its size is to blame
 GRAPHS = "CUDA graphs, as by torch.compile(mode='reduce-overhead')"
 LAYOUT = ("nchwtonhwc", "nhwctonchw", "batched_transpose", "transpose_readwrite")  # kernels that change the layout
 
@@ -122,7 +129,42 @@ def low_precision(view: View) -> Action | None:
     rows = [row for row in view.profile.rows if row.group in ("B", "D") and row.dtypes.split()[:1] == ["float"]]
     share = view.share(rows)
     evidence = f"{100 * share:.0f} % of the step is matrix products and convolutions in float32"
-    return Action(HALF * share, "bf16 autocast, or TF32 (torch.set_float32_matmul_precision('high'))", evidence)
+    return Action(share, "bf16 autocast, or TF32 (torch.set_float32_matmul_precision('high'))", evidence)
+
+
+def alignment(view: View) -> Action | None:
+    """Products of a size that tensor cores do not read well, such as a vocabulary of 50257 words."""
+    ceiling = view.profile.ceiling_flop_per_s
+    slow = [
+        row
+        for row in view.profile.rows
+        if ceiling
+        and row.flop
+        and row.type in PRODUCTS
+        and row.dtypes.removeprefix("c10::").startswith(TENSOR_CORE_TYPES)
+        if row.flop / view.profile.rate_seconds(row) < SLOW * ceiling and _unaligned(row.shapes)
+    ]
+    if not slow or not ceiling:
+        return None
+    spent_s = sum(map(view.profile.seconds, slow))
+    sizes = sorted({size for row in slow for size in _unaligned(row.shapes)}, reverse=True)
+    rate = sum(row.flop or 0.0 for row in slow) / sum(map(view.profile.rate_seconds, slow)) / ceiling
+    padded = -(-sizes[0] // PADDED) * PADDED
+    evidence = (
+        f"{100 * view.share(slow):.0f} % of the step is matrix products with a side of {sizes[0]}, no multiple of "
+        f"{ALIGNED}, at {100 * rate:.0f} % of the measured rate of a product"
+    )
+    gain = view.share(slow) * (1 - sum(row.flop or 0.0 for row in slow) / ceiling / spent_s)
+    return Action(gain, f"pad it, to {padded} say (torch.compile pads by itself)", evidence)
+
+
+def _unaligned(shapes: str) -> list[int]:
+    """Sides of the two matrices that are large and no multiple of what tensor cores read at once."""
+    found = [[int(size) for size in re.findall(r"\d+", shape)] for shape in re.findall(r"\[([^]]*)\]", shapes)]
+    matrices = [shape for shape in found if len(shape) > 1][:2]
+    if len(matrices) == 2 and len(matrices[1]) == 2:  # by one matrix all rows are multiplied together
+        matrices[0] = [math.prod(matrices[0][:-1]), matrices[0][-1]]
+    return [size for shape in matrices for size in shape[-2:] if size > PADDED and size % ALIGNED]
 
 
 def data(view: View) -> Action | None:
@@ -153,7 +195,7 @@ def copies(view: View) -> Action | None:
     gpu = view.profile.gpu
     if gpu is None or view.profile.kernels is None:
         return None
-    from_host = sum(kernel.device_s for kernel in view.profile.kernels if "HtoD" in kernel.name) / view.step_s
+    from_host = sum(kernel.device_s for kernel in view.profile.kernels if FROM_HOST in kernel.name) / view.step_s
     evidence = f"{100 * from_host:.0f} % of the step is copies from host to device"
     return Action(from_host, "pinned memory with non_blocking=True, and copies a step ahead on a stream", evidence)
 
@@ -167,7 +209,7 @@ def attention(view: View) -> Action | None:
     scores = [row for row in view.profile.rows if row.op.endswith(("bmm", "matmul")) and row.layer in layers]
     share = view.share([*softmax, *scores])
     evidence = f"{100 * share:.0f} % of the step is attention as separate products and softmax"
-    return Action(HALF * share, "torch.nn.functional.scaled_dot_product_attention", evidence)
+    return Action(share, "torch.nn.functional.scaled_dot_product_attention", evidence)
 
 
 def _is_square(shapes: str) -> bool:
@@ -177,15 +219,19 @@ def _is_square(shapes: str) -> bool:
 
 
 def fusion(view: View) -> Action | None:
-    """Chains of elementwise ops, each through memory."""
+    """Chains of ops that compute little, each through memory."""
     if view.compiled:
         return None
-    rows = [row for row in view.profile.rows if row.group in FUSABLE or row.type in NORMALISATIONS]
+    from_host = {kernel.op for kernel in view.profile.kernels if FROM_HOST in kernel.name}
+    copies_here = [row for row in view.profile.rows if row.type in COPIES and row.op not in from_host]
+    rows = [row for row in view.profile.rows if row.group in FUSABLE] + copies_here
     rows = [row for row in rows if row.phase in ("forward", "backward")]
     share = view.share(rows)
     calls = sum(row.calls for row in rows)
-    evidence = f"{100 * share:.0f} % of the step is {calls:.0f} elementwise and normalisation ops, each through memory"
-    return Action(HALF * share, "torch.compile, which joins them into few kernels", evidence)
+    evidence = (
+        f"{100 * share:.0f} % of the step is {calls:.0f} elementwise, reduction and copy ops, each through memory"
+    )
+    return Action(share, "torch.compile, which joins them into few kernels", evidence)
 
 
 def optimizer(view: View) -> Action | None:
@@ -196,7 +242,7 @@ def optimizer(view: View) -> Action | None:
         return None
     share = view.share(rows)
     evidence = f"{100 * share:.0f} % of the step is the optimizer's update, in {calls:.0f} ops"
-    return Action(HALF * share, "the optimizer's fused=True", evidence)
+    return Action(share, "the optimizer's fused=True", evidence)
 
 
 def layout(view: View) -> Action | None:
@@ -223,6 +269,7 @@ RULES: tuple[Callable[[View], Action | None], ...] = (
     launching,
     waiting,
     low_precision,
+    alignment,
     data,
     communication,
     copies,

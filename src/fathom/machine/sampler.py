@@ -80,6 +80,8 @@ class Samples:
         if "joules" in columns:
             first = next(value for value in columns["joules"] if value is not None)
             columns["joules"] = [None if value is None else round(value - first, 6) for value in columns["joules"]]
+        if "throttles" in columns:  # bits, which a line of numbers gives back as a float
+            columns["throttles"] = [None if value is None else int(value) for value in columns["throttles"]]
         late = [sample.late_s[number] if number < len(sample.late_s) else 0.0 for sample in there]
         seconds = [round(sample.at + after - begun, 6) for sample, after in zip(there, late, strict=True)]
         return PowerTrace(meter=label, scope=scope, kind=kind, seconds=seconds, **columns)
