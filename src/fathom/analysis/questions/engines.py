@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from fathom.analysis.finding import Cell, Chart, Finding, Series, Table, not_measured
 from fathom.analysis.formatting import DASH, count, listed, number
-from fathom.analysis.selection import machine_name, workload_order
+from fathom.analysis.selection import workload_order
 from fathom.analysis.statistics import Interval, median_interval
 from fathom.core.record import Record
 from fathom.core.trial import COMPARED_STEPS, FACTOR, FIRST_STEPS, FLOORS, Trial
@@ -35,33 +35,35 @@ def analyse(records: Sequence[Record]) -> Finding:
     if not groups:
         return not_measured("engines", TITLE, "fathom engines", [_refusals(refused)] if refused else [])
     tables = []
-    for (machine, precision), own in groups.items():
+    for work, own in groups.items():
         rows = [group_row(runs) for runs in own]
         alarms = [(at, COLUMNS.index("agrees")) for at, row in enumerate(rows) if row[-1] != "yes"]
-        title = f"Engines beside eager: {machine}, {precision}"
+        title = f"Engines beside eager: {', '.join(work)}"
         tables.append(Table(title=title, columns=list(COLUMNS), rows=rows, leading=True, alarms=alarms))
     return Finding(
         question="engines",
         title=TITLE,
-        summary=" ".join(_summary(machine, precision, own) for (machine, precision), own in groups.items()),
+        summary=" ".join(_summary(work, own) for work, own in groups.items()),
         tables=[*tables, _best_table(groups)],
-        charts=[_chart(machine, precision, own) for (machine, precision), own in groups.items()],
+        charts=[_chart(work, own) for work, own in groups.items()],
         notes=[*_notes(), *([_refusals(refused)] if refused else [])],
     )
 
 
 Launches = list[Record]  # of one trial: equal work, one process each
+Work = tuple[str, str, str]  # machine, preset, precision
 
 
-def _grouped(records: Sequence[Record]) -> dict[tuple[str, str], list[Launches]]:
-    """Machine and precision -> the launches of each trial, in the order of the suite."""
+def _grouped(records: Sequence[Record]) -> dict[Work, list[Launches]]:
+    """The launches of each trial, in the order of the suite, apart for each machine, preset and precision."""
     by_spec: dict[tuple[str, str], Launches] = defaultdict(list)
     for record in records:
-        by_spec[machine_name(record), record.spec.id].append(record)
-    groups: dict[tuple[str, str], list[Launches]] = defaultdict(list)
+        by_spec[record.machine_label, record.spec.id].append(record)
+    groups: dict[Work, list[Launches]] = defaultdict(list)
     ordered = sorted(by_spec.values(), key=lambda runs: (workload_order(runs[0].spec.workload), runs[0].spec.phase))
     for runs in ordered:
-        groups[machine_name(runs[0]), runs[0].spec.precision or DASH].append(runs)
+        spec = runs[0].spec
+        groups[runs[0].machine_label, spec.preset, spec.precision or DASH].append(runs)
     return groups
 
 
@@ -125,26 +127,27 @@ def _name(record: Record) -> str:
     return record.spec.workload if record.spec.batch is None else f"{record.spec.workload}, batch {record.spec.batch}"
 
 
-def _summary(machine: str, precision: str, groups: Sequence[Launches]) -> str:
+def _summary(work: Work, groups: Sequence[Launches]) -> str:
     best = fastest(groups)
     sentences = []
     for phase, words in (("train", "training"), ("infer", "inference")):
-        work = dict.fromkeys(_name(runs[0]) for runs in groups if runs[0].spec.phase == phase)
-        faster = {name: best[name, phase] for name in work if (name, phase) in best}
-        if not work:
+        names = dict.fromkeys(_name(runs[0]) for runs in groups if runs[0].spec.phase == phase)
+        faster = {name: best[name, phase] for name in names if (name, phase) in best}
+        if not names:
             continue
         gains = [f"{number(_speedup(runs))} for {name} ({runs[0].spec.engine})" for name, runs in faster.items()]
-        told = f"{len(faster)} of {count(len(work), 'workload')} in {words}"
+        told = f"{len(faster)} of {count(len(names), 'workload')} in {words}"
         sentences.append(f"{told}: times as fast as eager {listed(gains)}." if gains else f"{told}.")
     wrong = sum(not _agrees(runs) for runs in groups)
     doubt = f" {count(wrong, 'trial')} gave other results than eager." if wrong else ""
-    return f"On {machine} in {precision} another engine is faster than eager for {' '.join(sentences)}{doubt}"
+    machine, preset, precision = work
+    return f"On {machine}, preset {preset}, {precision}, another engine is faster than eager for {' '.join(sentences)}{doubt}"
 
 
-def _best_table(groups: dict[tuple[str, str], list[Launches]]) -> Table:
+def _best_table(groups: dict[Work, list[Launches]]) -> Table:
     """Eager and the best engine side by side."""
     rows: list[list[Cell]] = []
-    for (machine, precision), own in groups.items():
+    for work, own in groups.items():
         best = fastest(own)
         for key in dict.fromkeys((_name(runs[0]), runs[0].spec.phase) for runs in own):
             some = next(runs for runs in own if (_name(runs[0]), runs[0].spec.phase) == key)
@@ -155,19 +158,19 @@ def _best_table(groups: dict[tuple[str, str], list[Launches]]) -> Table:
                 trials = _trials(runs)
                 step, busy = _ms([t.engine.step_s for t in trials]), _percent([t.engine.busy for t in trials])
                 own_cells = [runs[0].spec.engine, step, _speedup(runs), busy]
-            rows.append([machine, precision, *key, eager, *own_cells])
-    columns = ["machine", "precision", "workload", "phase", "eager step (ms)", "best engine", "its step (ms)"]
+            rows.append([*work, *key, eager, *own_cells])
+    columns = ["machine", "preset", "precision", "workload", "phase", "eager step (ms)", "best engine", "its step (ms)"]
     return Table(title="Eager and the best engine", columns=[*columns, "times as fast", "GPU busy (%)"], rows=rows)
 
 
-def _chart(machine: str, precision: str, groups: Sequence[Launches]) -> Chart:
+def _chart(work: Work, groups: Sequence[Launches]) -> Chart:
     engines = list(dict.fromkeys(runs[0].spec.engine for runs in groups))
-    work = list(dict.fromkeys(f"{_name(runs[0])} {runs[0].spec.phase}" for runs in groups))
+    names = list(dict.fromkeys(f"{_name(runs[0])} {runs[0].spec.phase}" for runs in groups))
     found = {(runs[0].spec.engine, f"{_name(runs[0])} {runs[0].spec.phase}"): _speedup(runs) for runs in groups}
-    series = [Series(name=engine, x=work, y=[found.get((engine, each)) for each in work]) for engine in engines]
+    series = [Series(name=engine, x=names, y=[found.get((engine, each)) for each in names]) for engine in engines]
     return Chart(
         kind="bar",
-        title=f"Speed-up over eager: {machine}, {precision}",
+        title=f"Speed-up over eager: {', '.join(work)}",
         x_title="workload and phase",
         y_title="times as fast as eager",
         series=series,
