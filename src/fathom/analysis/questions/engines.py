@@ -1,4 +1,4 @@
-"""Which way of executing the same step is fastest, what does it cost to start, and does it give the same results?
+"""Which way of executing the same step is fastest, what it costs to start, and whether it gives the same results.
 
 A trial is one process in which eager and another engine run in turns; a speed-up is the ratio within it. Launches of
 the same trial are taken together, one value each.
@@ -141,7 +141,8 @@ def _summary(work: Work, groups: Sequence[Launches]) -> str:
     wrong = sum(not _agrees(runs) for runs in groups)
     doubt = f" {count(wrong, 'trial')} gave other results than eager." if wrong else ""
     machine, preset, precision = work
-    return f"On {machine}, preset {preset}, {precision}, another engine is faster than eager for {' '.join(sentences)}{doubt}"
+    where = f"On {machine}, preset {preset}, {precision}"
+    return f"{where}, another engine is faster than eager for {' '.join(sentences)}{doubt}"
 
 
 def _best_table(groups: dict[Work, list[Launches]]) -> Table:
