@@ -12,14 +12,14 @@ from fathom.analysis.selection import counted
 from fathom.core.record import Record
 
 TITLE = "Feeding the device: does the input keep it busy?"
-ORDER = 52
+ORDER = 53
 
 
 def analyse(records: Sequence[Record]) -> Finding:
     found, failed = sweeps(records), _failed(records)
     if not found:
         reason = "every feed run failed" if failed else ""
-        return not_measured("feed", TITLE, "fathom feed alexnet --data FOLDER", failed, reason)
+        return not_measured("feed", TITLE, "fathom feed NAME --data FOLDER", failed, reason)
     return Finding(
         question="feed",
         title=TITLE,
