@@ -84,9 +84,14 @@ def test_one_launch_that_waits_is_enough_not_to_be_chosen() -> None:
 def test_where_no_setting_does_it_says_how_many_workers_would() -> None:
     finding = feed.analyse(RUNS[:2])
     assert finding.summary == (
-        "alexnet on Laptop CPU, 4 cores: no setting keeps the device busy; it waits 33.3 % with 2 workers, prefetch 4. "
-        "About 3 workers would keep up, if each has a core of its own."
+        "alexnet on Laptop CPU, 4 cores: no setting keeps the device busy; it waits 33.3 % of the time with 2 workers, "
+        "prefetch 4. About 3 workers would keep up, if each has a core of its own."
     )
+
+
+def test_input_that_is_fast_enough_alone_needs_no_more_workers() -> None:
+    summary = feed.analyse([fed(way(0), 0.2, 0.2), fed(way(2), 0.1, 0.1)]).summary
+    assert summary.endswith("Input alone is fast enough: beside compute it lacks cores, or a worker that reads ahead.")
 
 
 def test_bursts_count_by_their_sum_and_not_by_the_median_step() -> None:

@@ -40,9 +40,17 @@ def _sentence(sweep: FeedSweep) -> str:
             return f"{cheapest} and is the cheapest that does."
         return f"{cheapest} and is the cheapest that does; {fastest.name} is {_faster(chosen, fastest)} faster."
     least = min(sweep.ways, key=lambda way: way.waiting)
-    needed = sweep.workers_needed
-    hint = f" About {needed} workers would keep up, if each has a core of its own." if needed else ""
-    return f"{where}: no setting keeps the device busy; it waits {_percent(least.waiting)} with {least.name}.{hint}"
+    waits = f"it waits {_percent(least.waiting)} of the time with {least.name}"
+    return f"{where}: no setting keeps the device busy; {waits}.{_hint(sweep)}"
+
+
+def _hint(sweep: FeedSweep) -> str:
+    needed, tried = sweep.workers_needed, max(way.cost[0] for way in sweep.ways)
+    if needed is None:
+        return ""
+    if needed <= max(1, tried):
+        return " Input alone is fast enough: beside compute it lacks cores, or a worker that reads ahead."
+    return f" About {needed} workers would keep up, if each has a core of its own."
 
 
 def _faster(chosen: Way, fastest: Way) -> str:
