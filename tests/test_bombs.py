@@ -259,7 +259,7 @@ def test_too_little_shared_memory_is_told_before_a_worker_waits_for_it(monkeypat
         "enlarge it (docker run --shm-size), set FATHOM_READ_WORKERS below 3, or take a smaller --batch"
     )
     monkeypatch.setenv("FATHOM_READ_WORKERS", "2")
-    base.check_shared_memory(Costly(), 1300)
+    base.check_shared_memory(Costly(), 1300, base.usual_feeding(torch.device("cpu")))
     monkeypatch.setenv("FATHOM_READ_WORKERS", "0")
     with pytest.raises(BadOption, match="FATHOM_READ_WORKERS must be a number from 1 to 99, not '0'"):
         base.worker_count()

@@ -42,7 +42,7 @@ def test_the_order_depends_on_the_seed_only() -> None:
 def test_workers_give_the_batches_of_a_resident_dataset() -> None:
     order = ShuffledBatches(items=50, batch=8, seed=3)
     resident = islice(base._resident(numbers(50), order, CPU), 6)
-    from_workers = islice(base._from_workers(numbers(50), order, CPU), 6)
+    from_workers = islice(base._from_workers(numbers(50), order, CPU, base.usual_feeding(CPU)), 6)
     assert [b["value"].tolist() for b in resident] == [b["value"].tolist() for b in from_workers]
 
 

@@ -16,6 +16,7 @@ from fathom.core.depth import TraceDepth
 from fathom.core.disturbance import Disturbance
 from fathom.core.energy import Energy
 from fathom.core.errors import DataError, FathomError
+from fathom.core.feeding import FeedTimes
 from fathom.core.fingerprint import Gpu, Machine
 from fathom.core.spec import RunSpec
 from fathom.core.traced import Memory, RowKernels, Sources, Timeline
@@ -271,6 +272,7 @@ class Record:
     energy: Energy | None = None  # over the timed steps; None where nothing is metered
     trial: Trial | None = None  # of an engine: beside eager in the same process
     program: GpuTime | None = None  # of a program run: all of the program after its context stood
+    feed: FeedTimes | None = None  # of a feed run; None in all others
     disturbance: Disturbance = field(default_factory=Disturbance)
     notes: list[str] = field(default_factory=list)  # for people: nothing is decided by their words
     started: str = field(default_factory=moment)

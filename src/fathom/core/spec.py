@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fathom.core.errors import BadOption, UnknownName, shortened
+from fathom.core.feeding import Feeding
 
 PHASES = ("train", "infer")
 PRECISIONS = ("fp32", "tf32", "bf16")  # of a workload; bf16 is by autocast
@@ -33,6 +34,7 @@ KINDS = {  # what is measured -> the fields that say how long; the others keep t
     "trial": ("budget_s",),  # an engine beside eager in one process: results compared, steps timed in turns
     # a baseline without work, and then one window of steps that is long enough for what meters it
     "energy": ("warmup", "window_s", "idle_s", "period_s", "estimates"),
+    "feed": ("warmup", "steps", "budget_s"),  # input alone, compute alone, both; each pass takes the budget
 }
 LONGEST_SLUG = 80  # characters: file systems allow 255 in the whole name of a file
 LARGEST_SEED = 2**62  # every generator takes those below
@@ -89,6 +91,7 @@ class RunSpec:
     data: str | None = None  # a folder of real data; None is synthetic, or what the user brought along
     seed: int | None = 0
     options: Mapping[str, Any] = field(default_factory=dict)  # fields of the workload, changed
+    feeding: Feeding | None = None  # how batches reach the device; None is as the data is usually fed
     source: str = "workload"  # of SOURCES; in all but the first, precision and seed may be None: not known
 
     def __post_init__(self) -> None:
@@ -97,6 +100,8 @@ class RunSpec:
         self._check_numbers()
         if self.kind == "training" and self.phase != "train":
             raise BadOption(f"a training run has phase train, not {self.phase}")
+        if self.kind == "training" and self.feeding is not None:
+            raise BadOption("feeding does not apply to a training run, which resumes with the reader of its recipe")
         for name in {name for lengths in KINDS.values() for name in lengths} - {*KINDS[self.kind]}:
             if getattr(self, name) != _DEFAULTS[name]:
                 article = "an" if self.kind[0] in "aeiou" else "a"
@@ -127,6 +132,8 @@ class RunSpec:
         changes["engine"] = SEPARATOR.join(sorted(engines))  # in whatever order they are named
         if self.cores is not None:
             changes["cores"] = tuple(self.cores)  # JSON has only lists
+        if isinstance(self.feeding, Mapping):  # as JSON has it
+            changes["feeding"] = _feeding(self.feeding)
         if self.device.startswith("cpu:"):
             changes["device"] = "cpu"  # torch takes any index for the one CPU
         elif self.device in ("cuda", "mps", "xpu"):
@@ -206,6 +213,13 @@ class RunSpec:
 _DEFAULTS = {
     entry.name: None if entry.default is dataclasses.MISSING else entry.default for entry in dataclasses.fields(RunSpec)
 }
+
+
+def _feeding(found: Mapping[str, Any]) -> Feeding:
+    for name in found:
+        if name not in Feeding.__dataclass_fields__:
+            raise UnknownName.among("setting of feeding", str(name), Feeding.__dataclass_fields__)
+    return Feeding(**found)
 
 
 def _whole(value: Any) -> Any:

@@ -15,6 +15,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from fathom.core.feeding import FeedTimes
     from fathom.core.record import Artifact, Learning, Profile, Record
     from fathom.core.trial import Trial
 
@@ -29,7 +30,7 @@ LARGEST_IMAGE = 20_000_000  # characters of base 64
 SIGNED = {"loss", "losses", "quality", "target", "temperature_c"}  # what may be negative
 UNBOUNDED = {"loss", "losses", "quality"}  # what may be no number in a record of a failed run
 FREE = {"options", "rows"}  # what holds anything: a workload's options, the cells of an artifact
-STEPS = {"step_s", "plain_step_s", "free_step_s", "turn_step_s", "turn_update_s"}  # times that are divided by
+STEPS = {"step_s", "plain_step_s", "free_step_s", "turn_step_s", "turn_update_s", "compute_s"}  # are divided by
 PNG = b"\x89PNG\r\n\x1a\n"
 DEVICE = re.compile(r"[a-z_]{1,20}(:[0-9]{1,4})?")
 
@@ -47,6 +48,10 @@ def check(record: Record) -> Record:
         raise Implausible("outcome ok, but no timed steps and no profile")
     if record.outcome == "ok" and record.spec.kind == "trial" and record.trial is None:
         raise Implausible("outcome ok, but no trial")
+    if record.outcome == "ok" and record.spec.kind == "feed" and not (record.step_s and record.feed):
+        raise Implausible("outcome ok, but no fed steps")
+    if record.feed:
+        _check_feed(record.feed, len(record.step_s))
     if record.profile:
         _check_profile(record.profile)
     if record.trial:
@@ -66,6 +71,15 @@ def _check_trial(trial: Trial) -> None:
         raise Implausible("trial has no turns")
     if any(len(losses) != len(trial.eager.losses) for losses in trial.rounded_losses):
         raise Implausible("trial.rounded_losses is not as long as the losses")
+
+
+def _check_feed(feed: FeedTimes, steps: int) -> None:
+    if not (feed.input_s and feed.compute_s):
+        raise Implausible("feed has no times of input alone, or none of compute alone")
+    if len(feed.wait_s) != steps:
+        raise Implausible(f"feed.wait_s has {len(feed.wait_s)} values for {steps} steps")
+    if any(not (transfer.bytes and transfer.seconds and min(transfer.seconds) > 0) for transfer in feed.transfers):
+        raise Implausible("feed.transfers has a copy of no bytes or in no time")
 
 
 def _check_profile(profile: Profile) -> None:

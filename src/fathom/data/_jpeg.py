@@ -1,4 +1,8 @@
-"""Decodes a crop of a JPEG image at the smallest sufficient scale; truncated data is an error."""
+"""Decodes a crop of a JPEG image at the smallest sufficient scale; truncated data is an error.
+
+simplejpeg decodes where it is installed: it is libjpeg-turbo as in Pillow, to the same pixels, without Pillow's copies.
+Whatever it refuses (CMYK, a PNG, warnings of any kind) Pillow decodes, or says what is wrong with it.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,9 @@ import os
 import re
 import struct
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from importlib import import_module
+from types import ModuleType
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,15 +22,24 @@ from PIL import Image, UnidentifiedImageError
 
 from fathom.core.errors import BadOption
 
+simplejpeg: ModuleType | None = None  # where it is not installed: a platform without a wheel of it
+with suppress(ImportError):
+    simplejpeg = import_module("simplejpeg")
+
 Box = tuple[float, float, float, float]  # left, top, right, bottom
 
 ENVIRONMENT = "FATHOM_MAX_IMAGE_MEGAPIXELS"
 MOST_PIXELS = 90e6  # about Pillow's own limit, which only warns
+SCALES = (8, 4, 2)  # libjpeg decodes at 1/2, 1/4 or 1/8 of the size in a fraction of the time
+COLOURS = ("YCbCr", "Gray", "RGB")  # of an image that simplejpeg decodes as Pillow does
+LEAST_SCALED = 16  # pixels a side: of fewer, scales between these would have as many
+MOST_SEGMENTS = 100  # before the first scan, to be looked at one by one
 MOST_SCANS = 100  # of a progressive JPEG; usual are 10, and each takes as long as an image
 _JPEG_PIXELS_PER_BYTE = 512  # a block of 64 pixels takes at least a bit
 _PNG_PIXELS_PER_BYTE = 8 * 1032  # a pixel takes at least a bit, and deflate packs 1032 bytes into one at best
 _PILLOW_ERRORS = (OSError, SyntaxError, ValueError, EOFError, struct.error)
 _MARKER = re.compile(rb"\xff[^\x00\xff\xd0-\xd7]")  # neither stuffing nor a restart inside the data
+_SEQUENTIAL = (0xC0, 0xC1, 0xC9)  # frame headers of images that are not progressive
 _FILLER = bytes(range(1, 255)) * 4
 
 
@@ -35,19 +50,65 @@ class BadImage(Exception):
 def decode(content: bytes, crop: Callable[[int, int], Box], side: int) -> NDArray[np.uint8]:
     """The box that crop(width, height) chooses, scaled to side x side x 3 bytes."""
     with _pillow_errors_as_bad_image():
-        image = _open(content)
-        width, height = image.size
-        box = crop(width, height)
-        # libjpeg decodes at 1/2, 1/4 or 1/8 of the size in a fraction of the time
+        opened = None
+        if (size := _size_by_simplejpeg(content)) is None:
+            opened = _open(content)
+            size = opened.size
+        width, height = size
+        box = crop(width, height)  # once: it may be drawn at random
         min_size = (math.ceil(width * side / (box[2] - box[0])), math.ceil(height * side / (box[3] - box[1])))
-        image.draft("RGB", min_size)
-        image.load()
-        if image.format != "PNG" and _is_truncated(content, image, min_size):
-            raise BadImage("corrupt JPEG: the data ends before the image is complete")
+        image = _by_simplejpeg(content, size, min_size) if opened is None else None
+        image = image or _by_pillow(content, opened or _open(content), min_size)
         scale_x, scale_y = image.width / width, image.height / height
         right, bottom = min(box[2] * scale_x, image.width), min(box[3] * scale_y, image.height)
         scaled = box[0] * scale_x, box[1] * scale_y, right, bottom
-        return np.asarray(_eight_bits(image).resize((side, side), Image.Resampling.BILINEAR, scaled))
+        return np.asarray(image.resize((side, side), Image.Resampling.BILINEAR, scaled))[:, :, :3]
+
+
+def decoder() -> str:
+    """What decodes JPEG here."""
+    return "Pillow" if simplejpeg is None else "simplejpeg"
+
+
+def _size_by_simplejpeg(content: bytes) -> tuple[int, int] | None:
+    """Width and height; None where Pillow has to look at the image, or there is no simplejpeg."""
+    if simplejpeg is None:
+        return None
+    _check_scans(content)
+    try:
+        height, width, colours, _ = simplejpeg.decode_jpeg_header(content)
+    except ValueError:
+        return None
+    if colours not in COLOURS:  # it rounds CMYK in another way
+        return None
+    _check_pixels("JPEG", width, height, len(content))
+    return width, height
+
+
+def _by_simplejpeg(content: bytes, size: tuple[int, int], min_size: tuple[int, int]) -> Image.Image | None:
+    """At the scale that Pillow takes, in four bytes a pixel: Pillow can use these where they are."""
+    assert simplejpeg is not None
+    possible = min(size[0] // min_size[0], size[1] // min_size[1])
+    scale = next((each for each in SCALES if possible >= each), 1)
+    width, height = (-(-length // scale) for length in size)
+    if scale > 1 and min(width, height) < LEAST_SCALED:
+        return None
+    least = {"min_width": width, "min_height": height} if scale > 1 else {}
+    try:
+        pixels = simplejpeg.decode_jpeg(content, "RGBX", **least)
+    except ValueError:
+        return None
+    if pixels.shape[:2] != (height, width):
+        return None
+    return Image.frombuffer("RGBX", (width, height), pixels, "raw", "RGBX", 0, 1)
+
+
+def _by_pillow(content: bytes, image: Image.Image, min_size: tuple[int, int]) -> Image.Image:
+    image.draft("RGB", min_size)
+    image.load()
+    if image.format != "PNG" and _is_truncated(content, image, min_size):
+        raise BadImage("corrupt JPEG: the data ends before the image is complete")
+    return _eight_bits(image)
 
 
 def image_size(content: bytes) -> tuple[int, int]:
@@ -68,20 +129,44 @@ def _pillow_errors_as_bad_image() -> Iterator[None]:
 
 def _open(content: bytes) -> Image.Image:
     """Reads the header; an image with more pixels than its bytes can encode is an error."""
-    if content.count(b"\xff\xda") > MOST_SCANS:
-        raise BadImage(f"corrupt JPEG: more than {MOST_SCANS} scans")
+    _check_scans(content)
     with _without_pillows_limit():  # ours can be raised
         # one file of ImageNet's training set, n02105855_2933.JPEG, is a PNG
         image = Image.open(io.BytesIO(content), formats=("JPEG", "PNG"))
-    pixels, most = image.width * image.height, _most_pixels()
-    most_per_byte = _PNG_PIXELS_PER_BYTE if image.format == "PNG" else _JPEG_PIXELS_PER_BYTE
-    if pixels > most_per_byte * len(content):
-        size = f"{image.width} x {image.height} pixels"
-        raise BadImage(f"corrupt {image.format}: {len(content)} bytes cannot hold {size}")
+    _check_pixels(str(image.format), image.width, image.height, len(content))
+    return image
+
+
+def _check_scans(content: bytes) -> None:
+    # counting takes a twentieth of decoding, and most images need none
+    if not _has_one_scan(content) and content.count(b"\xff\xda") > MOST_SCANS:
+        raise BadImage(f"corrupt JPEG: more than {MOST_SCANS} scans")
+
+
+def _has_one_scan(content: bytes) -> bool:
+    """Whether libjpeg reads one scan and no more: a sequential image whose first scan has all its components."""
+    at, components = 2, 0
+    for _ in range(MOST_SEGMENTS):
+        header = content[at : at + 10]
+        if len(header) < 10 or header[0] != 0xFF:
+            return False
+        if header[1] in _SEQUENTIAL:
+            components = header[9]
+        elif header[1] == 0xDA:
+            return 0 < components == header[4]
+        at += 2 + int.from_bytes(header[2:4])
+    return False
+
+
+def _check_pixels(kind: str, width: int, height: int, content_bytes: int) -> None:
+    """Before memory is taken for what a header claims."""
+    pixels, most = width * height, _most_pixels()
+    most_per_byte = _PNG_PIXELS_PER_BYTE if kind == "PNG" else _JPEG_PIXELS_PER_BYTE
+    if pixels > most_per_byte * content_bytes:
+        raise BadImage(f"corrupt {kind}: {content_bytes} bytes cannot hold {width} x {height} pixels")
     if pixels > most:
         limit = f"more than {most / 1e6:,.4g} million; if that is right, set {ENVIRONMENT} to more"
-        raise BadImage(f"{image.width} x {image.height} pixels, {limit}")
-    return image
+        raise BadImage(f"{width} x {height} pixels, {limit}")
 
 
 @contextmanager

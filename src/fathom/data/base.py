@@ -10,7 +10,10 @@ import re
 import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from copy import copy
+from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 from typing import Any, ClassVar, Self, TypeVar, cast
@@ -22,6 +25,7 @@ from torch.utils.data import DataLoader, Sampler
 
 from fathom.core import plugins
 from fathom.core.errors import BadOption, DataError
+from fathom.core.feeding import Feeding
 from fathom.machine.host import usable_cores
 
 Batch = dict[str, Tensor]
@@ -172,12 +176,47 @@ class ShuffledBatches(Sampler[list[int]]):
             pending = pending[self.batch :]
 
 
+@dataclass
+class _Choice:
+    """A way of feeding that somebody asked for, and how the data was then fed."""
+
+    wanted: Feeding | None
+    fed: bool = False  # feed() was called: a workload that orders its batches itself does not call it
+    used: Feeding | None = None  # None where the whole set is kept on the device
+
+
+_choice: ContextVar[_Choice | None] = ContextVar("_choice", default=None)
+
+
+@contextmanager
+def feeding(wanted: Feeding | None) -> Iterator[_Choice]:
+    """What is fed inside is fed in this way; None is as usual. A way that could not be applied is an error."""
+    choice = _Choice(wanted)
+    token = _choice.set(choice)
+    try:
+        yield choice
+    finally:
+        _choice.reset(token)
+    if wanted is not None and not choice.fed:
+        raise BadOption("this workload makes or orders its batches itself: workers and prefetch do not apply to it")
+
+
 def feed(dataset: Dataset, batch: int, device: torch.device, seed: int, start: int = 0) -> Iterator[Batch]:
     """Endless batches on the device, in an order that depends on the seed only; starts at batch number `start`."""
     order = ShuffledBatches(len(dataset), batch, seed, start)
-    if isinstance(dataset, InMemory) and (device.type == "cpu" or dataset.nbytes <= RESIDENT_BYTES):
-        return _resident(dataset, order, device)
-    return _from_workers(dataset, order, device)
+    choice = _choice.get() or _Choice(None)
+    choice.fed = True
+    fits = isinstance(dataset, InMemory) and (device.type == "cpu" or dataset.nbytes <= RESIDENT_BYTES)
+    if choice.wanted is None and fits:
+        return _resident(cast(InMemory, dataset), order, device)
+    choice.used = choice.wanted or usual_feeding(device)
+    return _from_workers(dataset, order, device, choice.used)
+
+
+def usual_feeding(device: torch.device) -> Feeding:
+    """How a set that is not kept on the device is fed where nobody asks for another way."""
+    cuda = device.type == "cuda"
+    return Feeding(workers=worker_count(), prefetch=PREFETCHED, pinned=cuda, overlapped=cuda)
 
 
 def _resident(dataset: InMemory, order: ShuffledBatches, device: torch.device) -> Iterator[Batch]:
@@ -186,18 +225,21 @@ def _resident(dataset: InMemory, order: ShuffledBatches, device: torch.device) -
         yield {name: column.index_select(0, rows) for name, column in columns.items()}
 
 
-def _from_workers(dataset: Dataset, order: ShuffledBatches, device: torch.device) -> Iterator[Batch]:
-    check_shared_memory(dataset, order.batch)
+def _from_workers(dataset: Dataset, order: ShuffledBatches, device: torch.device, way: Feeding) -> Iterator[Batch]:
+    if (way.pinned or way.overlapped) and device.type != "cuda":
+        raise BadOption(f"pinned memory and overlapped copies are for a CUDA device: on {device} nothing is copied")
+    if way.workers:
+        check_shared_memory(dataset, order.batch, way)
     loader: DataLoader[Any] = DataLoader(
         _ErrorsAsValues(dataset),  # type: ignore[arg-type]
         sampler=order,
         batch_size=None,
-        num_workers=worker_count(),
-        prefetch_factor=PREFETCHED,
-        pin_memory=device.type == "cuda",
+        num_workers=way.workers,
+        prefetch_factor=way.prefetch or None,
+        pin_memory=way.pinned,
     )
     batches = (_batch_or_raise(item) for item in loader)
-    if device.type == "cuda":
+    if way.overlapped:
         return _prefetched(batches, device)
     return ({name: column.to(device) for name, column in batch.items()} for batch in batches)
 
@@ -219,7 +261,7 @@ def worker_count() -> int:
     return int(text)
 
 
-def check_shared_memory(dataset: Dataset, batch: int) -> None:
+def check_shared_memory(dataset: Dataset, batch: int, way: Feeding) -> None:
     """Refuses where the batches read ahead do not fit: a worker that finds no room there is killed, or waits for ever.
 
     Containers often have 64 MB of it.
@@ -229,8 +271,8 @@ def check_shared_memory(dataset: Dataset, batch: int) -> None:
     except OSError:
         return  # no such folder: macOS has its shared memory elsewhere
     one = sum(column.nbytes for column in dataset[[0]].values())
-    workers = worker_count()
-    needed = one * batch * (PREFETCHED * workers + 1)
+    workers = way.workers
+    needed = one * batch * (way.prefetch * workers + 1)
     if needed > free:
         lacking = f"{free / 1e6:,.0f} MB free, {needed / 1e6:,.0f} MB needed to read batches of {batch} ahead"
         fewer = f"set {WORKERS} below {workers}, " if workers > 1 else ""

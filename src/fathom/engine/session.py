@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from functools import partial
 from typing import Any, Self
@@ -12,8 +12,9 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from fathom.core.errors import BadOption, DoesNotFit, EngineError
+from fathom.core.feeding import Feeding
 from fathom.core.spec import RunSpec
-from fathom.data.base import folder_at, notes_of
+from fathom.data.base import Batch, feeding, folder_at, notes_of
 from fathom.engine.base import Engine, Infer, Loss, clipping, engine_class
 from fathom.engine.marks import mark
 from fathom.engine.memory import refuse_what_cannot_fit
@@ -66,6 +67,7 @@ class Session:
         self.workload = workload or _named(spec)
         self._state: State | None = None
         self._engine: Engine | None = None
+        self.fed: Feeding | None = None  # how batches reach the device; None where they are on it, or are made there
         self._settings = ExitStack()  # of the process, put back by close()
         self._steps_done = 0
         self._check_engine()
@@ -118,7 +120,7 @@ class Session:
                 model=model,
                 device=self.device,
                 source=source,
-                batches=self.workload.feed(source, self.device, spec.seed or 0),
+                batches=self._batches(source),
                 optimizer=self._optimizer(model) if training else None,
                 autocast=self._autocast(),
                 seed=spec.seed or 0,
@@ -200,6 +202,12 @@ class Session:
             return self.workload.synthetic(self.spec.seed or 0)
         folder = folder_at(self.spec.data, self.workload.expects)
         return self.workload.open(folder, self.split)
+
+    def _batches(self, source: Any) -> Iterator[Batch]:
+        with feeding(self.spec.feeding) as choice:
+            batches = self.workload.feed(source, self.device, self.spec.seed or 0)
+        self.fed = choice.used
+        return batches
 
     def _optimizer(self, model: nn.Module) -> Optimizer:
         try:

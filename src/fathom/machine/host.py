@@ -22,7 +22,7 @@ from fathom.core.fingerprint import Cpu, Gpu, Machine
 if TYPE_CHECKING:
     import torch
 
-LIBRARIES = ("torch", "numpy", "pillow", "ale-py", "gymnasium")
+LIBRARIES = ("torch", "numpy", "pillow", "simplejpeg", "ale-py", "gymnasium")
 _CPU_FOLDERS = ("cpu", "cpu,cpuacct", "cpuacct,cpu")  # where version 1 of control groups is mounted
 VARIABLES = (
     "OMP_",

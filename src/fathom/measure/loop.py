@@ -92,6 +92,10 @@ def _measured(spec: RunSpec, progress: OnProgress) -> Record:
         from fathom.measure import trial
 
         return trial.measured(spec, progress, begun)
+    if spec.kind == "feed":
+        from fathom.measure import feed
+
+        return feed.measured(spec, progress, begun)
     from fathom.engine.session import Session
     from fathom.machine.clock import StepClock
     from fathom.machine.devices import wake  # here, because importing torch is a part of init that has its own name

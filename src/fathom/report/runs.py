@@ -62,8 +62,8 @@ def unbound(records: Sequence[Record]) -> list[Record]:
 
 
 def timed(records: Sequence[Record]) -> list[Record]:
-    """Without training runs: these are timed as a whole and have a finding of their own."""
-    return [record for record in records if record.spec.kind != "training"]
+    """Without training runs, timed as a whole, and runs fed in several ways: these have a finding of their own."""
+    return [record for record in records if record.spec.kind not in ("training", "feed")]
 
 
 def headline(records: Sequence[Record]) -> Table:

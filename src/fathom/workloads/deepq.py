@@ -330,7 +330,9 @@ class Deepq(Workload):
             other = state.model if self.double else None
             # the target network stands still: one pass for all updates
             value = state.forward(partial(self.target_value, target, batch, other))
-            yield from self._parts({**batch, "target_value": value})
+            # only what loss() reads: an engine with inputs of its own copies every column, for every update
+            learnt = {"observation": batch["observation"], "action": batch["action"], "target_value": value}
+            yield from self._parts(learnt)
 
     def _observations(self, state: State) -> Iterator[Batch]:
         """What inference sees: the latest frames of every game."""

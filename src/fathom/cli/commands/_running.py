@@ -98,4 +98,5 @@ def _line(record: Record) -> str:
     what += f", {spec.engine}" if "engine" in spec.non_defaults() else ""
     what += f", {count(len(spec.cores), 'core')}" if spec.cores else ""
     what += f", {count(spec.threads, 'thread')}" if spec.threads else ""
+    what += f", {spec.feeding.readers if record.device == 'cpu' else spec.feeding}" if spec.feeding else ""
     return f"{what}: {result(record)}"
