@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import dis
 import functools
+import itertools
 import os
 import signal
 import sys
@@ -127,13 +128,10 @@ def _checkpoints(code: CodeType) -> frozenset[int]:
     The interpreter looks for signals at the end of a call, so the next instruction stands for it only where an
     exception would be handled in the same place: __exit__ of a `with` block that ends with a call comes next.
     """
-    found = set()
     instructions = list(dis.get_instructions(code))
-    for before, after in zip([None, *instructions], instructions, strict=False):
-        if after.opname in {"RESUME", "JUMP_BACKWARD"}:
-            found.add(after.offset)
-        called = before is not None and before.opname in CALLS
-        if called and _handler(code, before.offset) == _handler(code, after.offset):
+    found = {each.offset for each in instructions if each.opname in {"RESUME", "JUMP_BACKWARD"}}
+    for before, after in itertools.pairwise(instructions):
+        if before.opname in CALLS and _handler(code, before.offset) == _handler(code, after.offset):
             found.add(after.offset)
     return frozenset(found)
 

@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 
@@ -47,7 +47,7 @@ def points() -> int:
     return count[0]
 
 
-def at(moments: dict[int, int], send: Send = signal.raise_signal) -> int:
+def at(moments: Mapping[int, int], send: Send = signal.raise_signal) -> int:
     """How many of the signals came; what must hold wherever they do is checked."""
     done: list[str] = []
     sent = Counter[int]()
