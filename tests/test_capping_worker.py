@@ -69,6 +69,7 @@ def worker_of(process: subprocess.Popen[str]) -> psutil.Process:
     return worker
 
 
+@pytest.mark.slow
 def test_sigterm_while_a_worker_runs_below_a_cap(command: Command) -> None:
     process = command.start()
     wait_for_steps(process, 1)
