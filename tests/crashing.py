@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import dis
 import functools
+import gc
 import itertools
 import os
 import signal
@@ -57,7 +58,10 @@ def stopped_by_signal(action: Callable[[], object], further: int = 3) -> bool:
 
 @contextlib.contextmanager
 def at_lines(actions: Mapping[int, Callable[[], None]]) -> Iterator[list[int]]:
-    """Calls these at the n-th line of Fathom's that runs within; gives how many there were, as a list of one."""
+    """Calls these at the n-th line of Fathom's that runs within; gives how many there were, as a list of one.
+
+    No garbage is collected meanwhile: an exception in a generator that is collected would be lost.
+    """
     count, before = [0], sys.gettrace()
 
     def on_line(frame: FrameType, event: str, _: Any) -> Any:
@@ -69,11 +73,13 @@ def at_lines(actions: Mapping[int, Callable[[], None]]) -> Iterator[list[int]]:
     def on_call(frame: FrameType, *_: Any) -> Any:
         return on_line if _is_ours(frame) else None
 
+    gc.disable()
     sys.settrace(on_call)
     try:
         yield count
     finally:
         sys.settrace(before)
+        gc.enable()
 
 
 class at_checkpoints:
@@ -87,6 +93,7 @@ class at_checkpoints:
         self._actions, self._before, self._count = actions, sys.gettrace(), [0]
 
     def __enter__(self) -> list[int]:
+        gc.disable()
         sys.settrace(self._on_call)
         sys.setprofile(self._start_again)
         return self._count
@@ -94,6 +101,7 @@ class at_checkpoints:
     def __exit__(self, *_: object) -> None:
         sys.setprofile(None)
         sys.settrace(self._before)
+        gc.enable()
 
     def _on_opcode(self, frame: FrameType, event: str, _: Any) -> Any:
         if event == "opcode" and frame.f_lasti in _checkpoints(frame.f_code):
