@@ -113,7 +113,7 @@ def test_every_signal_reaches_a_handler_that_does_not_raise() -> None:
             signal.signal(number, listener)
         with at_checkpoints({first: partial(signal.raise_signal, HUP), second: partial(signal.raise_signal, INT)}):
             work([])
-        assert sorted(heard) == [HUP, INT], (first, second)
+        assert sorted(heard) == [HUP, INT], (first, second, heard)
         assert {number: signal.getsignal(number) for number in SIGNALS} == listeners
 
 
