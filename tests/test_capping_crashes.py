@@ -15,13 +15,14 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 
 import pytest
 import simulated_nvml as nvml
-from crashing import VALUES, at_lines, governors
+from crashing import VALUES, Stopped, at_checkpoints, at_lines, governors, handle_at_once, stop, stopped_by_signal
 from simulated_card import Card, State
 
 from fathom.core.errors import CappingError
@@ -30,28 +31,26 @@ from fathom.experiments.journal import Journal
 from fathom.experiments.signals import SIGNALS
 
 CRASHES = 1000
-KINDS = ("killed", "killed", "killed twice", "signals", "exception", "driver")
+SERIES = int(os.environ.get("FATHOM_CRASH_SERIES", "0"))  # another thousand, by hand
+KINDS = ("killed", "killed", "killed twice", "signals", "signals", "signals by a thread", "exception", "driver")
+Tracer = Callable[[Mapping[int, Callable[[], None]]], AbstractContextManager[list[int]]]
 
 
 class Killed(BaseException):
     """In the place of SIGKILL."""
 
 
-class Stopped(BaseException):
-    """What the command line makes of a signal."""
-
-
-def stop(number: int, _: object) -> None:
-    raise Stopped(number)
-
-
 @contextlib.contextmanager
 def handlers_kept() -> Iterator[None]:
     """What a simulated kill has left in this process is gone, as with a real one."""
-    before = {number: signal.getsignal(number) for number in SIGNALS}
+    before, mask = (
+        {number: signal.getsignal(number) for number in SIGNALS},
+        signal.pthread_sigmask(signal.SIG_BLOCK, ()),
+    )
     try:
         yield
     finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         for number, handler in before.items():
             signal.signal(number, handler)
 
@@ -84,10 +83,10 @@ class World:
         self.keep()
         raise Killed
 
-    def rehearsed(self, action: Callable[[], object]) -> int:
-        """How many lines it has; it is then as if it had not been."""
+    def rehearsed(self, action: Callable[[], object], at: Tracer = at_lines) -> int:
+        """How many lines or checkpoints it has; it is then as if it had not been."""
         self.keep()
-        with at_lines({}) as count:
+        with at({}) as count:
             action()
         self.put_back()
         return count[0]
@@ -121,17 +120,27 @@ def killed(world: World, chance: random.Random, *, twice: bool) -> str:
     return left
 
 
-def signalled(world: World, chance: random.Random) -> str:
-    """Up to three, at any line: nothing is left to be restored from the journal. Handlers are the command line's."""
-    lines = world.rehearsed(world.sweep)
-    moments = [chance.randint(1, lines) for _ in range(chance.randint(1, 3))]
-    actions = {moment: partial(signal.raise_signal, chance.choice(SIGNALS)) for moment in moments}
+def signalled(world: World, chance: random.Random, *, by_thread: bool) -> str:
+    """Up to three, wherever Python runs handlers: nothing is left to be restored from the journal.
+
+    The handlers of before are the command line's. A signal that another thread takes is handled in the main thread
+    even where that blocks it.
+    """
+    points = world.rehearsed(world.sweep, at_checkpoints)
+    moments = [chance.randint(1, points) for _ in range(chance.randint(1, 3))]
+    send = handle_at_once if by_thread else signal.raise_signal
+    actions = {moment: partial(send, chance.choice(SIGNALS)) for moment in moments}
     for number in SIGNALS:
         signal.signal(number, stop)
-    with pytest.raises(Stopped), at_lines(actions):
-        world.sweep()
-    assert [signal.getsignal(number) for number in SIGNALS] == [stop] * 3
+    with at_checkpoints(actions):
+        assert stopped_by_signal(world.sweep)
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == set()
     assert not world.journal.path.exists()
+    if by_thread:
+        for number in SIGNALS:  # at most one that stands aside is left
+            with pytest.raises(Stopped):
+                signal.raise_signal(number)
+    assert [signal.getsignal(number) for number in SIGNALS] == [stop] * 3
     return f"{len(actions)} signals"
 
 
@@ -164,8 +173,8 @@ def failing_driver(world: World, chance: random.Random) -> str:
 
 def crash(kind: str, world: World, chance: random.Random) -> str:
     match kind:
-        case "signals":
-            return signalled(world, chance)
+        case "signals" | "signals by a thread":
+            return signalled(world, chance, by_thread=kind != "signals")
         case "exception":
             return raising(world, chance)
         case "driver":
@@ -176,7 +185,7 @@ def crash(kind: str, world: World, chance: random.Random) -> str:
 
 def test_a_thousand_crashes_leave_no_limit_changed(tmp_path: Path) -> None:
     seen: Counter[tuple[str, str]] = Counter()
-    for seed in range(CRASHES):
+    for seed in range(SERIES * CRASHES, (SERIES + 1) * CRASHES):
         chance = random.Random(seed)
         kind = chance.choice(KINDS)
         with pytest.MonkeyPatch.context() as monkeypatch, handlers_kept():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import math
 import os
+from collections.abc import Mapping
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
@@ -22,6 +23,7 @@ from fathom.core.record import Record
 from fathom.core.spec import RunSpec
 from fathom.data import mnist
 from fathom.engine.session import Session
+from fathom.machine import host
 from fathom.machine.meter import Counters
 from fathom.measure import loop
 from fathom.training import checkpoint, run
@@ -57,6 +59,40 @@ def test_a_killed_run_resumes_to_the_very_same_numbers(checkpoints: Path, monkey
     assert numbers(resumed) == numbers(whole)
     assert len(numbers(whole)) == 4
     assert (learning_of(resumed).resumed, learning_of(whole).resumed) == (1, 0)
+
+
+def test_a_run_that_is_resumed_on_another_machine_says_which_and_after_what(monkeypatch: pytest.MonkeyPatch) -> None:
+    left: list[str | None] = []
+
+    def trained_on(host_id: str, die_at: int | None = None) -> Record:
+        def on_event(event: Mapping[str, Any]) -> None:
+            left.extend([event["left"]] if "resumed" in event else [])
+            if die_at is not None and event.get("evaluation") == die_at:
+                raise Killed
+
+        monkeypatch.setattr(host, "host_id", lambda: host_id)
+        return train(SPEC, on_event=on_event)
+
+    for host_id, die_at in (("a", 2), ("a", 3), ("b", 4)):
+        with pytest.raises(Killed):
+            trained_on(host_id, die_at)
+    record = trained_on("a")
+    found = learning_of(record)
+    assert [(each.host_id, each.evaluations) for each in found.earlier] == [("a", 2), ("b", 3)]
+    assert {each.name for each in found.earlier} == {record.machine_label}, "a name tells less than an id"
+    assert left == [None, record.machine_label, record.machine_label]
+    assert found.resumed == 3
+    assert learning_of(Record.from_json(record.to_json(), "")).earlier == found.earlier
+
+
+def test_a_checkpoint_that_does_not_say_where_it_was_made_is_resumed(checkpoints: Path) -> None:
+    with pytest.raises(Killed):
+        trained(die_at=3)
+    (path,) = checkpoints.iterdir()
+    kept = torch.load(path, weights_only=True)
+    torch.save({key: value for key, value in kept.items() if key not in ("machine", "earlier")}, path)
+    found = learning_of(trained())
+    assert (found.resumed, found.earlier) == (1, [])
 
 
 def test_time_and_energy_spent_before_a_kill_count(monkeypatch: pytest.MonkeyPatch) -> None:

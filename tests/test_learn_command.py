@@ -23,7 +23,7 @@ from fathom.cli.commands import learn as command
 from fathom.cli.commands.learn import View
 from fathom.core import stopping
 from fathom.core.errors import Refused
-from fathom.core.record import Learning, Point, Record
+from fathom.core.record import EarlierMachine, Learning, Point, Record
 from fathom.core.spec import RunSpec
 from fathom.core.store import Store
 from fathom.engine import session
@@ -430,6 +430,34 @@ def test_of_several_runs_every_line_names_the_seed(monkeypatch: pytest.MonkeyPat
         ["seed", "0,", "evaluation", "1"],
     ]
     assert out.getvalue().startswith("seed 0 resumes after evaluation 3\n")
+
+
+def test_a_run_of_two_machines_says_so_and_is_in_no_median_of_time(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    view, _, out, _ = view_of(monkeypatch, shown=False, several=True)
+    view.hear({"resumed": 3, "evaluations": 4, "left": "Other CPU, 2 cores"})
+    view.hear({"resumed": 3, "evaluations": 4, "left": None})
+    assert out.getvalue().splitlines() == [
+        "seed 0 resumes after evaluation 3, made on another machine (Other CPU, 2 cores): its time and energy are of "
+        "no one machine",
+        "seed 0 resumes after evaluation 3",
+    ]
+
+    def moved(spec: RunSpec) -> Record:
+        record = made(spec, [-99.0])
+        assert record.learning is not None
+        earlier = EarlierMachine(name="Other CPU, 2 cores", host_id="a", gpu_uuid=None, evaluations=1)
+        return replace(record, learning=replace(record.learning, earlier=[earlier])) if spec.seed == 1 else record
+
+    runs_come_to(monkeypatch, moved)
+    assert fathom(monkeypatch, *TINY, "--runs", 2, "--out", str(tmp_path), "--json") == 0
+    told = json.loads(capsys.readouterr().out)
+    assert [run["earlier_machines"] for run in told["runs"]] == [[], ["Other CPU, 2 cores"]]
+    assert [told["summary"][key]["of"] for key in ("quality", "items", "seconds", "energy_j")] == [2, 2, 1, 1]
+    assert fathom(monkeypatch, *TINY, "--runs", 2, "--out", str(tmp_path)) == 0
+    shown = " ".join(out.getvalue().split())
+    assert "seed 1 began on Other CPU, 2 cores: its time and energy are of no one machine" in shown
 
 
 def test_below_the_bar_stands_what_it_does_and_what_the_last_evaluation_gave(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,9 +9,9 @@ import pytest
 from sample_records import GPU, LAPTOP, record_of
 
 from fathom.analysis.finding import Cell, Finding
-from fathom.analysis.questions import learning
+from fathom.analysis.questions import energy, learning
 from fathom.core.disturbance import Disturbance
-from fathom.core.record import Artifact, Learning, Point, Record
+from fathom.core.record import Artifact, EarlierMachine, Learning, Point, Record
 
 IMAGE = Artifact(title="Samples", png="iVBORw0KGgo=")
 
@@ -336,3 +336,24 @@ def test_curves_of_different_data_are_in_different_charts() -> None:
     old = run_of(1, learnt(curve_split="test"))
     titles = [chart.title for chart in learning.analyse([run_of(0), old]).charts]
     assert titles == ["seq2seq on multi30k: BLEU in validation", "seq2seq on multi30k: BLEU on the test data"]
+
+
+def test_time_and_energy_of_two_machines_are_shown_as_those_of_none() -> None:
+    moved = learnt(
+        second_s=100.0, earlier=[EarlierMachine(name="Other GPU", host_id="a", gpu_uuid="GPU-1", evaluations=2)]
+    )
+    finding = learning.analyse([run_of(0), run_of(1, moved), run_of(2)])
+    (row,) = rows(finding, 0)
+    assert (row["reached"], row["time to target (s)"], row["whole run (s)"]) == ("3 of 3", 3.0, 4.0)
+    assert row["energy to target (kJ)"] == 3.0
+    shown = rows(finding, 1)[1]
+    assert (shown["quality"], shown["items"], shown["outcome"]) == (31.0, 400, "reached; began on Other GPU")
+    assert [shown[name] for name in ("to target (s)", "time (s)", "energy (kJ)")] == [None] * 3
+    assert "1 run was resumed on another machine: time and energy are of no one machine, and not given." in (
+        finding.notes
+    )
+    assert [series.name for series in finding.charts[0].series][1] == "seed 1, on several machines"
+    (alone,) = rows(learning.analyse([run_of(0, moved)]), 0)
+    assert (alone["time to target (s)"], alone["whole run (s)"]) == (None, None)
+    whole, mixed = run_of(0), run_of(1, moved)
+    assert energy._trained([whole, mixed]) == [whole]

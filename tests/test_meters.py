@@ -380,8 +380,11 @@ def test_an_estimate_is_made_only_where_asked_for_and_nothing_is_metered(
     assert scopes(find_meters(Target(estimates=True))) == {BOARD: ("hwmon", POWER)}, "the board holds the CPU"
 
 
-@pytest.mark.parametrize(("busy", "watts"), [(0.0, 60.0), (50.0, 130.0), (100.0, 200.0)])
-def test_the_estimate_is_linear_in_utilisation(monkeypatch: pytest.MonkeyPatch, busy: float, watts: float) -> None:
+@pytest.mark.parametrize(
+    ("busy", "watts"),
+    [(0.0, 24.0), (5.0, 44.0), (10.0, 64.0), (30.0, 107.0), (50.0, 150.0), (100.0, 204.0)],
+)
+def test_the_estimate_follows_the_curve(monkeypatch: pytest.MonkeyPatch, busy: float, watts: float) -> None:
     monkeypatch.setattr(psutil, "cpu_times", lambda: times(1000.0, 1000.0))
     meter = cpu_estimate.CpuEstimate(200.0)
     assert meter.read() == Reading(), "no time has passed"
@@ -394,6 +397,15 @@ def test_the_estimate_is_linear_in_utilisation(monkeypatch: pytest.MonkeyPatch, 
     [
         ("Intel(R) Xeon(R) Platinum 8480C", 112, 700.0),  # two of them
         ("AMD EPYC 7742 64-Core Processor", 8, 225 / 8),  # a virtual machine with an eighth of one
+        ("INTEL(R) XEON(R) PLATINUM 8558", 96, 660.0),  # as its maker writes it since the fifth generation
+        ("INTEL(R) XEON(R) PLATINUM 8592+", 128, 700.0),
+        ("Intel(R) Xeon(R) Platinum 8480+", 56, 350.0),
+        ("Intel(R) Xeon(R) Gold 6248 CPU @ 2.50GHz", 20, 150.0),
+        ("Intel(R) Xeon(R) Gold 6248R CPU @ 3.00GHz", 24, 205.0),  # another processor
+        ("Intel(R) Xeon(R) Platinum 8380H CPU @ 2.90GHz", 28, None),  # not one that is in the table
+        ("AMD Ryzen 9 7950X3D 16-Core Processor", 16, 120.0),
+        ("AMD EPYC 9654P 96-Core Processor", 96, 360.0),
+        ("13th Gen Intel(R) Core(TM) i9-13900KF", 24, 125.0),
         ("Neoverse-N1", 64, None),
     ],
 )
@@ -403,10 +415,16 @@ def test_the_tdp_is_known_by_name_for_the_cores_that_are_here(
     monkeypatch.setattr(cpu_estimate, "cpu_name", lambda: name)
     monkeypatch.setattr(psutil, "cpu_count", lambda logical=True: cores)
     assert cpu_estimate.tdp_w() == (None if watts is None else pytest.approx(watts))
-    hints = find_hints(Target(estimates=True))
-    assert hints == (
-        [] if watts else ["an estimate of CPU power: the TDP of Neoverse-N1 is not known; give it in FATHOM_CPU_TDP_W"]
-    )
+    unknown = f"an estimate of CPU power: the TDP of {name} is not known; give it in FATHOM_CPU_TDP_W"
+    assert find_hints(Target(estimates=True)) == ([] if watts else [unknown])
+    monkeypatch.setenv("FATHOM_CPU_TDP_W", "99.5")
+    assert cpu_estimate.tdp_w() == 99.5, "the user knows better"
+
+
+def test_every_processor_of_the_table_has_a_plausible_tdp() -> None:
+    for name, (watts, cores) in cpu_estimate.TDP_W.items():
+        assert 100 <= watts <= 400, name
+        assert 3 <= watts / cores <= 11, name
 
 
 @pytest.mark.parametrize("given", ["much", "-3", "0", "inf", "nan"])

@@ -61,6 +61,47 @@ def test_a_later_faster_half_is_no_headline() -> None:
     assert steady_state(steps.tolist()).levels == pytest.approx((51.0, 39.0), rel=0.02)
 
 
+@pytest.mark.parametrize(("level", "label"), [(1.018, "flat"), (1.022, "unsteady")])
+def test_a_late_change_of_two_percent_or_less_is_none(level: float, label: str) -> None:
+    values = np.repeat([1.0, level], [60, 40]) * noise(100, size=0.0005)
+    assert steady_state(values.tolist()).label == label
+
+
+@pytest.mark.parametrize(("level", "label"), [(1.3, "warm-up"), (1.4, "unsteady"), (0.7, "warm-up"), (0.6, "unsteady")])
+def test_a_level_that_came_back_counts_where_it_changes_the_time_by_over_two_percent(level: float, label: str) -> None:
+    """12 of the 200 steps after warm-up are 30 % longer, 1.8 % of the time: it read "unsteady: 12.5 then 12.5 ms"."""
+    values = np.repeat([1.5, 1.0, level, 1.0], [1, 60, 12, 128]) * noise(201)
+    steady = steady_state(values.tolist())
+    assert (steady.label, steady.start) == (label, int(label == "warm-up"))
+    assert steady.levels == (None if label == "warm-up" else pytest.approx((level, 1.0), rel=0.02))
+
+
+def test_an_excursion_alone_leaves_a_series_flat_and_a_faster_beginning_is_slowing() -> None:
+    for first, label, start in ((1.01, "flat", 0), (0.9, "slowing", 20)):
+        values = np.repeat([first, 1.0, 1.2, 1.0], [20, 60, 10, 110]) * noise(200, size=0.002)
+        assert (steady := steady_state(values.tolist())).label == label
+        assert (steady.start, steady.levels) == (start, None)
+
+
+def test_of_slower_and_faster_times_the_one_that_matters_more_is_shown() -> None:
+    for levels, shown in (([1.0, 1.1, 1.0, 0.92, 1.0], 1.1), ([1.0, 1.08, 1.0, 0.9, 1.0], 0.9)):
+        steady = steady_state((np.repeat(levels, 30) * noise(150, size=0.002)).tolist())
+        assert steady.label == "unsteady"
+        assert steady.levels == pytest.approx((shown, 1.0), rel=0.01)
+
+
+def test_whatever_is_labelled_unsteady_shows_two_different_levels() -> None:
+    chance = np.random.default_rng(0)
+    found = 0
+    for seed in range(300):
+        levels = chance.uniform(0.9, 1.1, 5)
+        values = np.repeat(levels, chance.integers(5, 60, 5))
+        shown = steady_state((values * noise(len(values), seed, size=0.002)).tolist()).levels
+        found += shown is not None
+        assert shown is None or abs(shown[0] / shown[1] - 1) > 0.02
+    assert found > 100
+
+
 def two_levels(seed: int) -> np.ndarray:
     random = np.random.default_rng(seed)
     count = int(random.integers(12, 200))

@@ -18,6 +18,7 @@ from fathom.core.fingerprint import Cpu, Machine
 from fathom.core.record import ApiCall, GpuTime, Kernel, OpRow, Profile, Record, Sections
 from fathom.core.spec import RunSpec
 from fathom.core.store import Store, read
+from fathom.experiments.journal import Journal
 
 
 def sample(**changes: object) -> Record:
@@ -261,3 +262,15 @@ def test_a_folder_with_the_lock_file_of_an_older_version_is_read_and_written(tmp
     with store.lock(lambda: None):
         store.add(sample())
     assert (len(list(store.records())), store.unreadable()) == (1, [])
+
+
+def test_a_lock_that_cannot_be_opened_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    below = tmp_path / "file" / "below"
+    for path, lock in {
+        below / ".lock": Store(below).lock(lambda: None),
+        below / "capping.lock": Journal(below / "capping.json").locked(),
+    }.items():
+        with pytest.raises(BadOption, match="Not a directory") as raised, lock:
+            pytest.fail("not locked")
+        assert str(raised.value) == f"cannot write {path}: Not a directory"

@@ -107,6 +107,7 @@ def _run(record: Record) -> dict[str, Any]:
         "quality": learning.quality if learning else None,
         "target_reached": learning.reached if learning else None,
         "training_s": learning.seconds if learning else None,
+        "training_machines": 1 + len(learning.earlier) if learning else None,  # above 1, time and energy are of none
         "energy_j": learning.energy_j if learning else None,
         "step_energy_j": energy.per_step_j if energy else None,
         "mean_power_w": energy.mean_w if energy else None,

@@ -40,7 +40,8 @@ class Steady:
     """Where the steady state of a series begins, and how it gets there; no label for too short a series.
 
     An unsteady series has none, and nothing of it is cut: `start` is then 0, and `levels` are the medians before and
-    after its last change of level.
+    after its last change of level. Where these are equal, as it came back, they are those away from that level and at
+    it.
     """
 
     label: Label | None
@@ -108,7 +109,7 @@ def steady_state(values: Sequence[float]) -> Steady:
     """Flat, warm-up (slower at first), slowing (faster at first), or unsteady (no last level, or levels that recur).
 
     What is cut off is at most MOST_CUT of the series, whichever way its level changes: a later change point makes it
-    unsteady, and all of it counts.
+    unsteady, and all of it counts. A difference of at most MATERIAL is none.
     """
     if len(values) < FEWEST:
         return Steady(None, 0)
@@ -123,8 +124,32 @@ def steady_state(values: Sequence[float]) -> Steady:
         return Steady("flat", 0)
     recurs = any(abs(ratio) <= MATERIAL for ratio in before)
     if recurs or start > MOST_CUT * len(values):
-        return Steady("unsteady", 0, (float(np.median(values[:start])), float(np.median(values[start:]))))
+        earlier, last = float(np.median(values[:start])), float(np.median(values[start:]))
+        if abs(earlier / last - 1) <= MATERIAL:
+            return _came_back(values, bounds, ratios)
+        return Steady("unsteady", 0, (earlier, last))
     return Steady("slowing" if min(before) < 0 else "warm-up", start)
+
+
+def _came_back(values: Sequence[float], bounds: list[int], ratios: list[float]) -> Steady:
+    """A series that ends as fast as it was: unsteady where the levels in between change its time by over MATERIAL.
+
+    Its first levels, as far as they are all slower or all faster than the last one, are no such levels.
+    """
+    lead = 0
+    while abs(ratios[lead]) > MATERIAL and ratios[lead] * ratios[0] > 0:
+        lead += 1
+    if bounds[lead] > MOST_CUT * len(values):
+        lead = 0
+    start, x = bounds[lead], np.asarray(values, dtype=float)[bounds[lead] :]
+    of_steps = np.repeat(ratios[lead:], np.diff(bounds[lead:]))
+    away = np.where(abs(of_steps) > MATERIAL, of_steps, 0.0)
+    if np.mean(abs(away)) > MATERIAL:
+        side = away > 0 if away.sum() > 0 else away < 0  # where it is slower at times and faster at others: the more so
+        return Steady("unsteady", 0, (float(np.median(x[side])), float(np.median(x[away == 0]))))
+    if lead == 0:
+        return Steady("flat", 0)
+    return Steady("slowing" if ratios[0] < 0 else "warm-up", start)
 
 
 def changepoints(values: Sequence[float]) -> list[int]:

@@ -11,7 +11,7 @@ import stat
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, TextIO
 
 from fathom.core.errors import BadOption, DataError
 from fathom.core.stopping import unwinding
@@ -132,6 +132,15 @@ class _Limited(io.RawIOBase):
                 what = f"{packed} packed bytes unpack to {self._read / MB:,.0f} MB, over {MOST_UNPACKED} times as much:"
                 raise DataError.at(self._path, f"{what} not data; if it is, set {ENVIRONMENT} to its size")
         return len(chunk)
+
+
+def lock_file(path: Path) -> TextIO:
+    """Opens the file that a lock is held on, and makes it and its folder where they do not exist."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return path.open("a")
+    except OSError as error:
+        raise BadOption(f"cannot write {path}: {error.strerror or error}") from None
 
 
 def replace_whole(path: Path, content: str | bytes) -> None:

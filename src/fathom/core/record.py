@@ -201,6 +201,16 @@ class Point:
 
 
 @dataclass(frozen=True, kw_only=True)
+class EarlierMachine:
+    """Another machine, or another GPU, that a training run began on before it was resumed on that of its record."""
+
+    name: str  # of its processor
+    host_id: str | None  # as in Machine
+    gpu_uuid: str | None
+    evaluations: int  # how many of the curve's were made when it was left, those of machines before it included
+
+
+@dataclass(frozen=True, kw_only=True)
 class Learning:
     """What came of training to a target quality, and what it took."""
 
@@ -223,6 +233,9 @@ class Learning:
     departures: list[str] = field(default_factory=list)  # settings that differ from the default training recipe
     recipe: str | None = None  # the id of the recipe's fields; None in records that have none
     resumed: int = 0  # how often it was resumed after a kill
+    earlier: list[EarlierMachine] = field(
+        default_factory=list
+    )  # where any is, seconds and energy are of no one machine
     artifacts: list[Artifact] = field(default_factory=list)
 
     @property

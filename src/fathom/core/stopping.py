@@ -106,12 +106,12 @@ def _handle(number: int, frame: FrameType | None) -> None:
         return
     if first:
         _state.number, _state.at_s = number, now
-    if first and not _importing(frame):
+    if first and not importing(frame):
         _stop(number)
     _end(number)
 
 
-def _importing(frame: FrameType | None) -> bool:
+def importing(frame: FrameType | None) -> bool:
     while frame is not None:
         if frame.f_code.co_filename == IMPORT:
             return True

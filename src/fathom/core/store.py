@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from fathom.core.errors import BadOption, DataError
-from fathom.core.files import MB, read_bytes
+from fathom.core.files import MB, lock_file, read_bytes
 from fathom.core.fingerprint import Machine
 from fathom.core.record import Record
 from fathom.core.spec import RunSpec
@@ -140,12 +140,7 @@ class Store:
         The system releases the lock when its holder ends, however that happens.
         """
         path = self.folder / LOCK
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            file = path.open("a")
-        except OSError as error:
-            raise BadOption(f"cannot write {path}: {error.strerror or error}") from None
-        with file:
+        with lock_file(path) as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:

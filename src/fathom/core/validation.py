@@ -94,6 +94,9 @@ def _check_learning(learning: Learning) -> None:
         raise Implausible(f"learning.better is {learning.better[:40]!r}, not higher or lower")
     if learning.selected is not None and not 1 <= learning.selected <= max(1, len(learning.curve)):
         raise Implausible(f"learning.selected is {learning.selected} of {len(learning.curve)} evaluations")
+    for each in learning.earlier:
+        if not 1 <= each.evaluations <= max(1, len(learning.curve)):
+            raise Implausible(f"learning.earlier: {each.evaluations} of {len(learning.curve)} evaluations")
     for artifact in learning.artifacts:
         _check_artifact(artifact)
 

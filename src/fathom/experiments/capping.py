@@ -16,9 +16,11 @@ import contextlib
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from types import TracebackType
 from typing import Protocol, Self, TypeVar
 
 from fathom.core.errors import BadOption, CappingError, FathomError, NotPermitted, NotRestored, NotSupported, OutOfRange
+from fathom.core.stopping import unwinding
 from fathom.experiments.journal import RESTORE, Entry, Journal
 from fathom.experiments.signals import Deferral
 from fathom.machine.governor import Governor
@@ -86,8 +88,10 @@ class Capped:
         """Changes nothing yet; fails where another sweep runs, or has not been restored."""
         with contextlib.ExitStack() as opened:
             opened.enter_context(self._signals)
+            opened.enter_context(unwinding())  # the command line's own handler would end the process on the spot
             opened.enter_context(self._journal.locked())
             self._journal.refuse_leftover()
+            opened.callback(self._restore)
             self._open = opened.pop_all()
         return self
 
@@ -117,13 +121,15 @@ class Capped:
                 self._changed.remove(number)
             raise
 
-    def __exit__(self, *raised: object) -> None:
-        try:
-            if self._entries:
-                changed = [(self._entries[number], self._governors[number]) for number in sorted(self._changed)]
-                _restore(changed, [], self._journal, self._clock)
-        finally:
-            self._open.close()
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._open.__exit__(kind, error, trace)
+
+    def _restore(self) -> None:
+        if self._entries:
+            changed = [(self._entries[number], self._governors[number]) for number in sorted(self._changed)]
+            _restore(changed, [], self._journal, self._clock)
 
 
 def sweep(

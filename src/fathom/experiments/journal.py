@@ -16,7 +16,7 @@ from pathlib import Path
 
 import msgspec
 
-from fathom.core import plugins
+from fathom.core import files, plugins
 from fathom.core.errors import BadOption, CappingError, DataError, NotRestored
 from fathom.machine.governor import Governor
 from fathom.machine.host import host_id
@@ -100,12 +100,7 @@ class Journal:
     def locked(self) -> Iterator[None]:
         """For one sweep or one restore at a time. The system releases the lock when its holder ends, however."""
         path = self.path.with_suffix(".lock")
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            file = path.open("a")
-        except OSError as error:
-            raise BadOption(f"cannot write {path}: {error.strerror or error}") from None
-        with file:
+        with files.lock_file(path) as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:

@@ -11,7 +11,7 @@ import torch
 
 from fathom.core.disturbance import Disturbance
 from fathom.core.events import OnEvent, OnProgress, throttled
-from fathom.core.record import Learning, Point, Record
+from fathom.core.record import EarlierMachine, Learning, Point, Record
 from fathom.core.spec import RunSpec
 from fathom.data.base import notes_of
 from fathom.engine.session import Session
@@ -21,6 +21,7 @@ from fathom.machine.meter import Counters, Target
 from fathom.measure.loop import recorded
 from fathom.training.checkpoint import Checkpoint
 from fathom.training.trainer import Trainer, held_out_for, recipe_for, trainer_for, training_split
+from fathom.training.whereabouts import Whereabouts
 
 
 def train(
@@ -38,7 +39,7 @@ def _train(spec: RunSpec, on_progress: OnProgress, on_event: OnEvent) -> Record:
         run = TrainingRun(trainer, session)
         on_event({"items_per_step": trainer.items_per_step})
         if run.resume():
-            on_event({"resumed": len(run.curve), "evaluations": trainer.evaluations})
+            on_event({"resumed": len(run.curve), "evaluations": trainer.evaluations, "left": run.left})
         run.run(throttled(on_progress), on_event)
         machine = fingerprint(session.device)
         held_out = {"validation": trainer.held_out.validation, "test": trainer.held_out.test}
@@ -68,6 +69,8 @@ class TrainingRun:
         self.seconds = 0.0  # spent before this process
         self.joules: float | None = 0.0  # the same; None where they were not metered
         self.resumed = 0
+        self.here, self.earlier = Whereabouts.of(session.device), list[EarlierMachine]()
+        self.left: str | None = None  # the other machine that the checkpoint is of
         self.diverged: str | None = None
         self.selected: int | None = None  # the evaluation whose weights are tested, from 1 on
         self.meter = Counters(Target.of(session.device))
@@ -151,6 +154,7 @@ class TrainingRun:
             metered=self.meter.name,
             curve=self.curve,
             resumed=self.resumed,
+            earlier=self.earlier,
             artifacts=artifacts,
         )
 
@@ -166,6 +170,7 @@ class TrainingRun:
             self.curve = [Point(**point) for point in kept["curve"]]
             self.seconds, self.joules, self.resumed = kept["seconds"], kept["joules"], kept["resumed"] + 1
             self.gpu_shared, self.selected = kept["gpu_shared"], kept["selected"]
+            self._recognise(kept)
         except (MemoryError, torch.OutOfMemoryError):
             raise  # which says nothing about the file
         except Exception as error:  # whatever a damaged file, or one of another version, may raise
@@ -173,6 +178,14 @@ class TrainingRun:
         self.begun, self.meter = time.perf_counter(), Counters(Target.of(self.session.device))  # both count from here
         self.metered = self.meter.joules()
         return True
+
+    def _recognise(self, kept: dict[str, Any]) -> None:
+        """Where the checkpoint is of another machine, the record says so."""
+        self.earlier = [EarlierMachine(**each) for each in kept.get("earlier", [])]
+        there = Whereabouts.kept(kept.get("machine"))
+        if there is not None and there.differs(self.here):
+            self.earlier.append(there.left_after(len(self.curve)))
+            self.left = there.name
 
     def _save(self, on_event: OnEvent) -> None:
         self.checkpoint.save(
@@ -185,6 +198,8 @@ class TrainingRun:
                 "gpu_shared": self.gpu_shared,
                 "selected": self.selected,
                 "recipe": self.recipe.id,
+                "machine": vars(self.here),
+                "earlier": [vars(each) for each in self.earlier],
             }
         )
         if self.checkpoint.problem:

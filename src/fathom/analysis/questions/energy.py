@@ -132,12 +132,12 @@ def _cells(runs: EnergyRuns) -> list[Cell]:
 
 
 def _trained(records: Sequence[Record]) -> list[Record]:
-    """Training runs that reached their target and were metered."""
+    """Training runs that reached their target and were metered, on one machine throughout."""
     ended = [record for record in records if record.outcome == "ok" and record.learning]
     return [
         record
         for record in last_attempts(ended)
-        if record.learning and record.learning.reached and record.learning.energy_j is not None
+        if (learning := record.learning) and learning.reached and learning.energy_j is not None and not learning.earlier
     ]
 
 

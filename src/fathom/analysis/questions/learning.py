@@ -47,6 +47,11 @@ class Run:
         return bool(self.record.disturbance.gpu_shared)
 
     @property
+    def moved(self) -> bool:
+        """Resumed on another machine: its time and energy are those of none."""
+        return bool(self.learning.earlier)
+
+    @property
     def reached(self) -> bool:
         """By its result, whatever its curve says."""
         return not self.failed and bool(self.learning.reached)
@@ -132,7 +137,13 @@ def analyse(records: Sequence[Record]) -> Finding:
         tables=[_task_table(tasks), _run_table(runs), *tables],
         charts=_charts(runs),
         images=[Image(title=each.title, png=each.png) for each in artifacts if each.png],
-        notes=[*_protocols(succeeded), *_first_seeds(tasks), *_shared(tasks), *_repeated(len(training) - len(runs))],
+        notes=[
+            *_protocols(succeeded),
+            *_first_seeds(tasks),
+            *_shared(tasks),
+            *_moved(runs),
+            *_repeated(len(training) - len(runs)),
+        ],
     )
 
 
@@ -245,8 +256,12 @@ def _task_row(task: TrainingTask) -> list[Cell]:
 
 
 def _alone(runs: Sequence[Run]) -> list[Run]:
-    """Those that had the GPU to themselves, or all where there are none: a shared GPU distorts time and energy."""
-    return [run for run in runs if not run.shared] or list(runs)
+    """Those that had the GPU to themselves, or all where there are none: a shared GPU distorts time and energy.
+
+    Without those of several machines, whose time and energy are of none.
+    """
+    stayed = [run for run in runs if not run.moved]
+    return [run for run in stayed if not run.shared] or stayed
 
 
 def _median(values: Iterable[float | None]) -> float | None:
@@ -280,6 +295,8 @@ def _results(run: Run) -> list[Cell]:
     if run.failed:
         return [None] * 5
     learning, point = run.learning, run.at_target
+    if run.moved:
+        return [learning.quality, None, None, learning.items, None]
     to_target = point.seconds if point else None
     return [learning.quality, to_target, learning.seconds, learning.items, _kilo(learning.energy_j)]
 
@@ -290,6 +307,7 @@ def _outcome(run: Run) -> str:
     learning, resumed = run.learning, run.learning.resumed
     parts = ["no target" if learning.reached is None else "reached" if learning.reached else "not reached"]
     parts += [f"resumed {'once' if resumed == 1 else f'{resumed} times'}"] if resumed else []
+    parts += [f"began on {listed(list(dict.fromkeys(each.name for each in learning.earlier)))}"] if run.moved else []
     parts += ["shared the GPU"] if run.shared else []
     return "; ".join(parts)
 
@@ -330,6 +348,7 @@ def _measured(learning: Learning) -> str:
 def _curve(run: Run, variant: str) -> Series:
     curve = run.learning.curve
     parts = [variant, f"seed {run.record.spec.seed}", "failed" if run.failed else ""]
+    parts += ["on several machines"] if run.moved else []
     return Series(
         name=", ".join(text for text in parts if text),
         x=[point.seconds for point in curve],
@@ -390,6 +409,12 @@ def _shared(tasks: Sequence[TrainingTask]) -> list[str]:
         "energy leave such runs out where other runs of the same task had the GPU to themselves."
     )
     return [f"{note} All runs shared the GPU: {listed(only)}." if only else note]
+
+
+def _moved(runs: Sequence[Run]) -> list[str]:
+    count = sum(not run.failed and run.moved for run in runs)
+    which = f"{count} {'run was' if count == 1 else 'runs were'} resumed on another machine"
+    return [f"{which}: time and energy are of no one machine, and not given."] if count else []
 
 
 def _repeated(count: int) -> list[str]:

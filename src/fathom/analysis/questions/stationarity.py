@@ -259,7 +259,9 @@ def _notes() -> list[str]:
     return [
         f"Change points cut a series into levels. Flat: all levels within {near} of the last. Warm-up: slower at "
         f"first. Slowing: faster at first. Unsteady: a change after the first third, or levels that recur; nothing is "
-        "cut off, and the medians before and after the last change are both given.",
+        "cut off, and the medians before and after the last change are both given. A series that comes back to its "
+        f"level is unsteady where the levels in between change its time by more than {near}; the median away from that "
+        "level is then the one before.",
         f"A series drifts where the Mann-Kendall test, corrected for the correlation of steps, has p below "
         f"{SIGNIFICANT} and the last third lies more than {near} from the first. The smallest drift that a series "
         "could have shown is one that as many steps, as noisy, show in about three of four cases. Variation is the "

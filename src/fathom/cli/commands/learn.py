@@ -32,6 +32,7 @@ RENAMED = {"--rounds": "--evaluations"}
 SAY_EVERY_S = 15.0  # where there is no bar to look at
 EVALUATED_ON = {"validation": "validation quality", "train": "quality on training data"}
 TOOK = ("seconds", "items", "energy_j")
+MIXED = "its time and energy are of no one machine"
 TO_TARGET = ("seconds_to_target", "items_to_target", "energy_j_to_target")  # a recipe may go on from there
 
 
@@ -197,6 +198,8 @@ class View:
         match news:
             case {"items_per_step": items}:
                 self._items = items
+            case {"resumed": done, "left": str(other)}:
+                _say(f"{self._who} resumes after evaluation {done}, made on another machine ({other}): {MIXED}")
             case {"resumed": done}:
                 _say(f"{self._who} resumes after evaluation {done}")
             case {"no_checkpoint": why}:
@@ -242,6 +245,8 @@ def _tell(records: Sequence[Record], recipe: Recipe[Any], as_json: bool) -> None
     for row in rows:
         if row["outcome"] != "ok":
             _say(f"seed {row['seed']}: {row['outcome']}")
+        if row["earlier_machines"]:
+            _say(f"seed {row['seed']} began on {' and '.join(row['earlier_machines'])}: {MIXED}")
 
 
 def _row(record: Record, recipe: Recipe[Any]) -> dict[str, Any]:
@@ -255,6 +260,7 @@ def _row(record: Record, recipe: Recipe[Any]) -> dict[str, Any]:
         **{key: getattr(learning or recipe, key) for key in ("metric", "unit", "target")},
         **{key: getattr(learning, key, None) for key in ("quality", "reached", *TOOK, "resumed")},
         **{key: getattr(stood, total, None) for key, total in zip(TO_TARGET, TOOK, strict=True)},
+        "earlier_machines": [each.name for each in learning.earlier] if learning else [],
         "outcome": record.outcome if record.outcome == "ok" else f"failed: {record.reason}",
     }
 
@@ -262,11 +268,16 @@ def _row(record: Record, recipe: Recipe[Any]) -> dict[str, Any]:
 def _summary(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Over the seeds: how many reached the target, and of the runs that did not fail the middle and the ends."""
     good = [row for row in rows if row["outcome"] == "ok"]
+    timed = [row for row in good if not row["earlier_machines"]]  # on one machine throughout
+    everywhere = ("quality", "items", "items_to_target")
     aimed = any(row["target"] is not None for row in rows)
     return {
         "runs": len(rows),
         "reached": sum(bool(row["reached"]) for row in rows) if aimed else None,
-        **{key: _spread([row[key] for row in good]) for key in ("quality", *TOOK, *TO_TARGET)},
+        **{
+            key: _spread([row[key] for row in (good if key in everywhere else timed)])
+            for key in ("quality", *TOOK, *TO_TARGET)
+        },
     }
 
 

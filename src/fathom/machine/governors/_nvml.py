@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, Self
 
 from fathom.core.errors import CappingError, NotPermitted, NotSupported, OutOfRange
+from fathom.machine.governor import Governor
+from fathom.machine.meter import Target
 
 NEEDS_ROOT = "NVML takes changes from root alone"
 
@@ -49,5 +51,19 @@ def scope_of(uuid: str) -> str | None:
         return None
 
 
-def obstacle() -> str | None:
-    return None if os.geteuid() == 0 else NEEDS_ROOT
+class NvmlGovernor(Governor):
+    """A setting of one card, which is found by its UUID."""
+
+    def __init__(self, uuid: str, scope: str) -> None:
+        self.part, self.scope = uuid, scope
+
+    @classmethod
+    def find(cls, target: Target) -> Sequence[Self]:
+        return [cls(uuid, scope) for uuid in target.gpu_uuids if (scope := scope_of(uuid)) is not None]
+
+    @classmethod
+    def at(cls, part: str) -> Self:
+        return cls(part, scope_of(part) or part)
+
+    def obstacle(self) -> str | None:
+        return None if os.geteuid() == 0 else NEEDS_ROOT

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import ClassVar, Self
+from typing import ClassVar
 
-from fathom.machine.governor import Allowed, Governor
-from fathom.machine.governors._nvml import card, obstacle, refusals, scope_of
-from fathom.machine.meter import Target
+from fathom.machine.governor import Allowed
+from fathom.machine.governors._nvml import NvmlGovernor, card, refusals
 
 
-class NvmlLockedClocks(Governor):
+class NvmlLockedClocks(NvmlGovernor):
     """NVML sets and removes a lock, and does not show it: what is read back is the clock itself."""
 
     name: ClassVar = "NVML locked clocks"
@@ -18,17 +16,6 @@ class NvmlLockedClocks(Governor):
     tolerance: ClassVar = 15.0  # a step: the clock that is shown may be the next one
     readable: ClassVar = False
     caveat: ClassVar = "NVML does not show locked clocks. Restoring removes any lock, also one that was set before."
-
-    def __init__(self, uuid: str, scope: str) -> None:
-        self.part, self.scope = uuid, scope
-
-    @classmethod
-    def find(cls, target: Target) -> Sequence[Self]:
-        return [cls(uuid, scope) for uuid in target.gpu_uuids if (scope := scope_of(uuid)) is not None]
-
-    @classmethod
-    def at(cls, part: str) -> Self:
-        return cls(part, scope_of(part) or part)
 
     def current(self) -> float | None:
         """No lock, as far as anybody can tell; raises where the card does not answer."""
@@ -62,9 +49,6 @@ class NvmlLockedClocks(Governor):
     def holds(self, setting: float | None, tolerance: float = 0.0) -> bool:
         """A cap holds where the clock is not above it. That no lock is left shows only in the driver's answer."""
         return setting is None or self.reading() <= setting + tolerance
-
-    def obstacle(self) -> str | None:
-        return obstacle()
 
     def reading(self) -> float:
         """The SM clock now."""

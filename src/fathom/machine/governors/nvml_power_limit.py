@@ -2,29 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import ClassVar, Self
+from typing import ClassVar
 
-from fathom.machine.governor import Allowed, Governor
-from fathom.machine.governors._nvml import card, obstacle, refusals, scope_of
-from fathom.machine.meter import Target
+from fathom.machine.governor import Allowed
+from fathom.machine.governors._nvml import NvmlGovernor, card, refusals
 
 
-class NvmlPowerLimit(Governor):
+class NvmlPowerLimit(NvmlGovernor):
     name: ClassVar = "NVML power limit"
     unit: ClassVar = "W"
     tolerance: ClassVar = 1.0  # some drivers keep whole watts
-
-    def __init__(self, uuid: str, scope: str) -> None:
-        self.part, self.scope = uuid, scope
-
-    @classmethod
-    def find(cls, target: Target) -> Sequence[Self]:
-        return [cls(uuid, scope) for uuid in target.gpu_uuids if (scope := scope_of(uuid)) is not None]
-
-    @classmethod
-    def at(cls, part: str) -> Self:
-        return cls(part, scope_of(part) or part)
 
     def current(self) -> float | None:
         import pynvml
@@ -48,6 +35,3 @@ class NvmlPowerLimit(Governor):
     def restore(self, setting: float | None) -> None:
         if setting is not None:  # every card that has a limit shows one
             self.apply(setting)
-
-    def obstacle(self) -> str | None:
-        return obstacle()

@@ -1,8 +1,10 @@
 """The power of the CPU where nothing meters it: a guess from its utilisation, made only where a guess is asked for.
 
-P = idle + (TDP - idle) x utilisation of the cores, the linear model of Fan, Weber and Barroso (ISCA 2007). TDP, the
-heat a processor is built to shed, stands for its power when busy; idle is taken as IDLE of it. Memory, fans and power
-supplies are not in it. Such a guess may be off by half of its value: its kind, "estimate", stands beside every number.
+P = TDP x a share that rises with the utilisation of the cores. The shares (CURVE) are those of Davy, Building an AWS
+EC2 Carbon Emissions Dataset (Teads Engineering, 2021): package power by RAPL over TDP, of servers with Intel Xeons. TDP
+is by the processor's model, from Intel ARK ("TDP" or "processor base power") and AMD's product pages ("default TDP").
+Memory, fans and power supplies are not in it. Such a guess may be off by half of its value: its kind, "estimate",
+stands beside every number.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import ClassVar, Self
 
 import psutil
@@ -19,42 +22,51 @@ from fathom.core.errors import BadOption
 from fathom.machine.host import cpu_name
 from fathom.machine.meter import Meter, Target
 
-IDLE = 0.3  # of the TDP
+CURVE = ((0.0, 0.12), (0.1, 0.32), (0.5, 0.75), (1.0, 1.02))  # utilisation -> power over TDP; linear in between
 VARIABLE = "FATHOM_CPU_TDP_W"  # watts of all processors of the machine together
-TDP_W = {  # in the name -> watts and cores of one processor; Intel ARK and AMD's product pages
-    r"Xeon.* E5-2680 v4": (120, 14),
-    r"Xeon.* E5-2686 v4": (145, 18),
-    r"Xeon.* E5-2690 v4": (135, 14),
-    r"Xeon.* Gold 6130": (125, 16),
-    r"Xeon.* Gold 6230": (125, 20),
-    r"Xeon.* Gold 6248": (150, 20),
-    r"Xeon.* Gold 6330": (205, 28),
-    r"Xeon.* Platinum 8168": (205, 24),
-    r"Xeon.* Platinum 8280": (205, 28),
-    r"Xeon.* Platinum 8358": (250, 32),
-    r"Xeon.* Platinum 8375C": (300, 32),
-    r"Xeon.* Platinum 8380": (270, 40),
-    r"Xeon.* Platinum 8468": (350, 48),
-    r"Xeon.* Platinum 8480": (350, 56),
-    r"Xeon.* Platinum 8558": (330, 48),
-    r"Xeon.* Platinum 8592": (350, 64),
-    r"i7-12700K": (125, 12),
-    r"i9-13900K": (125, 24),
-    r"i9-14900K": (125, 24),
-    r"EPYC 7302": (155, 16),
-    r"EPYC 7402": (180, 24),
+TDP_W = {  # a model's whole name -> watts and cores of one processor
+    r"E5-2680 v4": (120, 14),
+    r"E5-2686 v4": (145, 18),  # made for a cloud provider and not in ARK, as are 8375C and 8480C
+    r"E5-2690 v4": (135, 14),
+    r"Gold 6130": (125, 16),
+    r"Gold 6230": (125, 20),
+    r"Gold 6230R": (150, 26),
+    r"Gold 6248": (150, 20),
+    r"Gold 6248R": (205, 24),
+    r"Gold 6330": (205, 28),
+    r"Platinum 8168": (205, 24),
+    r"Platinum 8280L?": (205, 28),
+    r"Platinum 8358": (250, 32),
+    r"Platinum 8358P": (240, 32),
+    r"Platinum 8375C": (300, 32),
+    r"Platinum 8380": (270, 40),
+    r"Platinum 8468": (350, 48),
+    r"Platinum 8468V": (330, 48),
+    r"Platinum 8480(\+|CL?)": (350, 56),
+    r"Platinum 8558": (330, 48),
+    r"Platinum 8558P": (350, 48),
+    r"Platinum 8558U": (300, 48),
+    r"Platinum 8592\+": (350, 64),
+    r"i7-12700KF?": (125, 12),
+    r"i9-13900KF?": (125, 24),
+    r"i9-13900KS": (150, 24),
+    r"i9-14900KF?": (125, 24),
+    r"i9-14900KS": (150, 24),
+    r"EPYC 7302P?": (155, 16),
+    r"EPYC 7402P?": (180, 24),
     r"EPYC 7452": (155, 32),
-    r"EPYC 7543": (225, 32),
-    r"EPYC 7702": (200, 64),
-    r"EPYC 7713": (225, 64),
+    r"EPYC 7543P?": (225, 32),
+    r"EPYC 7702P?": (200, 64),
+    r"EPYC 7713P?": (225, 64),
     r"EPYC 7742": (225, 64),
     r"EPYC 7763": (280, 64),
-    r"EPYC 9354": (280, 32),
-    r"EPYC 9454": (290, 48),
-    r"EPYC 9554": (360, 64),
-    r"EPYC 9654": (360, 96),
+    r"EPYC 9354P?": (280, 32),
+    r"EPYC 9454P?": (290, 48),
+    r"EPYC 9554P?": (360, 64),
+    r"EPYC 9654P?": (360, 96),
     r"Ryzen 9 5950X": (105, 16),
     r"Ryzen 9 7950X": (170, 16),
+    r"Ryzen 9 7950X3D": (120, 16),
     r"Ryzen Threadripper 3970X": (280, 32),
     r"Ryzen Threadripper PRO 5995WX": (280, 64),
 }
@@ -86,8 +98,13 @@ class CpuEstimate(Meter):
         if total <= 0:
             return Reading()
         self._before = now
-        utilisation = min(1.0, max(0.0, busy / total))
-        return Reading(watts=self._tdp_w * (IDLE + (1 - IDLE) * utilisation))
+        return Reading(watts=self._tdp_w * over_tdp(min(1.0, max(0.0, busy / total))))
+
+
+def over_tdp(utilisation: float) -> float:
+    """Power over TDP, from none to all hardware threads in use."""
+    (begin, low), (end, high) = next((one, two) for one, two in pairwise(CURVE) if utilisation <= two[0])
+    return low + (high - low) * (utilisation - begin) / (end - begin)
 
 
 def tdp_w() -> float | None:
@@ -104,9 +121,16 @@ def tdp_w() -> float | None:
         if not 0 < watts < float("inf"):
             raise BadOption(f"{VARIABLE} takes watts, such as 270, not {given!r}")
         return watts
-    known = next((values for name, values in TDP_W.items() if re.search(name, cpu_name())), None)
-    cores = psutil.cpu_count(logical=False)
+    known, cores = _known(cpu_name()), psutil.cpu_count(logical=False)
     return None if known is None or not cores else known[0] * cores / known[1]
+
+
+def _known(processor: str) -> tuple[int, int] | None:
+    """By the whole model number, as a 6248R is no 6248; systems write names in capitals or not."""
+    for name, values in TDP_W.items():
+        if re.search(rf"(?<!\w){name}(?![\w+])", processor, re.IGNORECASE):
+            return values
+    return None
 
 
 def _times() -> tuple[float, float]:
