@@ -79,7 +79,7 @@ def profiled(
     networks = {"": session.state.model, **session.state.beside}
     with layers_marked(networks):
         slowed, trace = _recorded(session, steps, shapes=True, trace_out=trace_out)
-    found = walk.breakdown(trace.events, roles(networks))
+    found = walk.breakdown(trace.columns, roles(networks))
     notes = split_convolution_backward(found, session.device)
     if session.spec.engine != "eager":
         notes.append(_traced_to_layers(session.spec.engine, found.rows()))
@@ -111,7 +111,7 @@ def _in_detail(session: Session, profile: Profile, stacks: bool) -> Profile:
     before = Held(session.state)
     with layers_marked(networks), _stderr_silenced():  # torch warns of memory that is freed and is older than the trace
         _, trace = _recorded(session, DETAIL_STEPS, shapes=False, memory=True, stacks=stacks)
-    found = walk.breakdown(trace.events, roles(networks))
+    found = walk.breakdown(trace.columns, roles(networks))
     held = memory_of(found, trace.memory)
     lines = sources(found) if stacks else None
     return replace(
@@ -125,7 +125,7 @@ def _light_pass(session: Session, steps: int) -> LightPass:
     before = _timed(session, steps)
     slowed, trace = _recorded(session, steps, shapes=False)
     after = _timed(session, steps)
-    found = walk.breakdown(trace.events)
+    found = walk.breakdown(trace.columns)
     recorded, in_ops = found.events_per_step()
     return LightPass(
         step_s=slowed,

@@ -18,6 +18,7 @@ import numpy as np
 from fathom.core.depth import CriticalPath, PathPart
 from fathom.trace.columns import KINDS, Columns
 from fathom.trace.event import Event
+from fathom.trace.event_columns import EventColumns
 from fathom.trace.rows import Breakdown, GpuActivity
 from fathom.trace.steps import Window
 from fathom.trace.taxonomy import kernel_type
@@ -54,16 +55,16 @@ class _Spans:
     wait_begins: list[float]
 
     @classmethod
-    def of(cls, thread: HostThread) -> _Spans:
-        begins = np.array([event.ts for event in thread.work])
-        ends = begins + np.array([event.dur for event in thread.work])
+    def of(cls, thread: HostThread, columns: EventColumns) -> _Spans:
+        work = np.array(thread.work, dtype=np.int64)
+        begins, ends = thread.begins[work], thread.ends[work]
         reached = np.maximum.accumulate(ends)
         begins[1:] = np.maximum(begins[1:], reached[:-1])  # outermost ones overlap by rounding only
         kept = ends > begins
         return cls(
             begins=begins[kept].tolist(),
             ends=ends[kept].tolist(),
-            names=[event.name for event, keep in zip(thread.work, kept.tolist(), strict=True) if keep],
+            names=columns.names_at(thread.index[work[kept]]),
             waits=thread.waits,
             wait_begins=[wait.ts for wait in thread.waits],
         )
@@ -92,7 +93,7 @@ class _Walk:
     def __init__(self, found: Breakdown, columns: Columns) -> None:
         self.activities = found.gpu_activities
         self.kinds = [KINDS[kind] for kind in columns.kind.tolist()]
-        self.threads = [_Spans.of(thread) for thread in found.host]
+        self.threads = [_Spans.of(thread, found.columns) for thread in found.host]
         self.stream_waits = sorted(time for thread in found.host for time in thread.stream_waits)
         self.first = min(self._all_begins() + [begin for begin, _ in found.steps])
         self.last = max(self._all_ends() + [end for _, end in found.steps])

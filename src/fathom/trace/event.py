@@ -27,10 +27,9 @@ GPU_KINDS = {"kernel": "kernel", "gpu_memcpy": "memcpy", "gpu_memset": "memset"}
 LAUNCH = "cuda_runtime"
 
 
-class Event(msgspec.Struct, gc=False):
-    """A timed event; times are in microseconds, as in the file. args is decoded where it is needed."""
+class Event(msgspec.Struct, gc=False, tag_field="ph", tag="X"):
+    """An event with a duration; times are in microseconds, as in the file. args is decoded where it is needed."""
 
-    ph: str = ""  # "X" for an event with a duration
     cat: str | None = None
     name: str = ""
     pid: int | str | float | None = 0
@@ -42,6 +41,10 @@ class Event(msgspec.Struct, gc=False):
     @property
     def end(self) -> float:
         return self.ts + self.dur
+
+
+class Instant(Event, gc=False, tag_field="ph", tag="i"):
+    """An event without a duration, such as an allocation of memory."""
 
 
 class LaunchArgs(msgspec.Struct, gc=False):

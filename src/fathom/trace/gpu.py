@@ -39,7 +39,7 @@ def activities_of(events: Sequence[Event]) -> list[GpuActivity]:
     launches.pop(NO_CORRELATION, None)
     attribution = GpuAttribution([], launches, Steps([], waited=False))
     gpu_events = sorted((event for event in events if event.cat in GPU_KINDS), key=lambda event: event.ts)
-    return [attribution.activity(event) for event in gpu_events]
+    return [attribution.activity(event, launch_args(event).correlation) for event in gpu_events]
 
 
 class GpuAttribution:
@@ -52,11 +52,12 @@ class GpuAttribution:
         self._by_kernel: dict[tuple[object, ...], OpCall] = {}
         self._continued: dict[tuple[int, int], OpCall] = {}
 
-    def attribute(self, events: Sequence[Event]) -> list[GpuActivity]:
+    def attribute(self, events: Sequence[Event], correlations: Sequence[int]) -> list[GpuActivity]:
         """All GPU activities in the order of their beginnings, each with its op call where it ran in a step."""
         if not events:
             return []
-        activities = [self.activity(event) for event in sorted(events, key=lambda event: event.ts)]
+        order = np.argsort([event.ts for event in events], kind="stable").tolist()
+        activities = [self.activity(events[index], correlations[index]) for index in order]
         if self.steps.waited:
             self._extend_steps(activities)
         begins = np.array([activity.begin for activity in activities])
@@ -71,8 +72,7 @@ class GpuAttribution:
                 self._add_parts(activity, clock)
         return activities
 
-    def activity(self, event: Event) -> GpuActivity:
-        correlation = launch_args(event).correlation
+    def activity(self, event: Event, correlation: int) -> GpuActivity:
         site = self.launches.get(correlation, NOWHERE)
         call = site.call
         if call is not None and (not site.typed or call.type == ANY_COLLECTIVE):

@@ -29,7 +29,7 @@ LONGEST_NAME = 100  # of a record: its file is called after it
 def from_trace(path: Path) -> Record:
     """A record from a torch.profiler trace that the user already has. What the trace does not tell is absent."""
     trace = read(path)
-    found = walk.breakdown(trace.events)
+    found = walk.breakdown(trace.columns)
     notes = [*trace.notes, *split_backward(found)]
     steps = [(end - begin) * 1e-6 for begin, end in found.steps]
     device = "cuda" if found.on_gpu else "cpu"

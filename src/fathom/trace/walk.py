@@ -1,24 +1,27 @@
 """Breaks a profiler trace (Chrome format, Fathom's or any other) down into op calls and GPU activities.
 
 Every CPU thread is walked once with a stack of the open markers and ops. The outermost op that the taxonomy knows
-claims everything inside it. An op that it does not know keeps its self time, and the ops inside it count for
-themselves. A backward op belongs to the layer of its forward op, found by autograd's sequence number. Time that ops of
-several threads share is divided equally, so that op calls and the time outside ops add up to the step.
+claims everything inside it, which is passed over. An op that it does not know keeps its self time, and the ops inside
+it count for themselves. A backward op belongs to the layer of its forward op, found by autograd's sequence number. Time
+that ops of several threads share is divided equally, so that op calls and the time outside ops add up to the step.
 """
 
 from __future__ import annotations
 
-import re
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping
-from functools import cache
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import msgspec
+import numpy as np
 
 from fathom.trace.concurrency import SharedClock
 from fathom.trace.event import LAUNCH, Event, OpArgs, launch_args, op_args, sequence_args
-from fathom.trace.event_columns import EventColumns
+from fathom.trace.event_columns import EventColumns, Integers, Mask
 from fathom.trace.gpu import GpuAttribution, LaunchSite
 from fathom.trace.intervals import Interval
+from fathom.trace.marks import DATA, EVALUATE, FORWARD, LAYER, MODULE, PHASES, is_backward_node, is_mark, is_module
 from fathom.trace.reader import gc_disabled
 from fathom.trace.rows import Breakdown, OpCall
 from fathom.trace.steps import NO_STEP, Steps
@@ -27,29 +30,13 @@ from fathom.trace.threads import HostThread, host_threads
 from fathom.trace.waits import is_wait
 
 WHOLE_PROGRAM = "fathom.life"  # around setup and all steps of a whole-program trace
-# how the names of marks begin that have the category of an op: our own fast ones, and all of torch before 1.10
-MARKS = ("fathom.", "ProfilerStep#", "Optimizer.step#", "Optimizer.zero_grad#", "enumerate(DataLoader)#")
-LAYER = "fathom.layer "  # followed by the module path
-MODULE = "nn.Module: "  # how torch.profiler marks modules with with_stack=True
-DATA = "fathom.data"
-EVALUATE = "autograd::engine::evaluate_function"
-BACKWARD_NODE = re.compile(r"\w*Backward\d*|torch::autograd::AccumulateGrad")  # all that torch before 1.8 has
-PHASES = {f"fathom.{phase}": phase for phase in ("data", "forward", "backward", "optimizer")}
 # op -> the ops inside it whose arguments tell what it costs: a convolution's padding may be a word, which a trace does
 # not have, and reshape copies or not
 INNER = {
     **dict.fromkeys(("aten::conv1d", "aten::conv2d", "aten::conv3d"), ("aten::convolution",)),
     **dict.fromkeys(("aten::reshape", "aten::flatten"), ("aten::clone",)),
 }
-
-
-def is_module(name: str) -> bool:
-    return name.startswith(MODULE)
-
-
-@cache
-def is_backward_node(op: str) -> bool:
-    return BACKWARD_NODE.fullmatch(op) is not None
+CALL, LAUNCHING, OP, MARK = range(4)  # a call of the GPU's runtime; one of them that launched something, or waited
 
 
 class Frame(msgspec.Struct, gc=False):
@@ -67,26 +54,52 @@ class Frame(msgspec.Struct, gc=False):
     has_ops: bool = False
 
 
+class Claim(NamedTuple):
+    """The events of a thread that are inside a typed op."""
+
+    first: int
+    end: int  # the first after them
+    call: OpCall
+
+
+@dataclass(slots=True)
+class _Positions:
+    """A thread's events in the order in which they nest, as lists: these are read one by one."""
+
+    thread: HostThread
+    index: list[int]  # into all events
+    begins: list[float]
+    ends: list[float]
+    after: list[int]  # the first position that begins at its end or later
+    steps: list[int]
+    kinds: list[int]  # into the kinds of all events
+    parts: list[int]  # CALL, LAUNCHING, OP or MARK
+    correlations: dict[int, int]  # of the calls that launched or waited
+    sites: dict[int, LaunchSite] = field(default_factory=dict)  # of those of them in no typed op
+    claims: list[Claim] = field(default_factory=list)
+
+
 @gc_disabled()
-def breakdown(events: Iterable[Event], roles: Mapping[str, str] | None = None) -> Breakdown:
+def breakdown(events: Iterable[Event] | EventColumns, roles: Mapping[str, str] | None = None) -> Breakdown:
     """Walks all threads and attributes GPU time to op calls; roles maps layers to their roles, where known."""
-    columns = EventColumns.of(events if isinstance(events, list) else list(events))
+    columns = events if isinstance(events, EventColumns) else EventColumns.of(list(events))
     # Python's functions say nothing on ops, but for the modules among them
     on_host = ~columns.on_gpu & (~columns.of_category("python_function") | columns.named(is_module))
     threads = host_threads(columns, on_host)
-    names = columns.names_of(on_host)
     gpu_events = columns.chosen(columns.on_gpu)
+    correlations = [launch_args(event).correlation for event in gpu_events]
     steps = Steps.of(columns, on_host)
     clock: SharedClock | None = None
     if not gpu_events:  # with a GPU the time of kernels has to add up, not that of threads
-        clock = SharedClock.of([_outermost_ops(thread) for thread in threads])
-    walk = _Walk(steps, roles or {}, names, clock)
+        clock = SharedClock.of([_outermost_ops(columns, thread) for thread in threads])
+    walk = _Walk(columns, on_host, steps, roles or {}, set(correlations), clock)
     # the thread with the forward pass first: backward ops look up its sequence numbers
-    for thread in sorted(threads, key=_first_op_us):
+    forward = columns.of_category("cpu_op") & ~columns.named(lambda name: name.startswith("autograd::"))
+    for thread in sorted(threads, key=lambda thread: thread.first_begin(forward)):
         walk.thread(thread)
     walk.decode_arguments()
     gpu = GpuAttribution(walk.op_calls, walk.launches, steps)
-    activities = gpu.attribute(gpu_events)
+    activities = gpu.attribute(gpu_events, correlations)
     return Breakdown(
         op_calls=walk.op_calls,
         steps=steps.windows,
@@ -104,15 +117,26 @@ def breakdown(events: Iterable[Event], roles: Mapping[str, str] | None = None) -
 class _Walk:
     """The state of walking all threads."""
 
-    def __init__(self, steps: Steps, roles: Mapping[str, str], names: set[str], clock: SharedClock | None) -> None:
+    def __init__(
+        self,
+        columns: EventColumns,
+        on_host: Mask,
+        steps: Steps,
+        roles: Mapping[str, str],
+        correlations: set[int],
+        clock: SharedClock | None,
+    ) -> None:
+        self.columns = columns
         self.steps = steps
         self.roles = roles
-        self.has_phases = "fathom.forward" in names
+        self.correlations = correlations  # of what ran on the GPU
+        self.clock = clock
+        names = columns.names_of(on_host)
+        self.has_phases = FORWARD in names
         self.has_data = DATA in names
         self.has_modules = any(name.startswith((LAYER, MODULE)) for name in names)
         self.has_backward = any(name.startswith(EVALUATE) for name in names)
-        self.marks = {name for name in names if name.startswith(MARKS)}
-        self.clock = clock
+        self.parts: Integers = np.array([_part(kind.category, kind.name) for kind in columns.kinds], dtype=np.int64)
         self.op_calls: list[OpCall] = []
         self.launches: dict[int, LaunchSite] = {}  # correlation id -> where a kernel was launched
         self.waits: list[tuple[Event, OpCall | None]] = []
@@ -128,54 +152,118 @@ class _Walk:
     def thread(self, thread: HostThread) -> None:
         # a foreign trace marks at most backward, optimizer and data: everything else is forward
         stack = [Frame(end=float("inf"), phase="" if self.has_phases else "forward")]
-        claimed_until = float("-inf")
-        claimed_by: OpCall | None = None
+        positions = self._positions(thread)
         self.host.append(thread)
-        waited, marks = self.steps.waited, self.marks
-        steps = self.steps.all_at(thread.begins).tolist()
-        columns = zip(thread.events, thread.begins.tolist(), thread.ends.tolist(), steps, strict=True)
-        for event, begin, end, step in columns:
-            inside = begin < claimed_until
-            if not inside:
-                while stack[-1].end <= begin:
-                    self._close(stack)
-            parent, category = stack[-1], event.cat
-            if category == LAUNCH:
-                if not inside and parent.op is None:
-                    thread.work.append(event)
-                self._launch(event, claimed_by if inside else None, parent)
-                continue
-            if waited and step >= 0:
-                self.events[step] += 1
-                self.events_in_ops[step] += inside or parent.op is not None
-            if inside:
-                if claimed_by is not None and category == "cpu_op":
-                    self._inner(event, claimed_by, parent)
-                continue
-            end = min(end, parent.end)  # one that outlasts its parent by rounding ends with it
-            if category != "cpu_op" or event.name in marks:
-                self._mark(event, end, step, stack)
-                continue
-            if parent.op is None:
-                thread.work.append(event)
-            claimed_by = self._op(event, begin, end, step, stack)
-            claimed_until = end if claimed_by else float("-inf")
+        begins, at = positions.begins, 0
+        while at < len(begins):
+            while stack[-1].end <= begins[at]:
+                self._close(stack)
+            at = self._event(positions, at, stack)
         while len(stack) > 1:
             self._close(stack)
+        self._launched(positions)
+        if self.steps.waited:
+            self._count(positions)
 
-    def _inner(self, event: Event, claimed_by: OpCall, frame: Frame) -> None:
-        """An op inside one that claims it: its time is the outer one's."""
-        if claimed_by.op in INNER and event.name in INNER[claimed_by.op]:
-            claimed_by.inner = (event.name, self._arguments(event))
-        if self.has_modules and self.has_backward and frame.phase != "backward":
-            # a composite op creates several autograd nodes, one for each op inside it
-            sequence = sequence_args(event).sequence
+    def _positions(self, thread: HostThread) -> _Positions:
+        kinds = self.columns.kind[thread.index]
+        parts = self.parts[kinds]
+        calls = np.flatnonzero(parts == CALL)
+        found: dict[int, int] = {}
+        for at, event in zip(calls.tolist(), self.columns.at(thread.index[calls]), strict=True):
+            correlation = launch_args(event).correlation
+            if correlation in self.correlations or is_wait(event.name):
+                found[at] = correlation
+        parts[np.fromiter(found, np.int64, len(found))] = LAUNCHING
+        return _Positions(
+            thread=thread,
+            index=thread.index.tolist(),
+            begins=thread.begins.tolist(),
+            ends=thread.ends.tolist(),
+            after=np.searchsorted(thread.begins, thread.ends).tolist(),
+            steps=self.steps.all_at(thread.begins).tolist(),
+            kinds=kinds.tolist(),
+            parts=parts.tolist(),
+            correlations=found,
+        )
+
+    def _event(self, positions: _Positions, at: int, stack: list[Frame]) -> int:
+        """Takes one event that is in no typed op, and gives the position of the next such."""
+        parent, part, step = stack[-1], positions.parts[at], positions.steps[at]
+        outside = parent.op is None
+        if outside and part != MARK:
+            positions.thread.work.append(at)
+        if part == CALL:
+            return at + 1
+        event, name = self.columns.events[positions.index[at]], self.columns.kinds[positions.kinds[at]].name
+        if part == LAUNCHING:
+            call = parent.op.call if parent.op is not None else None
+            positions.sites[at] = LaunchSite(event, call, False, parent.phase, parent.optimizer)
+            return at + 1
+        if self.steps.waited and step >= 0 and not outside:
+            self.events_in_ops[step] += 1
+        begin, end = positions.begins[at], positions.ends[at]
+        is_cut = end > parent.end  # one that outlasts its parent by rounding ends with it
+        end = parent.end if is_cut else end
+        if part == MARK:
+            self._mark(event, name, end, step, stack)
+            return at + 1
+        claimed_by = self._op(event, name, begin, end, step, stack)
+        if claimed_by is None:
+            return at + 1
+        after = max(at + 1, bisect_left(positions.begins, end) if is_cut else positions.after[at])
+        if after > at + 1:
+            positions.claims.append(Claim(at + 1, after, claimed_by))
+            self._inside(positions, at + 1, after, claimed_by, parent)
+        return after
+
+    def _inside(self, positions: _Positions, first: int, end: int, claimed_by: OpCall, parent: Frame) -> None:
+        """What ops inside one that claims them tell; their time is the outer one's."""
+        inner = INNER.get(claimed_by.op, ())
+        # a composite op creates several autograd nodes, one for each op inside it
+        in_sequence = self.has_modules and self.has_backward and parent.phase != "backward"
+        if not (inner or in_sequence):
+            return
+        for event in map(self.columns.events.__getitem__, positions.index[first:end]):
+            if event.cat != "cpu_op":
+                continue
+            if event.name in inner:
+                claimed_by.inner = (event.name, self._arguments(event))
+            sequence = sequence_args(event).sequence if in_sequence else None
             if sequence is not None:
                 self.layer_of[sequence] = (claimed_by.layer, claimed_by.role)
 
-    def _mark(self, event: Event, end: float, step: int, stack: list[Frame]) -> None:
-        parent, name = stack[-1], event.name
-        frame = _inside(parent, end)
+    def _launched(self, positions: _Positions) -> None:
+        """Whose the calls are that launched or waited: of typed ops around them, or as they were found."""
+        at = np.fromiter(positions.correlations, np.int64, len(positions.correlations))
+        claims = positions.claims
+        owner = np.searchsorted([claim.first for claim in claims], at, side="right") - 1
+        for position, number in zip(at.tolist(), owner.tolist(), strict=True):
+            if position in positions.sites:
+                site = positions.sites[position]
+            else:
+                site = LaunchSite(self.columns.events[positions.index[position]], claims[number].call, typed=True)
+            name, correlation = self.columns.kinds[positions.kinds[position]].name, positions.correlations[position]
+            if is_wait(name):
+                self.waits.append((site.event, site.call))
+            if correlation >= 0:
+                self.launches[correlation] = site
+
+    def _count(self, positions: _Positions) -> None:
+        """The ops and marks of every step, and those of them inside typed ops: others inside ops are counted before."""
+        steps, parts = np.array(positions.steps), np.array(positions.parts)
+        counted = (steps >= 0) & (parts >= OP)
+        depth = np.zeros(len(steps) + 1, dtype=np.int64)
+        depth[[claim.first for claim in positions.claims]] += 1
+        depth[[claim.end for claim in positions.claims]] -= 1
+        inside = counted & (np.cumsum(depth)[:-1] > 0)
+        for totals, chosen in ((self.events, counted), (self.events_in_ops, inside)):
+            for step, count in enumerate(np.bincount(steps[chosen]).tolist()):
+                totals[step] += count
+
+    def _mark(self, event: Event, name: str, end: float, step: int, stack: list[Frame]) -> None:
+        parent = stack[-1]
+        frame = _opened(parent, end)
         stack.append(frame)
         if name in PHASES:
             frame.phase = PHASES[name]
@@ -199,7 +287,9 @@ class _Walk:
         if step >= 0:
             self.data_us[step] += sign * min(event.dur, self.steps.windows[step][1] - event.ts)
 
-    def _op(self, event: Event, begin: float, end: float, step: int, stack: list[Frame]) -> OpCall | None:
+    def _op(
+        self, event: Event, name: str, begin: float, end: float, step: int, stack: list[Frame]
+    ) -> OpCall | None:
         """The call of an op that the taxonomy knows, and that claims what is inside it; else opens a frame for it."""
         parent = stack[-1]
         parent.has_ops = True
@@ -211,23 +301,23 @@ class _Walk:
             outer.own_us -= time if step == outer.step else self._time(begin, end, outer.step)
         # every op in an optimizer step counts as its update; fused ones may first call aten::contiguous
         in_update = parent.phase == "optimizer"
-        kind = update_type(parent.optimizer or "Clip") if in_update else type_of(event.name)
+        kind = update_type(parent.optimizer or "Clip") if in_update else type_of(name)
         if kind is not None:
             if self.has_modules:
-                self._follow_sequence(event, parent)
-            return self._add_op_call(event, time, parent, kind, step)
-        frame = _inside(parent, end)
-        self._follow_sequence(event, frame)
+                self._follow_sequence(event, name, parent)
+            return self._add_op_call(event, name, time, parent, kind, step)
+        frame = _opened(parent, end)
+        self._follow_sequence(event, name, frame)
         frame.op, frame.step = frame, step
-        frame.call = self._add_op_call(event, time, frame, leaf_type(event.name), step)
+        frame.call = self._add_op_call(event, name, time, frame, leaf_type(name), step)
         frame.own_us = time
         stack.append(frame)
         return None
 
-    def _follow_sequence(self, event: Event, frame: Frame) -> None:
+    def _follow_sequence(self, event: Event, name: str, frame: Frame) -> None:
         """Autograd's numbers take the layer of a forward op to its backward."""
-        backward = event.name.startswith(EVALUATE)
-        if backward or (frame.phase == "forward" and is_backward_node(event.name)):
+        backward = name.startswith(EVALUATE)
+        if backward or (frame.phase == "forward" and is_backward_node(name)):
             frame.phase = "backward"
         if not self.has_modules:  # there are no layers
             return
@@ -264,7 +354,9 @@ class _Walk:
             return 0.0
         return end - begin if self.clock is None else self.clock.between(begin, end)
 
-    def _add_op_call(self, event: Event, time: float, frame: Frame, kind: str, step: int) -> OpCall | None:
+    def _add_op_call(
+        self, event: Event, name: str, time: float, frame: Frame, kind: str, step: int
+    ) -> OpCall | None:
         """None outside all steps."""
         if step < 0:
             return None
@@ -273,7 +365,7 @@ class _Walk:
         if context is None:
             layer = "" if frame.phase in {"optimizer", "data"} else frame.layer
             context = self._contexts[key] = layer, self._role(frame), frame.phase or "other"
-        found = OpCall(event.name, kind, *context, step, time, event=event)
+        found = OpCall(name, kind, *context, step, time, event=event)
         self.op_calls.append(found)
         return found
 
@@ -287,18 +379,6 @@ class _Walk:
         args = op_args(event)
         return self._distinct.setdefault(args.key, args)
 
-    def _launch(self, event: Event, claimed_by: OpCall | None, frame: Frame) -> None:
-        call = claimed_by or (frame.op.call if frame.op is not None else None)
-        if is_wait(event.name):
-            self.waits.append((event, call))
-        correlation = launch_args(event).correlation
-        if correlation < 0:
-            return
-        if call is not None:
-            self.launches[correlation] = LaunchSite(event, call, claimed_by is not None)
-        else:
-            self.launches[correlation] = LaunchSite(event, None, False, frame.phase, frame.optimizer)
-
     def _close(self, stack: list[Frame]) -> None:
         frame = stack.pop()
         frame.op = None  # it may be the frame itself: a cycle would never be freed
@@ -308,24 +388,24 @@ class _Walk:
             frame.call.is_wrapper = frame.has_ops
 
 
-def _inside(parent: Frame, end: float) -> Frame:
+def _part(category: str | None, name: str) -> int:
+    if category == LAUNCH:
+        return CALL
+    return OP if category == "cpu_op" and not is_mark(name) else MARK
+
+
+def _opened(parent: Frame, end: float) -> Frame:
     """A frame with its parent's context."""
     return Frame(end, parent.phase, parent.layer, parent.role, parent.optimizer, parent.op)
 
 
-def _outermost_ops(thread: HostThread) -> list[Interval]:
+def _outermost_ops(columns: EventColumns, thread: HostThread) -> list[Interval]:
     """The intervals in which a thread is in an op."""
     found: list[Interval] = []
     reached = float("-inf")
-    for event, begin, end in zip(thread.events, thread.begins.tolist(), thread.ends.tolist(), strict=True):
-        if event.cat == "cpu_op" and begin >= reached and not event.name.startswith(MARKS):
+    ops = (columns.of_category("cpu_op") & ~columns.named(is_mark))[thread.index]
+    for begin, end in zip(thread.begins[ops].tolist(), thread.ends[ops].tolist(), strict=True):
+        if begin >= reached:
             reached = end
             found.append((begin, end))
     return found
-
-
-def _first_op_us(thread: HostThread) -> float:
-    return next(
-        (event.ts for event in thread.events if event.cat == "cpu_op" and not event.name.startswith("autograd::")),
-        float("inf"),
-    )
