@@ -32,7 +32,7 @@ from fathom.machine.peaks import ceilings
 from fathom.measure.convolution import split_convolution_backward
 from fathom.measure.held import Held
 from fathom.measure.power_track import PowerTrack
-from fathom.trace import reader, walk
+from fathom.trace import marks, reader, walk
 from fathom.trace.event_columns import EventColumns
 from fathom.trace.gpu import activities_of
 from fathom.trace.gputime import gpu_time
@@ -259,7 +259,7 @@ def layers_marked(networks: Mapping[str, nn.Module]) -> Iterator[None]:
 
     def enter(path: str) -> Callable[..., None]:
         def hook(*_: object) -> None:
-            mark = Mark(walk.LAYER + path)
+            mark = Mark(marks.LAYER + path)
             mark.__enter__()
             open_marks.append(mark)
 

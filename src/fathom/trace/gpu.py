@@ -63,7 +63,7 @@ class GpuAttribution:
         begins = np.array([activity.begin for activity in activities])
         ends = np.array([activity.end for activity in activities])
         clock = SharedClock(begins, ends)
-        shares = clock.all_between(begins, ends).tolist()
+        shares = clock.between(begins, ends).tolist()
         steps = self.steps.all_at(begins).tolist()
         for activity, share, step in zip(activities, shares, steps, strict=True):
             if step >= 0 and activity.end <= self.steps.windows[step][1]:
@@ -118,7 +118,8 @@ class GpuAttribution:
                 min(activity.end, self.steps.windows[step][1]),
             )
             if begin < end:
-                self._add(activity, step, clock.between(begin, end), end - begin)
+                share = float(clock.between(np.array([begin]), np.array([end]))[0])
+                self._add(activity, step, share, end - begin)
             step += 1
 
     def _add(self, activity: GpuActivity, step: int, share: float, duration: float) -> None:

@@ -1,0 +1,95 @@
+"""The events of one CPU thread in the order in which they nest, as lists, and what of them is inside typed ops."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from fathom.trace.event import LAUNCH, launch_args
+from fathom.trace.event_columns import EventColumns, Integers, Mask
+from fathom.trace.frames import Frame
+from fathom.trace.marks import is_mark
+from fathom.trace.steps import Steps
+from fathom.trace.taxonomy import type_of
+from fathom.trace.threads import HostThread
+from fathom.trace.waits import is_wait
+
+# what an event is: a call of the GPU's runtime; one of them that launched something, or waited; an op that has a type,
+# or none; a mark
+CALL, LAUNCHING, TYPED, UNTYPED, MARK = range(5)
+
+
+Claim = tuple[int, int, int]  # the first event inside a typed op, the first after it, and the op
+
+
+@dataclass(slots=True)
+class Positions:
+    """One entry per event; these are read one by one."""
+
+    thread: HostThread
+    index: list[int]  # into all events
+    begins: list[float]
+    ends: list[float]
+    after: list[int]  # the first that begins at its end or later
+    steps: list[int]
+    kinds: list[int]  # into the kinds of all events
+    parts: list[int]  # CALL, LAUNCHING, TYPED, UNTYPED or MARK
+    correlations: dict[int, int]  # of the calls that launched or waited
+    frames: dict[int, Frame] = field(default_factory=dict)  # of those of them in no typed op
+    claims: list[Claim] = field(default_factory=list)
+
+    @property
+    def claimed(self) -> Mask:
+        """Whether each event is inside a typed op."""
+        change = np.zeros(len(self.index) + 1, dtype=np.int64)
+        change[[first for first, _, _ in self.claims]] += 1
+        change[[after for _, after, _ in self.claims]] -= 1
+        inside: Mask = np.cumsum(change)[:-1] > 0
+        return inside
+
+    def owners(self) -> list[int]:
+        """The typed op around, or before, each of the calls that launched or waited."""
+        at = np.fromiter(self.correlations, np.int64, len(self.correlations))
+        claim = np.searchsorted([first for first, _, _ in self.claims], at, side="right") - 1
+        ops = [op for _, _, op in self.claims]
+        return [ops[number] if number >= 0 else -1 for number in claim.tolist()]
+
+
+class Parts:
+    """Makes the positions of threads."""
+
+    def __init__(self, columns: EventColumns, steps: Steps, correlations: set[int]) -> None:
+        """Correlations are those of what ran on the GPU."""
+        self._columns, self._steps, self._correlations = columns, steps, correlations
+        self._of_kinds: Integers = np.array([_part(kind.category, kind.name) for kind in columns.kinds], dtype=np.int64)
+
+    def of(self, thread: HostThread) -> Positions:
+        kinds = self._columns.kind[thread.index]
+        parts = self._of_kinds[kinds]
+        calls = np.flatnonzero(parts == CALL)
+        found: dict[int, int] = {}
+        for at, event in zip(calls.tolist(), self._columns.at(thread.index[calls]), strict=True):
+            correlation = launch_args(event).correlation
+            if correlation in self._correlations or is_wait(event.name):
+                found[at] = correlation
+        parts[np.fromiter(found, np.int64, len(found))] = LAUNCHING
+        return Positions(
+            thread=thread,
+            index=thread.index.tolist(),
+            begins=thread.begins.tolist(),
+            ends=thread.ends.tolist(),
+            after=np.searchsorted(thread.begins, thread.ends).tolist(),
+            steps=self._steps.all_at(thread.begins).tolist(),
+            kinds=kinds.tolist(),
+            parts=parts.tolist(),
+            correlations=found,
+        )
+
+
+def _part(category: str | None, name: str) -> int:
+    if category == LAUNCH:
+        return CALL
+    if category != "cpu_op" or is_mark(name):
+        return MARK
+    return UNTYPED if type_of(name) is None else TYPED
