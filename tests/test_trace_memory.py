@@ -13,7 +13,7 @@ from torch import nn
 
 from fathom.core.traced import Memory
 from fathom.trace import walk
-from fathom.trace.event import Instant
+from fathom.trace.event import Event, Instant
 from fathom.trace.memory import POINTS, memory, with_known
 from fathom.trace.profile import from_trace
 from fathom.trace.reader import MEMORY

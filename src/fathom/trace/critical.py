@@ -16,10 +16,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from fathom.core.depth import CriticalPath, PathPart
+from fathom.trace.calls import GpuActivity
 from fathom.trace.columns import KINDS, Columns
 from fathom.trace.event import Event
 from fathom.trace.event_columns import EventColumns
-from fathom.trace.rows import Breakdown, GpuActivity
+from fathom.trace.rows import Breakdown
 from fathom.trace.steps import Window
 from fathom.trace.taxonomy import kernel_type
 from fathom.trace.threads import HostThread

@@ -1,4 +1,4 @@
-"""What is open at a moment of a thread, markers and ops without a type, and the context that it gives to what is inside.
+"""What is open at a moment of a thread, markers and ops without a type, and the context of what is inside.
 
 The context is the layer, its role and the phase. Autograd's sequence numbers take a layer from a forward op to the
 backward op that belongs to it.
@@ -111,7 +111,7 @@ class Frames:
         return self.has_modules and self.has_backward and frame.phase != "backward"
 
     def inside(self, frame: Frame, event: Event) -> None:
-        """The same of an op inside a typed one: a composite op creates several autograd nodes, one for each op in it."""
+        """The same of an op inside a typed one: a composite op creates an autograd node for each op in it."""
         if self.follows(frame):
             context = self.contexts[frame.context]
             self._remember(event, context.layer, context.role)

@@ -12,9 +12,9 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
+from fathom.trace.calls import GpuActivity, OpCall
 from fathom.trace.concurrency import SharedClock
 from fathom.trace.event import GPU_KINDS, LAUNCH, NO_CORRELATION, Event, launch_args
-from fathom.trace.rows import GpuActivity, OpCall
 from fathom.trace.steps import Steps
 from fathom.trace.taxonomy import OTHER, kernel_type, short_name, update_type
 

@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fathom.core.record import ApiCall, GpuTime
+from fathom.trace.calls import GpuActivity
 from fathom.trace.host import HostTime
 from fathom.trace.intervals import Floats, Interval
 from fathom.trace.reader import gc_disabled
-from fathom.trace.rows import GpuActivity
 from fathom.trace.steps import Window
 
 

@@ -18,6 +18,7 @@ from fathom.trace.waits import is_wait
 # what an event is: a call of the GPU's runtime; one of them that launched something, or waited; an op that has a type,
 # or none; a mark
 CALL, LAUNCHING, TYPED, UNTYPED, MARK = range(5)
+OPS = (TYPED, UNTYPED)
 
 
 Claim = tuple[int, int, int]  # the first event inside a typed op, the first after it, and the op

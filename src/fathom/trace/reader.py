@@ -31,8 +31,8 @@ PASSED_OVER = {"Trace", "gpu_user_annotation", "overhead", "cuda_sync", "cuda_ev
 LEGACY = {"CPU functions": "cpu_op", "CUDA functions": "kernel"}  # pids of torch.autograd.profiler, without categories
 MEMORY = "[memory]"
 # the phases of the Chrome format beside X and i: flows, counters, metadata, asynchronous events
-OTHER_PHASES = "B E I C b n e s t f S T p F P O N D M V v R c ( )".split()
-PHASES = {"X", "i", *OTHER_PHASES}
+OTHER_PHASES = "BEICbnestfSTpFPONDMVvRc()"
+PHASES = {*"Xi", *OTHER_PHASES}
 # one empty class for each: nothing of such an event is kept, and in many traces they are half of all
 _OTHERS = tuple(
     msgspec.defstruct(f"Other{number}", [], gc=False, tag_field="ph", tag=phase)
@@ -41,7 +41,7 @@ _OTHERS = tuple(
 if TYPE_CHECKING:
     AnyEvent = Event | Instant
 else:
-    AnyEvent = Union[(Event, Instant, *_OTHERS)]  # noqa: UP007  # told apart by "ph"
+    AnyEvent = Union[(Event, Instant, *_OTHERS)]  # told apart by "ph"
 T = TypeVar("T")
 
 

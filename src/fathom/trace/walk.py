@@ -13,16 +13,17 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
+from fathom.trace.calls import OpCall
 from fathom.trace.concurrency import SharedClock
-from fathom.trace.event import Event, OpArgs, launch_args, op_args, sequence_args
-from fathom.trace.event_columns import EventColumns, Mask
+from fathom.trace.event import Event, OpArgs, launch_args, op_args
+from fathom.trace.event_columns import EventColumns
 from fathom.trace.frames import Frame, Frames
 from fathom.trace.gpu import GpuAttribution, LaunchSite
 from fathom.trace.intervals import Floats, Interval
 from fathom.trace.marks import DATA, PHASES, is_mark, is_module
-from fathom.trace.positions import LAUNCHING, MARK, TYPED, UNTYPED, Parts, Positions
+from fathom.trace.positions import LAUNCHING, MARK, OPS, UNTYPED, Parts, Positions
 from fathom.trace.reader import gc_disabled
-from fathom.trace.rows import Breakdown, OpCall
+from fathom.trace.rows import Breakdown
 from fathom.trace.steps import Steps
 from fathom.trace.taxonomy import leaf_type, type_of
 from fathom.trace.threads import HostThread, host_threads
@@ -87,9 +88,7 @@ class _Walk:
         self.data_us = [0.0] * len(steps)
         self.events = [0] * len(steps)
         self.events_in_ops = [0] * len(steps)
-        self._holders = {
-            number: INNER[kind.name] for number, kind in enumerate(columns.kinds) if kind.name in INNER
-        }
+        self._holders = {number: INNER[kind.name] for number, kind in enumerate(columns.kinds) if kind.name in INNER}
         self._inner: dict[int, tuple[str, OpArgs]] = {}  # by op
         self._distinct: dict[object, OpArgs] = {}  # equal arguments are kept once: a trace repeats its steps
 
@@ -106,7 +105,7 @@ class _Walk:
             while stack[-1].end <= begins[at]:
                 stack.pop()
             part = parts[at]
-            if part == TYPED or part == UNTYPED:
+            if part in OPS:
                 at = self._op(positions, at, stack)
                 continue
             if part == MARK:
@@ -128,7 +127,8 @@ class _Walk:
         stack.append(self.frames.marked(parent, event.name, min(positions.ends[at], parent.end)))
         if step < 0:
             return
-        self.events_in_ops[step] += parent.op >= 0
+        if parent.op >= 0 and self.steps.waited:
+            self.events_in_ops[step] += 1
         inside = min(event.dur, self.steps.windows[step][1] - event.ts)
         if event.name == DATA and parent.phase != "data":
             self.data_us[step] += inside
@@ -136,12 +136,12 @@ class _Walk:
             self.data_us[step] -= inside  # a pass of the network that data is made with
 
     def _op(self, positions: Positions, at: int, stack: list[Frame]) -> int:
-        """Adds an op: a typed one claims what is inside it, another has a frame. Gives the next position in no claim."""
+        """Adds an op and gives the next position: after what a typed op claims, or inside another, a frame."""
         parent, index = stack[-1], positions.index[at]
         begin, end, step = positions.begins[at], positions.ends[at], positions.steps[at]
         if parent.op < 0:
             positions.thread.work.append(at)
-        elif step >= 0:
+        elif step >= 0 and self.steps.waited:
             self.events_in_ops[step] += 1
         is_cut = end > parent.end  # one that outlasts its parent by rounding ends with it
         if is_cut:
@@ -179,7 +179,7 @@ class _Walk:
             self.frames.inside(parent, event)
 
     def _count(self, positions: Positions) -> None:
-        """The ops and marks of every step, and those of them inside typed ops; others inside ops are counted already."""
+        """The ops and marks of every step, and those inside typed ops; others inside ops are counted already."""
         steps = np.array(positions.steps)
         counted = (steps >= 0) & (np.array(positions.parts) > LAUNCHING)
         for totals, chosen in ((self.events, counted), (self.events_in_ops, counted & positions.claimed)):
@@ -224,12 +224,10 @@ class _Walk:
         )
         names = [kind.name for kind in self.columns.kinds]
         return [
-            OpCall(
-                names[kind], at.update or types[kind], at.layer, at.role, at.phase, step, us, is_wrapper=wraps, event=event
-            )
+            OpCall(names[kind], at.update or types[kind], at.layer, at.role, at.phase, step, us, wrap, event)
             if step >= 0
             else None
-            for kind, at, step, us, wraps, event in rows
+            for kind, at, step, us, wrap, event in rows
         ]
 
     def _type(self, name: str) -> str:
