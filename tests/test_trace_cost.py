@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 import tracemalloc
+from collections.abc import Iterable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from trace_events import event
 
 from fathom.trace import sources, walk
 from fathom.trace.call import TracedCall
-from fathom.trace.event import Event, OpArgs, op_args
+from fathom.trace.event import Event, HasArguments, OpArgs, all_op_args
 from fathom.trace.event_columns import EventColumns
 from fathom.trace.profile import as_profile
 from fathom.trace.steps import NO_STEP, Steps
@@ -60,11 +61,13 @@ def test_reading_a_trace_imports_nothing_heavy(tmp_path: Path) -> None:
 def test_arguments_of_ops_are_decoded_once_and_only_where_they_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     decoded: list[str] = []
 
-    def counted(each: Event) -> OpArgs:
-        decoded.append(each.name)
-        return op_args(each)
+    def counted(events: Iterable[HasArguments]) -> list[OpArgs]:
+        each = [event for event in events if isinstance(event, Event)]
+        decoded.extend(event.name for event in each)
+        return all_op_args(each)
 
-    monkeypatch.setattr(walk, "op_args", counted)
+    monkeypatch.setattr(walk, "all_op_args", counted)
+    monkeypatch.setattr(walk, "op_args", lambda _: pytest.fail("one by one"))
     found = walk.breakdown([each for number in range(5) for each in nested(number)])
     assert decoded == ["aten::addmm"] * 5, "not those of the op around it, nor of the one inside"
     assert {call.op: call.is_wrapper for call in found.op_calls} == {"my::block": True, "aten::addmm": False}

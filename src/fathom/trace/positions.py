@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from fathom.trace.event import LAUNCH, launch_args
+from fathom.trace.event import LAUNCH, all_launch_args
 from fathom.trace.event_columns import EventColumns, Integers, Mask
 from fathom.trace.frames import Frame
 from fathom.trace.marks import is_mark
@@ -63,6 +63,7 @@ class Parts:
     def __init__(self, columns: EventColumns, steps: Steps, correlations: set[int]) -> None:
         """Correlations are those of what ran on the GPU."""
         self._columns, self._steps, self._correlations = columns, steps, correlations
+        self._waits = np.array([is_wait(kind.name) for kind in columns.kinds], dtype=np.bool_)
         self._of_kinds: Integers = np.array([_part(kind.category, kind.name) for kind in columns.kinds], dtype=np.int64)
 
     def of(self, thread: HostThread) -> Positions:
@@ -70,10 +71,12 @@ class Parts:
         parts = self._of_kinds[kinds]
         calls = np.flatnonzero(parts == CALL)
         found: dict[int, int] = {}
-        for at, event in zip(calls.tolist(), self._columns.at(thread.index[calls]), strict=True):
-            correlation = launch_args(event).correlation
-            if correlation in self._correlations or is_wait(event.name):
-                found[at] = correlation
+        waits = self._waits[kinds[calls]].tolist()
+        for at, args, waited in zip(
+            calls.tolist(), all_launch_args(self._columns.at(thread.index[calls])), waits, strict=True
+        ):
+            if waited or args.correlation in self._correlations:
+                found[at] = args.correlation
         parts[np.fromiter(found, np.int64, len(found))] = LAUNCHING
         return Positions(
             thread=thread,

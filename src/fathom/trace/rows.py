@@ -82,8 +82,9 @@ class Breakdown:
         order = np.lexsort((kind, row_of[kind]))
         return RowGroups(
             keys=list(rows),
-            calls=list(map(calls.__getitem__, order.tolist())),
-            row=row_of[kind[order]],
+            calls=calls,
+            order=order,
+            row=row_of[kind],
             costs=costs.totals(firsts, counts, row_of.tolist(), len(rows)),
         )
 
@@ -124,9 +125,12 @@ class Breakdown:
         if not self.on_gpu:
             return None
         names: dict[str, int] = {}
+        rows = groups.row.tolist()
         totals: dict[tuple[int, int], list[float]] = defaultdict(list)
-        for row, call in zip(groups.row.tolist(), groups.calls, strict=True):
-            for name, time in call.kernels:
+        launched = np.array([bool(call.kernels) for call in groups.calls], dtype=np.bool_)
+        for index in groups.order[launched[groups.order]].tolist():
+            row = rows[index]
+            for name, time in groups.calls[index].kernels:
                 totals[row, names.setdefault(name, len(names))].append(time)
         steps = len(self.typical_steps)
         return RowKernels(
@@ -206,15 +210,16 @@ class Breakdown:
 
 @dataclass(frozen=True)
 class RowGroups:
-    """The op calls of the typical steps, row by row."""
+    """The op calls of the typical steps, and the row of each."""
 
     keys: list[tuple[str, ...]]  # of each row: op, type, layer, role, phase, shapes, dtypes
     calls: list[OpCall]
     row: Integers  # of each call
+    order: Integers  # of the calls, row by row
     costs: list[Cost]  # of each row
 
     def sums(self, values: Iterable[float]) -> list[float]:
         """Of one value for each call, by row."""
-        each = np.fromiter(values, np.float64, len(self.calls))
-        sums: list[float] = np.bincount(self.row, each, minlength=len(self.keys)).tolist()
+        each = np.fromiter(values, np.float64, len(self.calls))[self.order]
+        sums: list[float] = np.bincount(self.row[self.order], each, minlength=len(self.keys)).tolist()
         return sums

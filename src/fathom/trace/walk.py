@@ -15,8 +15,8 @@ import numpy as np
 
 from fathom.trace.calls import OpCall
 from fathom.trace.concurrency import SharedClock
-from fathom.trace.event import Event, OpArgs, launch_args, op_args
-from fathom.trace.event_columns import EventColumns
+from fathom.trace.event import Event, OpArgs, all_launch_args, all_op_args, op_args
+from fathom.trace.event_columns import EventColumns, Integers
 from fathom.trace.frames import Frame, Frames
 from fathom.trace.gpu import GpuAttribution, LaunchSite
 from fathom.trace.intervals import Floats, Interval
@@ -46,7 +46,7 @@ def breakdown(events: Iterable[Event] | EventColumns, roles: Mapping[str, str] |
     on_host = ~columns.on_gpu & (~columns.of_category("python_function") | columns.named(is_module))
     threads = host_threads(columns, on_host)
     gpu_events = columns.chosen(columns.on_gpu)
-    correlations = [launch_args(event).correlation for event in gpu_events]
+    correlations = [args.correlation for args in all_launch_args(gpu_events)]
     steps = Steps.of(columns, on_host)
     walk = _Walk(columns, steps, Frames(columns.names_of(on_host), roles or {}), set(correlations))
     # the thread with the forward pass first: backward ops look up its sequence numbers
@@ -80,8 +80,12 @@ class _Walk:
         self.steps = steps
         self.frames = frames
         self.parts = Parts(columns, steps, correlations)
-        # every op that is in no typed one: its event, begin, end, step, context, and the op around it
-        self.ops: list[tuple[int, float, float, int, int, int]] = []
+        # of every op that is in no typed one: its event, step, context, and the op around it
+        self.op_events: list[int] = []
+        self.op_steps: list[int] = []
+        self.op_contexts: list[int] = []
+        self.op_outers: list[int] = []
+        self.op_ends: dict[int, float] = {}  # of those that outlast the frame around them, by rounding
         self.walked: list[Positions] = []
         self.launches: dict[int, LaunchSite] = {}  # correlation id -> where a kernel was launched
         self.waits: list[tuple[Event, OpCall | None]] = []
@@ -143,27 +147,33 @@ class _Walk:
             positions.thread.work.append(at)
         elif step >= 0 and self.steps.waited:
             self.events_in_ops[step] += 1
-        is_cut = end > parent.end  # one that outlasts its parent by rounding ends with it
+        is_cut = end > parent.end
         if is_cut:
-            end = parent.end
+            end = self.op_ends[len(self.op_events)] = parent.end
         if step < 0:
             step = self.steps.first_after(begin, end)
         # every op in an optimizer step counts as its update; fused ones may first call aten::contiguous
         if positions.parts[at] == UNTYPED and parent.phase != "optimizer":
-            frame = self.frames.opened(parent, self.columns.events[index], end, len(self.ops))
+            frame = self.frames.opened(parent, self.columns.events[index], end, len(self.op_events))
             stack.append(frame)
-            self.ops.append((index, begin, end, step, frame.context, parent.op))
+            self._add(index, step, frame.context, parent.op)
             return at + 1
         if self.frames.has_modules:
             self.frames.passed(parent, self.columns.events[index])
-        self.ops.append((index, begin, end, step, parent.context, parent.op))
+        self._add(index, step, parent.context, parent.op)
         after = bisect_left(positions.begins, end) if is_cut else positions.after[at]
         if step < 0 or after <= at + 1:
             return at + 1
-        positions.claims.append((at + 1, after, len(self.ops) - 1))
+        positions.claims.append((at + 1, after, len(self.op_events) - 1))
         if self.frames.has_modules or positions.kinds[at] in self._holders:
             self._inside(positions, at, after, parent)
         return after
+
+    def _add(self, index: int, step: int, context: int, outer: int) -> None:
+        self.op_events.append(index)
+        self.op_steps.append(step)
+        self.op_contexts.append(context)
+        self.op_outers.append(outer)
 
     def _inside(self, positions: Positions, at: int, after: int, parent: Frame) -> None:
         """What ops inside one that claims them tell; their time is the outer one's."""
@@ -175,7 +185,7 @@ class _Walk:
             if event.cat != "cpu_op":
                 continue
             if event.name in inner:
-                self._inner[len(self.ops) - 1] = (event.name, self._arguments(event))
+                self._inner[len(self.op_events) - 1] = (event.name, self._arguments(event))
             self.frames.inside(parent, event)
 
     def _count(self, positions: Positions) -> None:
@@ -195,17 +205,19 @@ class _Walk:
         for positions in self.walked:
             self._launched(positions, calls)
         found = [call for call in calls if call is not None]
-        for call in found:
-            # an op around others has the inputs of the ops inside it
-            if not call.is_wrapper and call.event is not None:
-                call.args = self._arguments(call.event)
+        leaves = [call for call in found if not call.is_wrapper]  # one around others has the inputs of these
+        for call, args in zip(leaves, all_op_args(call.event for call in leaves if call.event), strict=True):
+            call.args = self._distinct.setdefault(args.key, args)
         return found
 
     def _calls(self, clock: SharedClock | None) -> list[OpCall | None]:
         """One for each op; None outside all steps."""
-        if not self.ops:
-            return []
-        index, begin, end, step, context, outer = map(np.array, zip(*self.ops, strict=True))
+        index, step, outer = (
+            np.array(each, dtype=np.int64) for each in (self.op_events, self.op_steps, self.op_outers)
+        )
+        begin = self.columns.begin[index]
+        end = begin + self.columns.duration[index]
+        end[list(self.op_ends)] = list(self.op_ends.values())
         own = self._time(begin, end, step, clock)
         inside = np.flatnonzero(outer >= 0)
         around = outer[inside]
@@ -215,8 +227,8 @@ class _Walk:
         types = {kind: self._type(self.columns.kinds[kind].name) for kind in set(kinds)}
         rows = zip(
             kinds,
-            map(self.frames.contexts.__getitem__, context.tolist()),
-            step.tolist(),
+            map(self.frames.contexts.__getitem__, self.op_contexts),
+            self.op_steps,
             np.maximum(own, 0.0).tolist(),
             wrappers.tolist(),
             self.columns.at(index),
@@ -233,7 +245,7 @@ class _Walk:
     def _type(self, name: str) -> str:
         return type_of(name) or leaf_type(name)
 
-    def _time(self, begin: Floats, end: Floats, step: Floats, clock: SharedClock | None) -> Floats:
+    def _time(self, begin: Floats, end: Floats, step: Integers, clock: SharedClock | None) -> Floats:
         """How much of a step's time each interval has; what ops of several threads share is divided."""
         windows = np.array(self.steps.windows)[step]
         begin, end = np.maximum(begin, windows[:, 0]), np.minimum(end, windows[:, 1])
