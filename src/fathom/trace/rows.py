@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 
@@ -21,6 +22,13 @@ from fathom.trace.taxonomy import group_of
 from fathom.trace.threads import HostThread
 
 ROUNDING = 1e-6  # of a step, by which op times and time outside ops may miss it
+
+
+class CallTimes(NamedTuple):
+    """One entry per op call: its step and its time, on a GPU that of its kernels."""
+
+    step: Integers
+    us: Floats
 
 
 @dataclass
@@ -161,31 +169,29 @@ class Breakdown:
         ]
         return sorted(found, key=lambda kernel: -kernel.device_s)
 
-    def per_step_s(self) -> dict[str, list[float]]:
+    def times(self) -> CallTimes:
+        """Of all op calls as they are now."""
+        step = np.array([call.step for call in self.op_calls], dtype=np.int64)
+        us = [call.device_us for call in self.op_calls] if self.on_gpu else [call.cpu_us for call in self.op_calls]
+        return CallTimes(step, np.array(us, dtype=np.float64))
+
+    def per_step_s(self, times: CallTimes | None = None) -> dict[str, list[float]]:
         """Op type -> its time in each step."""
+        step, us = times or self.times()
         types: dict[str, int] = {}
         kinds = np.array([types.setdefault(call.type, len(types)) for call in self.op_calls], dtype=np.int64)
-        cells = kinds * len(self.steps) + self._call_steps()
-        times = np.bincount(cells, self._call_us() * 1e-6, minlength=len(types) * len(self.steps))
-        return dict(zip(types, times.reshape(len(types), len(self.steps)).tolist(), strict=True))
-
-    def _call_steps(self) -> Integers:
-        return np.array([call.step for call in self.op_calls], dtype=np.int64)
-
-    def _call_us(self) -> Floats:
-        """The time of each op call: on a GPU that of its kernels."""
-        if self.on_gpu:
-            return np.array([call.device_us for call in self.op_calls])
-        return np.array([call.cpu_us for call in self.op_calls])
+        cells = np.bincount(kinds * len(self.steps) + step, us * 1e-6, minlength=len(types) * len(self.steps))
+        return dict(zip(types, cells.reshape(len(types), len(self.steps)).tolist(), strict=True))
 
     def op_s(self) -> float:
         """In ops, of all typical steps."""
-        typical = np.isin(self._call_steps(), list(self.typical_steps))
-        return float(self._call_us()[typical].sum()) * 1e-6
+        step, us = self.times()
+        return float(us[np.isin(step, list(self.typical_steps))].sum()) * 1e-6
 
-    def outside_s(self) -> float:
+    def outside_s(self, times: CallTimes | None = None) -> float:
         """Time in no op, per typical step; on a GPU, the time in which no kernel ran."""
-        busy = np.bincount(self._call_steps(), self._call_us(), minlength=len(self.steps)).tolist()
+        step, us = times or self.times()
+        busy = np.bincount(step, us, minlength=len(self.steps)).tolist()
         outside = [end - begin - busy[step] for step, (begin, end) in enumerate(self.steps)]
         for left, (begin, end) in zip(outside, self.steps, strict=True):
             if left < -ROUNDING * (end - begin):
