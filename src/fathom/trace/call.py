@@ -80,15 +80,10 @@ class TracedCall(msgspec.Struct, frozen=True, gc=False):
     def arguments(self) -> int:
         return max(len(self.dims), len(self.types), len(self.concrete))
 
-    @property
-    def shown_shapes(self) -> str:
-        """The shapes of the inputs, as op rows show them."""
-        return " ".join(str(dims) for dims in self.dims if dims)
-
-    @property
-    def shown_dtypes(self) -> str:
-        """The dtypes of the inputs in shown_shapes."""
-        return " ".join(self.dtype(at).removeprefix("c10::") or "?" for at, dims in enumerate(self.dims) if dims)
+    def shown(self) -> tuple[str, str]:
+        """The shapes of the inputs and their dtypes, as op rows show them."""
+        shown = [(str(dims), self.dtype(at).removeprefix("c10::") or "?") for at, dims in enumerate(self.dims) if dims]
+        return " ".join([shape for shape, _ in shown]), " ".join([dtype for _, dtype in shown])
 
     def dtype(self, index: int) -> str:
         """The dtype of an argument; "" if the trace has none, as for None or a string."""

@@ -42,7 +42,7 @@ class _Inputs:
         traced = TracedCall.from_args("", args)
         # a number in a tensor without dimensions has the dtype of Python's numbers
         dtypes = {traced.dtype(at) for at, dims in enumerate(traced.dims) if dims} & FLOATING
-        return cls(traced.shown_shapes, traced.shown_dtypes, frozenset(WIDTH[dtype] for dtype in dtypes), traced)
+        return cls(*traced.shown(), frozenset([WIDTH[dtype] for dtype in dtypes]), traced)
 
 
 class Costs:
