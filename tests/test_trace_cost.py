@@ -8,7 +8,7 @@ import re
 import subprocess
 import sys
 import tracemalloc
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -61,7 +61,7 @@ def test_reading_a_trace_imports_nothing_heavy(tmp_path: Path) -> None:
 def test_arguments_of_ops_are_decoded_once_and_only_where_they_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     decoded: list[str] = []
 
-    def counted(events: Iterable[HasArguments]) -> list[OpArgs]:
+    def counted(events: Iterable[HasArguments]) -> Iterator[OpArgs]:
         each = [event for event in events if isinstance(event, Event)]
         decoded.extend(event.name for event in each)
         return all_op_args(each)

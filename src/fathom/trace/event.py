@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Protocol, TypeVar
 
 import msgspec
@@ -102,16 +102,16 @@ def view(kind: type[View]) -> Callable[[HasArguments], View]:
     return of
 
 
-def views(kind: type[View]) -> Callable[[Iterable[HasArguments]], list[View]]:
-    """The same of many events, in half the time where none is malformed."""
-    decode, one = msgspec.json.Decoder(kind, strict=False).decode, view(kind)
+def views(kind: type[View]) -> Callable[[Iterable[HasArguments]], Iterator[View]]:
+    """The same of many events, one after the other."""
+    decode = msgspec.json.Decoder(kind, strict=False).decode
 
-    def of(events: Iterable[HasArguments]) -> list[View]:
-        given = list(events)
-        try:
-            return [decode(event.args) for event in given]
-        except msgspec.MsgspecError:
-            return [one(event) for event in given]
+    def of(events: Iterable[HasArguments]) -> Iterator[View]:
+        for event in events:
+            try:
+                yield decode(event.args)
+            except msgspec.MsgspecError:
+                yield kind()
 
     return of
 

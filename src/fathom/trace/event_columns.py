@@ -107,9 +107,6 @@ class EventColumns:
     def at(self, indices: Integers) -> list[Event]:
         return list(map(self.events.__getitem__, indices.tolist()))
 
-    def name_at(self, index: int) -> str:
-        return self.kinds[self.kind[index]].name
-
     def names_at(self, indices: Integers) -> list[str]:
         return [self.kinds[kind].name for kind in self.kind[indices].tolist()]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -22,6 +23,11 @@ OPS = (TYPED, UNTYPED)
 
 
 Claim = tuple[int, int, int]  # the first event inside a typed op, the first after it, and the op
+
+
+# of a call that launched something or waited: its event, its correlation, the op around it (or NO_OP), whether that op
+# has a type, and phase and optimizer where it has none
+Launch = tuple[int, int, int, bool, str, str]
 
 
 @dataclass(slots=True)
@@ -49,12 +55,16 @@ class Positions:
         inside: Mask = np.cumsum(change)[:-1] > 0
         return inside
 
-    def owners(self) -> list[int]:
-        """The typed op around, or before, each of the calls that launched or waited."""
+    def launches(self) -> Iterator[Launch]:
+        """The calls that launched or waited, and the op around each."""
         at = np.fromiter(self.correlations, np.int64, len(self.correlations))
-        claim = np.searchsorted([first for first, _, _ in self.claims], at, side="right") - 1
-        ops = [op for _, _, op in self.claims]
-        return [ops[number] if number >= 0 else -1 for number in claim.tolist()]
+        number = np.searchsorted([first for first, _, _ in self.claims], at, side="right") - 1
+        for (position, correlation), claim in zip(self.correlations.items(), number.tolist(), strict=True):
+            frame = self.frames.get(position)
+            if frame is None:
+                yield self.index[position], correlation, self.claims[claim][2], True, "", ""
+            else:
+                yield self.index[position], correlation, frame.op, False, frame.phase, frame.optimizer
 
 
 class Parts:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping
+from itertools import chain
 
 import numpy as np
 
@@ -21,7 +22,7 @@ from fathom.trace.frames import Frame, Frames
 from fathom.trace.gpu import GpuAttribution, LaunchSite
 from fathom.trace.intervals import Floats, Interval
 from fathom.trace.marks import DATA, PHASES, is_mark, is_module
-from fathom.trace.positions import LAUNCHING, MARK, OPS, UNTYPED, Parts, Positions
+from fathom.trace.positions import LAUNCHING, MARK, OPS, UNTYPED, Launch, Parts, Positions
 from fathom.trace.reader import gc_disabled
 from fathom.trace.rows import Breakdown
 from fathom.trace.steps import Steps
@@ -80,13 +81,10 @@ class _Walk:
         self.steps = steps
         self.frames = frames
         self.parts = Parts(columns, steps, correlations)
-        # of every op that is in no typed one: its event, step, context, and the op around it
-        self.op_events: list[int] = []
-        self.op_steps: list[int] = []
-        self.op_contexts: list[int] = []
-        self.op_outers: list[int] = []
+        self.ops: list[tuple[int, int, int, int]] = []  # in no typed one: event, step, context, and the op around it
         self.op_ends: dict[int, float] = {}  # of those that outlast the frame around them, by rounding
-        self.walked: list[Positions] = []
+        self.host: list[HostThread] = []
+        self._launches: list[Launch] = []
         self.launches: dict[int, LaunchSite] = {}  # correlation id -> where a kernel was launched
         self.waits: list[tuple[Event, OpCall | None]] = []
         self.data_us = [0.0] * len(steps)
@@ -96,13 +94,9 @@ class _Walk:
         self._inner: dict[int, tuple[str, OpArgs]] = {}  # by op
         self._distinct: dict[object, OpArgs] = {}  # equal arguments are kept once: a trace repeats its steps
 
-    @property
-    def host(self) -> list[HostThread]:
-        return [positions.thread for positions in self.walked]
-
     def thread(self, thread: HostThread) -> None:
         positions = self.parts.of(thread)
-        self.walked.append(positions)
+        self.host.append(thread)
         stack = [self.frames.outermost()]
         begins, parts, at = positions.begins, positions.parts, 0
         while at < len(begins):
@@ -117,6 +111,7 @@ class _Walk:
             else:
                 self._runtime_call(positions, at, stack[-1])
             at += 1
+        self._launches += positions.launches()
         if self.steps.waited:
             self._count(positions)
 
@@ -149,31 +144,25 @@ class _Walk:
             self.events_in_ops[step] += 1
         is_cut = end > parent.end
         if is_cut:
-            end = self.op_ends[len(self.op_events)] = parent.end
+            end = self.op_ends[len(self.ops)] = parent.end
         if step < 0:
             step = self.steps.first_after(begin, end)
         # every op in an optimizer step counts as its update; fused ones may first call aten::contiguous
         if positions.parts[at] == UNTYPED and parent.phase != "optimizer":
-            frame = self.frames.opened(parent, self.columns.events[index], end, len(self.op_events))
+            frame = self.frames.opened(parent, self.columns.events[index], end, len(self.ops))
             stack.append(frame)
-            self._add(index, step, frame.context, parent.op)
+            self.ops.append((index, step, frame.context, parent.op))
             return at + 1
         if self.frames.has_modules:
             self.frames.passed(parent, self.columns.events[index])
-        self._add(index, step, parent.context, parent.op)
+        self.ops.append((index, step, parent.context, parent.op))
         after = bisect_left(positions.begins, end) if is_cut else positions.after[at]
         if step < 0 or after <= at + 1:
             return at + 1
-        positions.claims.append((at + 1, after, len(self.op_events) - 1))
+        positions.claims.append((at + 1, after, len(self.ops) - 1))
         if self.frames.has_modules or positions.kinds[at] in self._holders:
             self._inside(positions, at, after, parent)
         return after
-
-    def _add(self, index: int, step: int, context: int, outer: int) -> None:
-        self.op_events.append(index)
-        self.op_steps.append(step)
-        self.op_contexts.append(context)
-        self.op_outers.append(outer)
 
     def _inside(self, positions: Positions, at: int, after: int, parent: Frame) -> None:
         """What ops inside one that claims them tell; their time is the outer one's."""
@@ -185,7 +174,7 @@ class _Walk:
             if event.cat != "cpu_op":
                 continue
             if event.name in inner:
-                self._inner[len(self.op_events) - 1] = (event.name, self._arguments(event))
+                self._inner[len(self.ops) - 1] = (event.name, self._arguments(event))
             self.frames.inside(parent, event)
 
     def _count(self, positions: Positions) -> None:
@@ -202,8 +191,7 @@ class _Walk:
         for number, inner in self._inner.items():
             if (call := calls[number]) is not None:
                 call.inner = inner
-        for positions in self.walked:
-            self._launched(positions, calls)
+        self._launched(calls)
         found = [call for call in calls if call is not None]
         leaves = [call for call in found if not call.is_wrapper]  # one around others has the inputs of these
         for call, args in zip(leaves, all_op_args(call.event for call in leaves if call.event), strict=True):
@@ -212,9 +200,8 @@ class _Walk:
 
     def _calls(self, clock: SharedClock | None) -> list[OpCall | None]:
         """One for each op; None outside all steps."""
-        index, step, outer = (
-            np.array(each, dtype=np.int64) for each in (self.op_events, self.op_steps, self.op_outers)
-        )
+        table = np.fromiter(chain.from_iterable(self.ops), np.int64, 4 * len(self.ops))
+        index, step, context, outer = table.reshape(-1, 4).T
         begin = self.columns.begin[index]
         end = begin + self.columns.duration[index]
         end[list(self.op_ends)] = list(self.op_ends.values())
@@ -227,8 +214,8 @@ class _Walk:
         types = {kind: self._type(self.columns.kinds[kind].name) for kind in set(kinds)}
         rows = zip(
             kinds,
-            map(self.frames.contexts.__getitem__, self.op_contexts),
-            self.op_steps,
+            map(self.frames.contexts.__getitem__, context.tolist()),
+            step.tolist(),
             np.maximum(own, 0.0).tolist(),
             wrappers.tolist(),
             self.columns.at(index),
@@ -256,20 +243,14 @@ class _Walk:
         args = op_args(event)
         return self._distinct.setdefault(args.key, args)
 
-    def _launched(self, positions: Positions, calls: list[OpCall | None]) -> None:
-        """Whose the calls are that launched or waited: of the typed ops around them, or of the frames."""
-        owners = positions.owners()
-        for (at, correlation), owner in zip(positions.correlations.items(), owners, strict=True):
-            event, frame = self.columns.events[positions.index[at]], positions.frames.get(at)
-            if frame is None:
-                site = LaunchSite(event, calls[owner], typed=True)
-            else:
-                call = calls[frame.op] if frame.op >= 0 else None
-                site = LaunchSite(event, call, False, frame.phase, frame.optimizer)
+    def _launched(self, calls: list[OpCall | None]) -> None:
+        """Whose the calls are that launched or waited."""
+        for index, correlation, op, typed, phase, optimizer in self._launches:
+            event, call = self.columns.events[index], calls[op] if op >= 0 else None
             if is_wait(event.name):
-                self.waits.append((event, site.call))
+                self.waits.append((event, call))
             if correlation >= 0:
-                self.launches[correlation] = site
+                self.launches[correlation] = LaunchSite(event, call, typed, phase, optimizer)
 
 
 def _outermost_ops(columns: EventColumns, thread: HostThread) -> list[Interval]:
