@@ -9,7 +9,6 @@ import numpy as np
 
 from fathom.trace.event import LAUNCH, all_launch_args
 from fathom.trace.event_columns import EventColumns, Integers, Mask
-from fathom.trace.frames import Frame
 from fathom.trace.marks import is_mark
 from fathom.trace.steps import Steps
 from fathom.trace.taxonomy import type_of
@@ -43,7 +42,7 @@ class Positions:
     kinds: list[int]  # into the kinds of all events
     parts: list[int]  # CALL, LAUNCHING, TYPED, UNTYPED or MARK
     correlations: dict[int, int]  # of the calls that launched or waited
-    frames: dict[int, Frame] = field(default_factory=dict)  # of those of them in no typed op
+    outside: dict[int, tuple[int, str, str]] = field(default_factory=dict)  # of those in no typed op: see Launch
     claims: list[Claim] = field(default_factory=list)
 
     @property
@@ -60,11 +59,11 @@ class Positions:
         at = np.fromiter(self.correlations, np.int64, len(self.correlations))
         number = np.searchsorted([first for first, _, _ in self.claims], at, side="right") - 1
         for (position, correlation), claim in zip(self.correlations.items(), number.tolist(), strict=True):
-            frame = self.frames.get(position)
-            if frame is None:
-                yield self.index[position], correlation, self.claims[claim][2], True, "", ""
+            if position in self.outside:
+                op, phase, optimizer = self.outside[position]
+                yield self.index[position], correlation, op, False, phase, optimizer
             else:
-                yield self.index[position], correlation, frame.op, False, frame.phase, frame.optimizer
+                yield self.index[position], correlation, self.claims[claim][2], True, "", ""
 
 
 class Parts:

@@ -181,8 +181,8 @@ class Breakdown:
         types: dict[str, int] = {}
         kinds = np.array([types.setdefault(call.type, len(types)) for call in self.op_calls], dtype=np.int64)
         cells = np.bincount(kinds * len(self.steps) + step, us * 1e-6, minlength=len(types) * len(self.steps))
-        series: list[list[float]] = cells.reshape(len(types), len(self.steps)).tolist()
-        return dict(zip(types, series, strict=True))
+        series = cells.reshape(len(types), len(self.steps))
+        return {kind: each.tolist() for kind, each in zip(types, series, strict=True)}
 
     def op_s(self) -> float:
         """In ops, of all typical steps."""

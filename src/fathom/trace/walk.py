@@ -119,7 +119,7 @@ class _Walk:
         if frame.op < 0:
             positions.thread.work.append(at)
         if positions.parts[at] == LAUNCHING:
-            positions.frames[at] = frame
+            positions.outside[at] = frame.op, frame.phase, frame.optimizer
 
     def _mark(self, positions: Positions, at: int, stack: list[Frame]) -> None:
         parent, step, event = stack[-1], positions.steps[at], self.columns.events[positions.index[at]]
