@@ -239,6 +239,7 @@ def test_words_with_underscores_that_may_be_absent_are_texts() -> None:
     assert sorted(spellings("a_?b_?c")) == ["a_b_c", "a_bc", "ab_c", "abc"]
     assert spellings(r"nccl_?\w") == [r"nccl_?\w"]
     assert sorted(spellings("(un)?pad_(max|min)")) == ["pad_max", "pad_min", "unpad_max", "unpad_min"]
+    assert spellings("wx(yz)+") == ["wx(yz)+"], "any number of them"
     assert spellings("(?<![a-z])rope(s|d)") == ["(?<![a-z])rope(s|d)"]
 
 

@@ -300,7 +300,7 @@ NAMES: tuple[tuple[str, str], ...] = (
 
 _SPECIAL = re.compile(r"[\\()\[\]{}|^$.+*?]")
 # a group of alternatives, or one character, that may be absent where "?" follows
-_CHOICE = re.compile(r"\((?P<group>[\w|:]+)\)(?P<optional>\??)|(?P<single>\w)\?")
+_CHOICE = re.compile(r"\((?P<group>[\w|:]+)\)(?P<optional>\??)(?![*+{])|(?<!\\)(?P<single>\w)\?")
 # what need not be in a matching name: groups, classes, escapes, and a character that may be absent
 _OPTIONAL = re.compile(r"\([^()]*\)|\[[^]]*\]|\\.|.[?*]|.\{[^}]*\}|[\^$.+?*]")
 _START = 3  # characters by which texts are looked up
