@@ -98,7 +98,7 @@ def test_a_trace_without_gpu_events_gives_none() -> None:
 def later(events: list[Event], by: float) -> list[Event]:
     return [
         Event(
-            name=each.name, cat=each.cat, ts=each.ts + by, dur=each.dur, ph="X", pid=each.pid, tid=each.tid,
+            name=each.name, cat=each.cat, ts=each.ts + by, dur=each.dur, pid=each.pid, tid=each.tid,
             args=msgspec.Raw(msgspec.json.encode({"correlation": launch_args(each).correlation + int(by)})),
         )
         for each in events
@@ -124,7 +124,7 @@ def test_rows_and_gpu_time_are_over_the_same_steps() -> None:
     events: list[Event] = []
     for number in range(5):
         begin, extra = 1000.0 * number, 100.0 * (number == 0)
-        mark = Event(name="fathom.step", cat="user_annotation", ts=begin, dur=100 + extra, ph="X")
+        mark = Event(name="fathom.step", cat="user_annotation", ts=begin, dur=100 + extra)
         events += [mark, *later(STEP, begin)]
         if extra:
             events.append(event("only here", begin + 150, 20, "kernel", 77))

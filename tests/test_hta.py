@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,7 @@ def depth(name: str) -> TraceDepth:
     return trace_depth(walk.breakdown(events))
 
 
-def launched_in_steps(events: list[Event]) -> list[Event]:
+def launched_in_steps(events: Sequence[Event]) -> Sequence[Event]:
     """Of a trace with several steps it takes only the kernels that were launched before the end of the last one."""
     ends = [event.end for event in events if event.name.startswith("ProfilerStep#")]
     if len({event.name for event in events if event.name.startswith("ProfilerStep#")}) < 2:

@@ -15,9 +15,10 @@ from trace_events import event
 
 from fathom.core.errors import FathomError
 from fathom.trace import walk
+from fathom.trace.calls import OpCall
 from fathom.trace.event import Event
 from fathom.trace.reader import read
-from fathom.trace.rows import Breakdown, OpCall
+from fathom.trace.rows import Breakdown
 
 
 def micros(found: Breakdown) -> dict[str, float]:

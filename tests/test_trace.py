@@ -263,6 +263,20 @@ def test_an_optimizers_op_is_claimed_whole_with_what_it_calls() -> None:
     assert rows["aten::_fused_sgd_"].cpu_s == pytest.approx(60e-6)
 
 
+@pytest.mark.parametrize("module", ["nn.Module: Linear_0", "a note"])
+def test_a_backward_in_an_optimizers_closure_is_part_of_its_update(module: str) -> None:
+    """With modules in the trace or without, and so is what comes after it."""
+    found = walk.breakdown(
+        [
+            event("Optimizer.step#LBFGS.step", 0, 100, "user_annotation"),
+            event(module, 5, 80, "user_annotation"),
+            event("autograd::engine::evaluate_function: MmBackward0", 10, 20),
+            event("aten::add_", 40, 10),
+        ]
+    )
+    assert [(call.type, call.phase) for call in found.op_calls] == [("ApplyLBFGS", "optimizer")] * 2
+
+
 def test_every_kernel_is_counted_once_with_or_without_an_op() -> None:
     kernels = walk.breakdown(gpu_step()).kernels()
     assert sum(kernel.device_s for kernel in kernels) == pytest.approx(50e-6)

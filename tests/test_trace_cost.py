@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import random
 import re
 import subprocess
 import sys
 import tracemalloc
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -15,9 +18,11 @@ from typing import Any
 import pytest
 from trace_events import event
 
-from fathom.trace import sources, walk
+from fathom.core import files
+from fathom.core.errors import DataError
+from fathom.trace import reader, sources, walk
 from fathom.trace.call import TracedCall
-from fathom.trace.event import Event, OpArgs, op_args
+from fathom.trace.event import Event, HasArguments, OpArgs, all_op_args
 from fathom.trace.event_columns import EventColumns
 from fathom.trace.profile import as_profile
 from fathom.trace.steps import NO_STEP, Steps
@@ -57,17 +62,80 @@ def test_reading_a_trace_imports_nothing_heavy(tmp_path: Path) -> None:
     assert done.stdout.strip() == "2 []"
 
 
+def test_the_command_for_one_trace_imports_nothing_for_many() -> None:
+    code = "import sys, fathom.cli.commands.profile\nprint([name for name in sys.argv[1:] if name in sys.modules])"
+    command = [sys.executable, "-c", code, *HEAVY, "multiprocessing", "concurrent.futures"]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip() == "[]"
+
+
 def test_arguments_of_ops_are_decoded_once_and_only_where_they_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     decoded: list[str] = []
 
-    def counted(each: Event) -> OpArgs:
-        decoded.append(each.name)
-        return op_args(each)
+    def counted(events: Iterable[HasArguments]) -> Iterator[OpArgs]:
+        each = [event for event in events if isinstance(event, Event)]
+        decoded.extend(event.name for event in each)
+        return all_op_args(each)
 
-    monkeypatch.setattr(walk, "op_args", counted)
+    monkeypatch.setattr(walk, "all_op_args", counted)
+    monkeypatch.setattr(walk, "op_args", lambda _: pytest.fail("one by one"))
     found = walk.breakdown([each for number in range(5) for each in nested(number)])
     assert decoded == ["aten::addmm"] * 5, "not those of the op around it, nor of the one inside"
     assert {call.op: call.is_wrapper for call in found.op_calls} == {"my::block": True, "aten::addmm": False}
+
+
+class Touched(list[Event]):
+    """Events that tell which of them were looked at."""
+
+    def __init__(self, events: Iterable[Event]) -> None:
+        super().__init__(events)
+        self.names: set[str] = set()
+
+    def __getitem__(self, index: Any) -> Any:
+        found = super().__getitem__(index)
+        self.names |= {found.name}
+        return found
+
+
+def test_what_is_inside_a_typed_op_is_passed_over() -> None:
+    columns = EventColumns.of([each for number in range(5) for each in nested(number)])
+    events = Touched(columns.events)
+    found = walk.breakdown(replace(columns, events=events))
+    assert [call.op for call in found.op_calls] == ["my::block", "aten::addmm"] * 5
+    assert events.names == {"my::block", "aten::addmm", "cudaLaunchKernel", "cudaStreamSynchronize", "sgemm"}
+    assert {activity.op_call.op for activity in found.gpu_activities if activity.op_call} == {"aten::addmm"}
+
+
+def written(path: Path, *events: dict[str, Any]) -> Path:
+    path.write_text(json.dumps({"traceEvents": events}))
+    return path
+
+
+MM = {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 1, "tid": 1, "ts": 1, "dur": 2}
+
+
+@pytest.mark.parametrize("other", [{"ph": "s", "name": 5}, {"name": "no phase"}, {"ph": "Z"}, {"ph": "M", "ts": "x"}])
+def test_of_events_without_a_duration_nothing_is_decoded(tmp_path: Path, other: dict[str, Any]) -> None:
+    """They are half of many traces."""
+    trace = reader.read(written(tmp_path / "trace.json", other, MM, {**other, "dur": 4}))
+    assert ([each.name for each in trace.events], trace.malformed) == (["aten::mm"], 0)
+
+
+def test_a_malformed_event_with_a_duration_is_told(tmp_path: Path) -> None:
+    trace = reader.read(written(tmp_path / "trace.json", MM, {**MM, "name": []}, {"ph": []}, {**MM, "dur": -1}))
+    assert ([each.name for each in trace.events], trace.malformed) == (["aten::mm"], 3)
+
+
+def test_members_of_a_packed_trace_follow_one_another(tmp_path: Path) -> None:
+    text = json.dumps({"traceEvents": [{**MM, "name": f"aten::op{number}"} for number in range(30_000)]}).encode()
+    halves = gzip.compress(text[: len(text) // 2]), gzip.compress(text[len(text) // 2 :])
+    path = tmp_path / "trace.json.gz"
+    for packed in (gzip.compress(text, 0), b"".join(halves), halves[0] + bytes(9) + halves[1] + bytes(70_000)):
+        path.write_bytes(packed)
+        assert files.gunzipped(path, packed, 10_000_000) == text
+        assert len(reader.read(path).events) == 30_000
+    for broken in (halves[0] + halves[1][:-9], halves[0] + b"no member" + halves[1], halves[0][:40] + halves[0][50:]):
+        with pytest.raises(DataError, match="corrupt gzip"):
+            files.gunzipped(path, broken, 10_000_000)
 
 
 def test_equal_arguments_are_interpreted_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -170,6 +238,9 @@ def test_words_with_underscores_that_may_be_absent_are_texts() -> None:
     assert spellings("all_?reduce") == ["allreduce", "all_reduce"]
     assert sorted(spellings("a_?b_?c")) == ["a_b_c", "a_bc", "ab_c", "abc"]
     assert spellings(r"nccl_?\w") == [r"nccl_?\w"]
+    assert sorted(spellings("(un)?pad_(max|min)")) == ["pad_max", "pad_min", "unpad_max", "unpad_min"]
+    assert spellings("wx(yz)+") == ["wx(yz)+"], "any number of them"
+    assert spellings("(?<![a-z])rope(s|d)") == ["(?<![a-z])rope(s|d)"]
 
 
 def test_names_have_the_type_of_the_first_expression_that_is_found_in_them() -> None:

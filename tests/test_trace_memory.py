@@ -13,7 +13,7 @@ from torch import nn
 
 from fathom.core.traced import Memory
 from fathom.trace import walk
-from fathom.trace.event import Event
+from fathom.trace.event import Event, Instant
 from fathom.trace.memory import POINTS, memory, with_known
 from fathom.trace.profile import from_trace
 from fathom.trace.reader import MEMORY
@@ -31,7 +31,7 @@ def change(ts: float, size: int, addr: int | None = None, total: int | None = No
     known = {name: value for name, value in given.items() if value is not None}
     tid = args.pop("tid", 1)
     raw = msgspec.Raw(msgspec.json.encode(known))
-    return Event(ph="i", name=MEMORY, pid=1, tid=tid, ts=ts, args=raw)
+    return Instant(name=MEMORY, pid=1, tid=tid, ts=ts, args=raw)
 
 
 def training_step() -> list[Event]:
@@ -163,9 +163,9 @@ def test_what_was_there_before_is_named_where_it_is_known() -> None:
 
 def test_malformed_allocations_are_passed_over() -> None:
     broken = [
-        Event(ph="i", name=MEMORY, ts=float("nan")),
+        Instant(name=MEMORY, ts=float("nan")),
         change(5, 0),
-        Event(ph="i", name=MEMORY, pid=1, tid=1, ts=6.0),
+        Instant(name=MEMORY, pid=1, tid=1, ts=6.0),
     ]
     assert memory(walk.breakdown(training_step()), broken[:1]) is None
     assert found_in(training_step(), [*broken, *changes()]).peak_bytes == 2500

@@ -21,7 +21,7 @@ MB = 1_000_000
 MOST_UNPACKED = 250  # times the packed bytes: text packs a few times, one byte over and over 1,030 times
 FIRST_LOOK = 64 * MB  # unpacked bytes before the ratio is looked at
 BUFFER = 1 << 16
-LARGE_BUFFER = 1 << 22  # of a file that is read whole
+PACKED_PIECE = 1 << 16  # packed bytes that are unpacked at once: a thousand times as much at most
 _KINDS = {
     stat.S_IFIFO: "a pipe",
     stat.S_IFSOCK: "a socket",
@@ -85,13 +85,23 @@ def read_bytes(path: Path, limit: int) -> bytes:
 
 
 def gunzipped(path: Path, packed: bytes, limit: int) -> bytes:
-    """What the bytes of a file unpack to; more than the limit is refused."""
-    file = io.BytesIO(packed)
+    """What the bytes of a file unpack to; more than the limit is refused. Several members follow one another."""
+    allowance, content, at = _Allowance(path, limit), list[bytes](), 0
     try:
-        with io.BufferedReader(_Limited(path, gzip.GzipFile(fileobj=file), limit, file), LARGE_BUFFER) as content:
-            return content.read()
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        while at < len(packed):
+            member = zlib.decompressobj(zlib.MAX_WBITS | 16)
+            while not member.eof:
+                if at == len(packed):
+                    raise EOFError("it ends before its end marker")
+                content.append(member.decompress(packed[at : at + PACKED_PIECE]))
+                at = min(at + PACKED_PIECE, len(packed))
+                allowance.take(len(content[-1]), at)
+            at -= len(member.unused_data)
+            if packed[at : at + 1] == b"\0":  # padding
+                at = len(packed) - len(packed[at:].lstrip(b"\0"))
+    except (EOFError, zlib.error) as error:
         raise DataError.at(path, f"corrupt gzip: {error}") from None
+    return b"".join(content)
 
 
 @contextlib.contextmanager
@@ -106,16 +116,31 @@ def unpacked(path: Path, limit: int) -> Iterator[BinaryIO]:
             yield buffered
 
 
-Content = io.FileIO | io.BytesIO | gzip.GzipFile
+Content = io.FileIO | gzip.GzipFile
+
+
+class _Allowance:
+    """Counts what is read, and refuses more than the limit, or more than the packed bytes can honestly hold."""
+
+    def __init__(self, path: Path, limit: int):
+        self._path, self._most, self._read = path, limit_of(limit), 0
+        self._trusted = ENVIRONMENT in os.environ  # somebody has said how large files may be
+
+    def take(self, count: int, packed: int | None) -> None:
+        """So many more bytes were read; packed is how many packed ones they are from, None for a plain file."""
+        self._read += count
+        if self._read > self._most:
+            raise too_large(self._path, "more" if packed is None else "unpacks to more", self._most)
+        if packed and self._read > FIRST_LOOK and not self._trusted and self._read > MOST_UNPACKED * packed:
+            what = f"{packed} packed bytes unpack to {self._read / MB:,.0f} MB, over {MOST_UNPACKED} times as much:"
+            raise DataError.at(self._path, f"{what} not data; if it is, set {ENVIRONMENT} to its size")
 
 
 class _Limited(io.RawIOBase):
-    """Counts what is read, and refuses more than the limit, or more than the packed bytes can honestly hold."""
+    """A file's content, within what may be read of it."""
 
     def __init__(self, path: Path, content: Content, limit: int, packed: Content | None = None):
-        self._path, self._content, self._packed = path, content, packed
-        self._most, self._read = limit_of(limit), 0
-        self._trusted = ENVIRONMENT in os.environ  # somebody has said how large files may be
+        self._allowance, self._content, self._packed = _Allowance(path, limit), content, packed
 
     def readable(self) -> bool:
         return True
@@ -123,14 +148,7 @@ class _Limited(io.RawIOBase):
     def readinto(self, buffer: bytearray | memoryview) -> int:  # type: ignore[override]
         chunk = self._content.read(len(buffer))
         buffer[: len(chunk)] = chunk
-        self._read += len(chunk)
-        if self._read > self._most:
-            raise too_large(self._path, "more" if self._packed is None else "unpacks to more", self._most)
-        if self._packed and self._read > FIRST_LOOK and not self._trusted:
-            packed = self._packed.tell()
-            if self._read > MOST_UNPACKED * packed:
-                what = f"{packed} packed bytes unpack to {self._read / MB:,.0f} MB, over {MOST_UNPACKED} times as much:"
-                raise DataError.at(self._path, f"{what} not data; if it is, set {ENVIRONMENT} to its size")
+        self._allowance.take(len(chunk), self._packed.tell() if self._packed else None)
         return len(chunk)
 
 

@@ -32,7 +32,7 @@ from fathom.machine.peaks import ceilings
 from fathom.measure.convolution import split_convolution_backward
 from fathom.measure.held import Held
 from fathom.measure.power_track import PowerTrack
-from fathom.trace import reader, walk
+from fathom.trace import marks, reader, walk
 from fathom.trace.event_columns import EventColumns
 from fathom.trace.gpu import activities_of
 from fathom.trace.gputime import gpu_time
@@ -79,7 +79,7 @@ def profiled(
     networks = {"": session.state.model, **session.state.beside}
     with layers_marked(networks):
         slowed, trace = _recorded(session, steps, shapes=True, trace_out=trace_out)
-    found = walk.breakdown(trace.events, roles(networks))
+    found = walk.breakdown(trace.columns, roles(networks))
     notes = split_convolution_backward(found, session.device)
     if session.spec.engine != "eager":
         notes.append(_traced_to_layers(session.spec.engine, found.rows()))
@@ -111,7 +111,7 @@ def _in_detail(session: Session, profile: Profile, stacks: bool) -> Profile:
     before = Held(session.state)
     with layers_marked(networks), _stderr_silenced():  # torch warns of memory that is freed and is older than the trace
         _, trace = _recorded(session, DETAIL_STEPS, shapes=False, memory=True, stacks=stacks)
-    found = walk.breakdown(trace.events, roles(networks))
+    found = walk.breakdown(trace.columns, roles(networks))
     held = memory_of(found, trace.memory)
     lines = sources(found) if stacks else None
     return replace(
@@ -125,7 +125,7 @@ def _light_pass(session: Session, steps: int) -> LightPass:
     before = _timed(session, steps)
     slowed, trace = _recorded(session, steps, shapes=False)
     after = _timed(session, steps)
-    found = walk.breakdown(trace.events)
+    found = walk.breakdown(trace.columns)
     recorded, in_ops = found.events_per_step()
     return LightPass(
         step_s=slowed,
@@ -259,7 +259,7 @@ def layers_marked(networks: Mapping[str, nn.Module]) -> Iterator[None]:
 
     def enter(path: str) -> Callable[..., None]:
         def hook(*_: object) -> None:
-            mark = Mark(walk.LAYER + path)
+            mark = Mark(marks.LAYER + path)
             mark.__enter__()
             open_marks.append(mark)
 

@@ -8,7 +8,6 @@ tensors, the indices of aten::index and index_put, and string arguments.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from math import prod
 from typing import Annotated, Any, TypeGuard
 
@@ -34,6 +33,7 @@ SCALAR_TYPE_WIDTH = dict(enumerate((1, 1, 2, 4, 8, 2, 4, 8, 4, 8, 16, 1, 1, 1, 4
 SCALAR_TYPE_WIDTH |= dict.fromkeys(range(23, 27), 1) | {27: 2, 28: 4, 29: 8, 44: 1, 45: 1}
 
 Shape = list[int]
+_decode_strings = msgspec.json.Decoder(list[str]).decode
 _decode_shapes = msgspec.json.Decoder(list[list[Annotated[int, msgspec.Meta(ge=0)]]]).decode
 
 
@@ -41,8 +41,7 @@ class NotInTrace(LookupError):
     """The trace does not say what a count needs."""
 
 
-@dataclass(frozen=True, slots=True)
-class TracedCall:
+class TracedCall(msgspec.Struct, frozen=True, gc=False):
     """One op call. An argument is addressed by its position in the op's schema."""
 
     op: str
@@ -58,8 +57,8 @@ class TracedCall:
         return cls(
             op=op,
             dims=_shapes(args.dims) or [],
-            types=_strings(_decoded(args.types)),
-            concrete=_strings(_decoded(args.concrete)),
+            types=_strings(args.types),
+            concrete=_strings(args.concrete),
             strides=_shapes(args.strides),
             list_width=list_width,
         )
@@ -81,15 +80,10 @@ class TracedCall:
     def arguments(self) -> int:
         return max(len(self.dims), len(self.types), len(self.concrete))
 
-    @property
-    def shown_shapes(self) -> str:
-        """The shapes of the inputs, as op rows show them."""
-        return " ".join(str(dims) for dims in self.dims if dims)
-
-    @property
-    def shown_dtypes(self) -> str:
-        """The dtypes of the inputs in shown_shapes."""
-        return " ".join(self.dtype(at).removeprefix("c10::") or "?" for at, dims in enumerate(self.dims) if dims)
+    def shown(self) -> tuple[str, str]:
+        """The shapes of the inputs and their dtypes, as op rows show them."""
+        shown = [(str(dims), self.dtype(at).removeprefix("c10::") or "?") for at, dims in enumerate(self.dims) if dims]
+        return " ".join([shape for shape, _ in shown]), " ".join([dtype for _, dtype in shown])
 
     def dtype(self, index: int) -> str:
         """The dtype of an argument; "" if the trace has none, as for None or a string."""
@@ -224,5 +218,11 @@ def _are_shapes(entry: Any) -> bool:
     return isinstance(entry, list) and all(map(_is_shape, entry))
 
 
-def _strings(entries: Any) -> list[str]:
+def _strings(raw: msgspec.Raw) -> list[str]:
+    if not raw:
+        return []
+    try:
+        return _decode_strings(raw)
+    except msgspec.MsgspecError:
+        entries = _decoded(raw)
     return [entry if isinstance(entry, str) else "" for entry in entries] if isinstance(entries, list) else []

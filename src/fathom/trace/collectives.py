@@ -17,10 +17,11 @@ import msgspec
 
 from fathom.core.depth import Collective
 from fathom.trace.call import WIDTH
+from fathom.trace.calls import GpuActivity
 from fathom.trace.columns import COMMUNICATION, Columns
 from fathom.trace.event import Event, view
 from fathom.trace.event_columns import EventColumns
-from fathom.trace.rows import Breakdown, GpuActivity
+from fathom.trace.rows import Breakdown
 from fathom.trace.steps import Steps
 
 ANNOTATION = re.compile(r"(?:nccl|rccl|xccl|ucc|gloo|mpi|hccl):(\w+)")

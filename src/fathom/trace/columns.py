@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from fathom.trace.calls import GpuActivity
 from fathom.trace.intervals import Floats
-from fathom.trace.rows import GpuActivity
 from fathom.trace.taxonomy import family_of, kernel_type
 
 Integers = NDArray[np.int64]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Sequence
 
 import numpy as np
@@ -19,10 +18,8 @@ class SharedClock:
         running = np.cumsum(np.repeat([1, -1], len(begins))[order])
         times = times[order]
         self._times: Floats = times
-        self._readings: Floats = np.concatenate([[0.0], np.cumsum(np.diff(times) / np.maximum(1, running[:-1]))])
-        self._time_list: list[float] = times.tolist()
-        self._reading_list: list[float] = self._readings.tolist()
-        self._running: list[int] = running.tolist()
+        self._running = np.maximum(1, running)
+        self._readings: Floats = np.concatenate([[0.0], np.cumsum(np.diff(times) / self._running[:-1])])
 
     @classmethod
     def of(cls, threads: Sequence[Sequence[Interval]]) -> SharedClock | None:
@@ -33,18 +30,11 @@ class SharedClock:
             return None
         return cls(intervals[:, 0], intervals[:, 1])
 
-    def between(self, begin: float, end: float) -> float:
-        """The time of one of the things that run from begin to end."""
-        return self._at(end) - self._at(begin)
+    def between(self, begins: Floats, ends: Floats) -> Floats:
+        """The time of each of several things that run from begin to end."""
+        return self._at(ends) - self._at(begins)
 
-    def all_between(self, begins: Floats, ends: Floats) -> Floats:
-        """The same for many, none of which begins before the first or ends after the last."""
-        found: Floats = np.interp(ends, self._times, self._readings) - np.interp(begins, self._times, self._readings)
-        return found
-
-    def _at(self, time: float) -> float:
-        index = bisect_right(self._time_list, time) - 1
-        if index < 0:
-            return time - self._time_list[0]
-        running = max(1, self._running[index])
-        return self._reading_list[index] + (time - self._time_list[index]) / running
+    def _at(self, times: Floats) -> Floats:
+        index = np.maximum(np.searchsorted(self._times, times, side="right") - 1, 0)  # before the first, none runs
+        readings: Floats = self._readings[index] + (times - self._times[index]) / self._running[index]
+        return readings

@@ -12,9 +12,10 @@ from collections.abc import Callable
 import msgspec
 
 from fathom.trace.call import NotInTrace, TracedCall
+from fathom.trace.calls import OpCall
 from fathom.trace.formulas.convolutions import MASK
 from fathom.trace.reader import gc_disabled
-from fathom.trace.rows import Breakdown, OpCall
+from fathom.trace.rows import Breakdown
 
 BACKWARD = "Conv2DBackward"
 FILTER, INPUT = "wgrad", "dgrad"  # as in the names of cuDNN's kernels

@@ -9,16 +9,17 @@ Every moment of the trace has exactly one part, so that the parts of a step add 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections import defaultdict
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from fathom.core.depth import CriticalPath, PathPart
+from fathom.trace.calls import GpuActivity
 from fathom.trace.columns import KINDS, Columns
 from fathom.trace.event import Event
-from fathom.trace.rows import Breakdown, GpuActivity
+from fathom.trace.event_columns import EventColumns
+from fathom.trace.rows import Breakdown
 from fathom.trace.steps import Window
 from fathom.trace.taxonomy import kernel_type
 from fathom.trace.threads import HostThread
@@ -52,20 +53,24 @@ class _Spans:
     names: list[str]
     waits: list[Event]
     wait_begins: list[float]
+    waited: list[bool]  # whether any of the waits begins in the span
 
     @classmethod
-    def of(cls, thread: HostThread) -> _Spans:
-        begins = np.array([event.ts for event in thread.work])
-        ends = begins + np.array([event.dur for event in thread.work])
+    def of(cls, thread: HostThread, columns: EventColumns) -> _Spans:
+        work = np.array(thread.work, dtype=np.int64)
+        begins, ends = thread.begins[work], thread.ends[work]
         reached = np.maximum.accumulate(ends)
         begins[1:] = np.maximum(begins[1:], reached[:-1])  # outermost ones overlap by rounding only
         kept = ends > begins
+        wait_begins = np.array([wait.ts for wait in thread.waits])
+        borders = np.searchsorted(wait_begins, np.append(begins[kept], np.inf))
         return cls(
             begins=begins[kept].tolist(),
             ends=ends[kept].tolist(),
-            names=[event.name for event, keep in zip(thread.work, kept.tolist(), strict=True) if keep],
+            names=columns.names_at(thread.index[work[kept]]),
             waits=thread.waits,
-            wait_begins=[wait.ts for wait in thread.waits],
+            wait_begins=wait_begins.tolist(),
+            waited=(np.diff(borders) > 0).tolist(),
         )
 
 
@@ -91,8 +96,9 @@ class _Walk:
 
     def __init__(self, found: Breakdown, columns: Columns) -> None:
         self.activities = found.gpu_activities
+        self.ends = [each.end for each in self.activities]
         self.kinds = [KINDS[kind] for kind in columns.kind.tolist()]
-        self.threads = [_Spans.of(thread) for thread in found.host]
+        self.threads = [_Spans.of(thread, found.columns) for thread in found.host]
         self.stream_waits = sorted(time for thread in found.host for time in thread.stream_waits)
         self.first = min(self._all_begins() + [begin for begin, _ in found.steps])
         self.last = max(self._all_ends() + [end for _, end in found.steps])
@@ -109,22 +115,20 @@ class _Walk:
         ]
 
     def _all_ends(self) -> list[float]:
-        return [each.end for each in self.activities] + [thread.ends[-1] for thread in self.threads if thread.ends]
+        return self.ends + [thread.ends[-1] for thread in self.threads if thread.ends]
 
     def _index_activities(self, columns: Columns) -> None:
-        ends = [each.end for each in self.activities]
-        by_end = np.argsort(columns.end, kind="stable").tolist()
-        per_stream: dict[object, list[int]] = defaultdict(list)
-        for index in by_end:
-            per_stream[self.activities[index].stream].append(index)
-        self.ended = _Ended(by_end, ends)
-        self.ended_on = {stream: _Ended(order, ends) for stream, order in per_stream.items()}
+        by_end = np.argsort(columns.end, kind="stable")
+        self.stream = columns.stream.tolist()
+        self.ended = _Ended(by_end.tolist(), self.ends)
+        self.ended_on: list[_Ended] = []  # of each stream
+        before = np.full(len(self.ends), -1)
+        for stream in range(len(columns.streams)):
+            own = np.flatnonzero(columns.stream == stream)
+            before[own[1:]] = own[:-1]
+            self.ended_on.append(_Ended(by_end[columns.stream[by_end] == stream].tolist(), self.ends))
+        self.before: list[int] = before.tolist()  # what was launched before it on its stream; -1: nothing
         self.of_call = {id(each.launch): index for index, each in enumerate(self.activities) if each.kind == "memcpy"}
-        self.before: list[int | None] = [None] * len(self.activities)  # what was launched before it on its stream
-        latest: dict[object, int] = {}
-        for index, each in enumerate(self.activities):
-            self.before[index] = latest.get(each.stream)
-            latest[each.stream] = index
 
     def _index_host(self, host: Sequence[HostThread]) -> None:
         ends = np.array([end for thread in self.threads for end in thread.ends])
@@ -165,7 +169,7 @@ class _Walk:
         self._emit(each.begin, (self.kinds[index], self._type(each)))
         launch = each.launch if each.launch is not None and each.launch.ts <= each.begin else None
         launched = launch.ts if launch is not None else float("-inf")
-        cause = self.ended_on[each.stream].last_by(each.begin + ROUNDING_US, self.visited, launched)
+        cause = self.ended_on[self.stream[index]].last_by(each.begin + ROUNDING_US, self.visited, launched)
         if self._may_wait_for_streams(index):
             since = launched if cause is None else max(launched, self.activities[cause].end)
             other = self.ended.last_by(each.begin, self.visited, since)
@@ -175,7 +179,7 @@ class _Walk:
             return cause, None
         if launch is None:
             return None, None
-        self._emit(launch.end, ("wait", LAUNCH_LATENCY if self.before[index] is not None else FIRST))
+        self._emit(launch.end, ("wait", LAUNCH_LATENCY if self.before[index] >= 0 else FIRST))
         return None, self.thread_of.get((launch.pid, launch.tid))
 
     def _may_wait_for_streams(self, index: int) -> bool:
@@ -183,7 +187,7 @@ class _Walk:
         each, before = self.activities[index], self.before[index]
         if each.launch is None:
             return True  # the trace does not tell
-        previous = self.activities[before].launch if before is not None else None
+        previous = self.activities[before].launch if before >= 0 else None
         if previous is each.launch:
             return True  # one CUDA graph: its branches wait for each other
         at = bisect_left(self.stream_waits, previous.ts if previous is not None else float("-inf"))
@@ -203,7 +207,7 @@ class _Walk:
                 self._emit(ended, START)
                 if other != number:
                     return None, other
-            awaited = self._awaited_in(thread, at)
+            awaited = self._awaited_in(thread, at) if thread.waited[at] else None
             if awaited is not None:
                 self._emit(self.activities[awaited].end, ("host", thread.names[at]))
                 return awaited, None

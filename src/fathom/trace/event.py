@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Protocol, TypeVar
 
 import msgspec
@@ -27,10 +27,9 @@ GPU_KINDS = {"kernel": "kernel", "gpu_memcpy": "memcpy", "gpu_memset": "memset"}
 LAUNCH = "cuda_runtime"
 
 
-class Event(msgspec.Struct, gc=False):
-    """A timed event; times are in microseconds, as in the file. args is decoded where it is needed."""
+class Event(msgspec.Struct, gc=False, tag_field="ph", tag="X"):
+    """An event with a duration; times are in microseconds, as in the file. args is decoded where it is needed."""
 
-    ph: str = ""  # "X" for an event with a duration
     cat: str | None = None
     name: str = ""
     pid: int | str | float | None = 0
@@ -42,6 +41,10 @@ class Event(msgspec.Struct, gc=False):
     @property
     def end(self) -> float:
         return self.ts + self.dur
+
+
+class Instant(Event, gc=False, tag_field="ph", tag="i"):
+    """An event without a duration, such as an allocation of memory."""
 
 
 class LaunchArgs(msgspec.Struct, gc=False):
@@ -99,6 +102,22 @@ def view(kind: type[View]) -> Callable[[HasArguments], View]:
     return of
 
 
+def views(kind: type[View]) -> Callable[[Iterable[HasArguments]], Iterator[View]]:
+    """The same of many events, one after the other."""
+    decode = msgspec.json.Decoder(kind, strict=False).decode
+
+    def of(events: Iterable[HasArguments]) -> Iterator[View]:
+        for event in events:
+            try:
+                yield decode(event.args)
+            except msgspec.MsgspecError:
+                yield kind()
+
+    return of
+
+
 launch_args = view(LaunchArgs)
 sequence_args = view(SequenceArgs)
 op_args = view(OpArgs)
+all_launch_args = views(LaunchArgs)
+all_op_args = views(OpArgs)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,7 +34,7 @@ class EventColumns:
     begin: Floats  # in microseconds, as in the file
     duration: Floats
     kinds: list[Kind]  # each once, in the order of the first event of it
-    _kind: Integers  # an index into kinds
+    kind: Integers  # an index into kinds
 
     @classmethod
     def of(cls, events: Sequence[Event]) -> EventColumns:
@@ -44,11 +44,20 @@ class EventColumns:
             events=events,
             begin=np.fromiter((event.ts for event in events), np.float64, len(events)),
             duration=np.fromiter((event.dur for event in events), np.float64, len(events)),
-            _kind=np.array(
+            kind=np.array(
                 [number((event.cat, event.name, event.pid, event.tid), len(kinds)) for event in events], dtype=np.int64
             ),
             kinds=[Kind(*each) for each in kinds],
         )
+
+    def renamed(self, categories: Sequence[str | None]) -> EventColumns:
+        """With another category for each kind, which its events get too."""
+        kinds = [kind._replace(category=category) for kind, category in zip(self.kinds, categories, strict=True)]
+        differ = np.array([new != old for new, old in zip(kinds, self.kinds, strict=True)], dtype=np.bool_)
+        changed = np.flatnonzero(self.each(differ))
+        for event, kind in zip(self.at(changed), self.kind[changed].tolist(), strict=True):
+            event.cat = kinds[kind].category
+        return replace(self, kinds=kinds)
 
     @property
     def end(self) -> Floats:
@@ -66,16 +75,26 @@ class EventColumns:
         return self._of_kinds(bool(belongs(kind.name)) for kind in self.kinds)
 
     def _of_kinds(self, chosen: Iterable[bool]) -> Mask:
-        mask: Mask = np.fromiter(chosen, np.bool_, len(self.kinds))[self._kind]
-        return mask
+        return self.each(np.fromiter(chosen, np.bool_, len(self.kinds)))
+
+    def each(self, of_kinds: NDArray[Any]) -> NDArray[Any]:
+        """From one value a kind to one an event."""
+        values: NDArray[Any] = of_kinds[self.kind]
+        return values
+
+    def only(self, mask: Mask) -> EventColumns:
+        """The chosen events."""
+        if mask.all():
+            return self
+        return EventColumns(self.chosen(mask), self.begin[mask], self.duration[mask], self.kinds, self.kind[mask])
 
     def names_of(self, mask: Mask) -> set[str]:
-        return {self.kinds[index].name for index in np.flatnonzero(np.bincount(self._kind[mask])).tolist()}
+        return {self.kinds[index].name for index in np.flatnonzero(np.bincount(self.kind[mask])).tolist()}
 
     def totals(self, mask: Mask) -> dict[str, tuple[int, float]]:
         """Name -> how many of the chosen events have it, and their microseconds together."""
-        counts = np.bincount(self._kind[mask], minlength=len(self.kinds)).tolist()
-        times = np.bincount(self._kind[mask], weights=self.duration[mask], minlength=len(self.kinds)).tolist()
+        counts = np.bincount(self.kind[mask], minlength=len(self.kinds)).tolist()
+        times = np.bincount(self.kind[mask], weights=self.duration[mask], minlength=len(self.kinds)).tolist()
         found: dict[str, tuple[int, float]] = defaultdict(lambda: (0, 0.0))
         for kind, count, time in zip(self.kinds, counts, times, strict=True):
             if count:
@@ -88,6 +107,9 @@ class EventColumns:
     def at(self, indices: Integers) -> list[Event]:
         return list(map(self.events.__getitem__, indices.tolist()))
 
+    def names_at(self, indices: Integers) -> list[str]:
+        return [self.kinds[kind].name for kind in self.kind[indices].tolist()]
+
     def nested(self, mask: Mask) -> list[Integers]:
         """The indices of chosen events thread by thread, in the order in which they nest.
 
@@ -97,7 +119,7 @@ class EventColumns:
         threads: dict[tuple[object, object], int] = {}
         numbers = [threads.setdefault((kind.process, kind.thread), len(threads)) for kind in self.kinds]
         index = np.flatnonzero(mask)
-        thread = np.array(numbers, dtype=np.int64)[self._kind[index]]
+        thread = np.array(numbers, dtype=np.int64)[self.kind[index]]
         order = np.lexsort((-self.duration[index], self.begin[index], thread))
         borders = np.flatnonzero(np.diff(thread[order])) + 1
         return np.split(index[order], borders) if len(order) else []

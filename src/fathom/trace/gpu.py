@@ -12,9 +12,9 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
+from fathom.trace.calls import GpuActivity, OpCall
 from fathom.trace.concurrency import SharedClock
 from fathom.trace.event import GPU_KINDS, LAUNCH, NO_CORRELATION, Event, launch_args
-from fathom.trace.rows import GpuActivity, OpCall
 from fathom.trace.steps import Steps
 from fathom.trace.taxonomy import OTHER, kernel_type, short_name, update_type
 
@@ -39,7 +39,7 @@ def activities_of(events: Sequence[Event]) -> list[GpuActivity]:
     launches.pop(NO_CORRELATION, None)
     attribution = GpuAttribution([], launches, Steps([], waited=False))
     gpu_events = sorted((event for event in events if event.cat in GPU_KINDS), key=lambda event: event.ts)
-    return [attribution.activity(event) for event in gpu_events]
+    return [attribution.activity(event, launch_args(event).correlation) for event in gpu_events]
 
 
 class GpuAttribution:
@@ -52,17 +52,18 @@ class GpuAttribution:
         self._by_kernel: dict[tuple[object, ...], OpCall] = {}
         self._continued: dict[tuple[int, int], OpCall] = {}
 
-    def attribute(self, events: Sequence[Event]) -> list[GpuActivity]:
+    def attribute(self, events: Sequence[Event], correlations: Sequence[int]) -> list[GpuActivity]:
         """All GPU activities in the order of their beginnings, each with its op call where it ran in a step."""
         if not events:
             return []
-        activities = [self.activity(event) for event in sorted(events, key=lambda event: event.ts)]
+        order = np.argsort([event.ts for event in events], kind="stable").tolist()
+        activities = [self.activity(events[index], correlations[index]) for index in order]
         if self.steps.waited:
             self._extend_steps(activities)
         begins = np.array([activity.begin for activity in activities])
         ends = np.array([activity.end for activity in activities])
         clock = SharedClock(begins, ends)
-        shares = clock.all_between(begins, ends).tolist()
+        shares = clock.between(begins, ends).tolist()
         steps = self.steps.all_at(begins).tolist()
         for activity, share, step in zip(activities, shares, steps, strict=True):
             if step >= 0 and activity.end <= self.steps.windows[step][1]:
@@ -71,8 +72,7 @@ class GpuAttribution:
                 self._add_parts(activity, clock)
         return activities
 
-    def activity(self, event: Event) -> GpuActivity:
-        correlation = launch_args(event).correlation
+    def activity(self, event: Event, correlation: int) -> GpuActivity:
         site = self.launches.get(correlation, NOWHERE)
         call = site.call
         if call is not None and (not site.typed or call.type == ANY_COLLECTIVE):
@@ -118,7 +118,8 @@ class GpuAttribution:
                 min(activity.end, self.steps.windows[step][1]),
             )
             if begin < end:
-                self._add(activity, step, clock.between(begin, end), end - begin)
+                share = float(clock.between(np.array([begin]), np.array([end]))[0])
+                self._add(activity, step, share, end - begin)
             step += 1
 
     def _add(self, activity: GpuActivity, step: int, share: float, duration: float) -> None:

@@ -11,11 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fathom.core.record import ApiCall, GpuTime
+from fathom.trace.calls import GpuActivity
+from fathom.trace.event import GPU_KINDS
 from fathom.trace.host import HostTime
 from fathom.trace.intervals import Floats, Interval
 from fathom.trace.reader import gc_disabled
-from fathom.trace.rows import GpuActivity
 from fathom.trace.steps import Window
+
+KINDS = tuple(GPU_KINDS.values())
 
 
 @dataclass(frozen=True)
@@ -25,7 +28,7 @@ class _Activities:
     begin: Floats
     end: Floats
     launched: Floats
-    kind: NDArray[np.str_]
+    kind: NDArray[np.int64]  # an index into KINDS
 
     @classmethod
     def of(cls, activities: Sequence[GpuActivity]) -> _Activities:
@@ -33,7 +36,7 @@ class _Activities:
             begin=np.array([each.begin for each in activities]),
             end=np.array([each.end for each in activities]),
             launched=np.array([each.launched for each in activities]),
-            kind=np.array([each.kind for each in activities]),
+            kind=np.array([KINDS.index(each.kind) for each in activities]),
         )
 
     def within(self, window: Window) -> _Activities:
@@ -49,7 +52,7 @@ class _Activities:
         )
 
     def seconds(self, kind: str) -> float:
-        chosen = self.kind == kind
+        chosen = self.kind == KINDS.index(kind)
         return float((self.end[chosen] - self.begin[chosen]).sum()) * 1e-6
 
 

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from fathom.trace.event import LAUNCH
 from fathom.trace.event_columns import EventColumns, Mask
 from fathom.trace.intervals import Floats, Interval, Intervals
+from fathom.trace.marks import is_mark
 from fathom.trace.waits import is_wait
-from fathom.trace.walk import MARKS
 
 WAITING, DATA, OPS, OUTSIDE = "waiting for the GPU", "preparing data", "in ops", "outside ops"
 DATA_MARKS = ("fathom.data", "enumerate(DataLoader)")
@@ -40,7 +40,7 @@ class HostTime:
     def _events_by_kind(self) -> dict[str, Mask]:
         columns = self._columns
         calls = columns.of_category(LAUNCH)
-        ops = columns.of_category("cpu_op") & ~columns.named(lambda name: name.startswith(MARKS))
+        ops = columns.of_category("cpu_op") & ~columns.named(is_mark)
         return {
             WAITING: calls & columns.named(is_wait),
             DATA: columns.named(lambda name: name.startswith(DATA_MARKS)),

@@ -9,10 +9,10 @@ import msgspec
 import numpy as np
 
 from fathom.core.depth import Copies, Launches
+from fathom.trace.calls import GpuActivity
 from fathom.trace.columns import MEMORY, Columns
 from fathom.trace.event import view
 from fathom.trace.intervals import Floats
-from fathom.trace.rows import GpuActivity
 
 SHORT_US = 10.0  # about what it takes a host to launch a kernel
 

@@ -21,9 +21,10 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from fathom.core.traced import Held, Memory
+from fathom.trace.calls import OpCall
 from fathom.trace.event import Event, view
 from fathom.trace.reader import gc_disabled
-from fathom.trace.rows import Breakdown, OpCall
+from fathom.trace.rows import Breakdown
 
 TEMPORARY, ACTIVATIONS, GRADIENTS = "temporary", "activations", "gradients"
 ACTIVATION_GRADIENTS, OPTIMIZER = "activation gradients", "optimizer state"

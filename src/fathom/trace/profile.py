@@ -29,7 +29,7 @@ LONGEST_NAME = 100  # of a record: its file is called after it
 def from_trace(path: Path) -> Record:
     """A record from a torch.profiler trace that the user already has. What the trace does not tell is absent."""
     trace = read(path)
-    found = walk.breakdown(trace.events)
+    found = walk.breakdown(trace.columns)
     notes = [*trace.notes, *split_backward(found)]
     steps = [(end - begin) * 1e-6 for begin, end in found.steps]
     device = "cuda" if found.on_gpu else "cpu"
@@ -90,15 +90,15 @@ def as_profile(
     ranks: tuple[int | None, int | None] = (None, None),
 ) -> Profile:
     """What a trace came to, as a record keeps it; unprofiled steps and measured peaks are for the caller to add."""
-    groups = found.grouped()
+    groups, times = found.grouped(), found.times()
     windows = [found.steps[step] for step in sorted(found.typical_steps)]  # the steps of the rows
     return Profile(
         rows=found.rows(groups),
         kernels=found.kernels(),
         step_s=step_s,
         plain_step_s=[],
-        outside_s=found.outside_s(),
-        per_step_s=found.per_step_s(),
+        outside_s=found.outside_s(times),
+        per_step_s=found.per_step_s(times),
         gpu=gpu_time(found.gpu_activities, HostTime(found.columns), windows),
         notes=[*found.notes, *notes],
         data_s=found.data_s(),

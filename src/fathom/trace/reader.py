@@ -9,17 +9,19 @@ from __future__ import annotations
 import gc
 import hashlib
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar, Union
 
 import msgspec
+import numpy as np
 
 from fathom.core import files
 from fathom.core.errors import DataError
-from fathom.trace.event import CATEGORY, Event
+from fathom.trace.event import CATEGORY, GPU_KINDS, Event, Instant
+from fathom.trace.event_columns import EventColumns, Kind
 
 LARGEST_FILE = 8_000_000_000  # bytes, unpacked: three times as much in memory
 LATEST_US = 1e18  # beyond any clock
@@ -28,8 +30,18 @@ BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 PASSED_OVER = {"Trace", "gpu_user_annotation", "overhead", "cuda_sync", "cuda_event", "external_correlation"}
 LEGACY = {"CPU functions": "cpu_op", "CUDA functions": "kernel"}  # pids of torch.autograd.profiler, without categories
 MEMORY = "[memory]"
-
-
+# the phases of the Chrome format beside X and i: flows, counters, metadata, asynchronous events
+OTHER_PHASES = "BEICbnestfSTpFPONDMVvRc()"
+PHASES = {*"Xi", *OTHER_PHASES}
+# one empty class for each: nothing of such an event is kept, and in many traces they are half of all
+_OTHERS = tuple(
+    msgspec.defstruct(f"Other{number}", [], gc=False, tag_field="ph", tag=phase)
+    for number, phase in enumerate(OTHER_PHASES)
+)
+if TYPE_CHECKING:
+    AnyEvent = Event | Instant
+else:
+    AnyEvent = Union[(Event, Instant, *_OTHERS)]  # told apart by "ph"
 T = TypeVar("T")
 
 
@@ -51,7 +63,7 @@ class _Facts(msgspec.Struct, kw_only=True):
 
 
 class _Document(_Facts):
-    traceEvents: list[Event]
+    traceEvents: list[AnyEvent]
 
 
 class _OddDocument(_Facts):
@@ -60,18 +72,26 @@ class _OddDocument(_Facts):
     traceEvents: list[msgspec.Raw]
 
 
+class _Phase(msgspec.Struct):
+    ph: str = ""
+
+
 @dataclass
 class Trace:
     """The contents of a trace file."""
 
-    events: list[Event]
-    memory: list[Event] = field(default_factory=list)  # allocations, where the trace has them
+    columns: EventColumns  # the events with a duration
+    memory: list[Instant] = field(default_factory=list)  # allocations, where the trace has them
     gpus: list[str] = field(default_factory=list)  # their names, where the trace has them
     rank: int | None = None
     world_size: int | None = None
     left_out: dict[str, int] = field(default_factory=dict)  # category -> number of events that were not read
     malformed: int = 0  # events without a time, or that are no events
     digest: str = ""  # of the file's bytes
+
+    @property
+    def events(self) -> Sequence[Event]:
+        return self.columns.events
 
     @property
     def notes(self) -> list[str]:
@@ -105,7 +125,7 @@ def read(path: Path) -> Trace:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise DataError.at(path, f"not JSON: {error}") from None
     trace = _sorted_out(events, malformed)
-    if not any(event.cat in {"cpu_op", "kernel", "gpu_memcpy", "gpu_memset"} for event in trace.events):
+    if not trace.columns.of_category("cpu_op", *GPU_KINDS).any():
         raise DataError.at(path, "; ".join(["not a torch.profiler trace: no ops and no kernels", *trace.notes]))
     trace.gpus = [device.name for device in _part(facts.deviceProperties, list[_Device], []) if device.name]
     distributed = _part(facts.distributedInfo, _Distributed, _Distributed())
@@ -121,7 +141,7 @@ def _bytes(path: Path) -> bytes:
     return raw.removeprefix(BYTE_ORDER_MARK)
 
 
-def _document(raw: bytes) -> tuple[_Facts, list[Event], int]:
+def _document(raw: bytes) -> tuple[_Facts, list[AnyEvent], int]:
     """The file's outermost object, its events and how many are malformed; a bare list of events is one, too."""
     if raw[:64].lstrip()[:1] == b"[":
         raw = b'{"traceEvents":' + raw + b"}"
@@ -133,14 +153,17 @@ def _document(raw: bytes) -> tuple[_Facts, list[Event], int]:
         return odd, *_one_by_one(odd.traceEvents)
 
 
-def _one_by_one(raws: list[msgspec.Raw]) -> tuple[list[Event], int]:
-    """The events that can be decoded, and the number of the others."""
-    decode = msgspec.json.Decoder(Event, strict=False).decode
-    events: list[Event] = []
+def _one_by_one(raws: list[msgspec.Raw]) -> tuple[list[AnyEvent], int]:
+    """The events that can be decoded, and the number of malformed ones; one of no known phase is neither."""
+    decode = msgspec.json.Decoder(AnyEvent, strict=False).decode
+    events: list[AnyEvent] = []
+    malformed = 0
     for raw in raws:
-        with suppress(msgspec.MsgspecError):
+        try:
             events.append(decode(raw))
-    return events, len(raws) - len(events)
+        except msgspec.MsgspecError:
+            malformed += _part(raw, _Phase, _Phase("X")).ph in PHASES
+    return events, malformed
 
 
 def _part(raw: msgspec.Raw, kind: type[T], otherwise: T) -> T:
@@ -150,29 +173,25 @@ def _part(raw: msgspec.Raw, kind: type[T], otherwise: T) -> T:
         return otherwise
 
 
-def _category(event: Event) -> str | None:
-    """The category of an event that has none, or one that says too little."""
-    return LEGACY.get(str(event.pid)) if not event.cat else CATEGORY.get(f"{event.cat}/{event.name}")
+def _category(kind: Kind) -> str | None:
+    """The category that we know a kind of events by; None for one that is not read."""
+    if not kind.category:
+        return LEGACY.get(str(kind.process))
+    return CATEGORY.get(kind.category) or CATEGORY.get(f"{kind.category}/{kind.name}")
 
 
-def _sorted_out(events: list[Event], malformed: int) -> Trace:
+def _sorted_out(events: list[AnyEvent], malformed: int) -> Trace:
     """The timed events under the categories that we know, memory events apart, and what is left out."""
-    names: dict[str, str] = {}  # each name once: those of kernels are long
-    trace = Trace(events=[], malformed=malformed)
+    found = EventColumns.of([each for each in events if type(each) is Event])
+    categories = [_category(kind) for kind in found.kinds]
+    known = found.each(np.array([each is not None for each in categories], dtype=np.bool_))
+    timed = (found.duration >= 0) & (found.duration < LATEST_US) & (np.abs(found.begin) < LATEST_US)  # not so for NaN
     left_out: Counter[str] = Counter()
-    keep, known, kept_name = trace.events.append, CATEGORY.get, names.setdefault
-    for event in events:
-        if event.ph == "X":
-            category = known(event.cat) or _category(event)
-            if category is None:
-                left_out[event.cat or ""] += 1
-            elif 0 <= event.dur < LATEST_US and -LATEST_US < event.ts < LATEST_US:  # not so for NaN
-                event.cat = category
-                event.name = kept_name(event.name, event.name)
-                keep(event)
-            else:
-                trace.malformed += 1
-        elif event.ph == "i" and event.name == MEMORY:
-            trace.memory.append(event)
-    trace.left_out = {name: count for name, count in left_out.items() if name not in PASSED_OVER}
-    return trace
+    for kind, count in zip(found.kinds, np.bincount(found.kind[~known], minlength=len(found.kinds)), strict=True):
+        left_out[kind.category or ""] += int(count)
+    return Trace(
+        columns=found.only(known & timed).renamed(categories),
+        memory=[each for each in events if type(each) is Instant and each.name == MEMORY],
+        left_out={name: count for name, count in left_out.items() if count and name not in PASSED_OVER},
+        malformed=malformed + int((known & ~timed).sum()),
+    )

@@ -3,59 +3,32 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
-import msgspec
+import numpy as np
 
 from fathom.core.errors import FathomError
 from fathom.core.record import Kernel, OpRow
 from fathom.core.traced import RowKernels
-from fathom.trace.call import DEFAULT_WIDTH, FLOATING, WIDTH, TracedCall
-from fathom.trace.event import EMPTY, NO_ARGS, NO_CORRELATION, Event, OpArgs
-from fathom.trace.event_columns import EventColumns
-from fathom.trace.flops import Cost, cost
-from fathom.trace.taxonomy import AUTOGRAD, OTHER, group_of
+from fathom.trace.calls import GpuActivity, OpCall
+from fathom.trace.costs import Costs, alike
+from fathom.trace.event import Event
+from fathom.trace.event_columns import EventColumns, Integers
+from fathom.trace.flops import Cost
+from fathom.trace.intervals import Floats
+from fathom.trace.taxonomy import group_of
 from fathom.trace.threads import HostThread
 
 ROUNDING = 1e-6  # of a step, by which op times and time outside ops may miss it
 
 
-class OpCall(msgspec.Struct, gc=False):  # hundreds of thousands: made in a third of a dataclass's time
-    """One op call: the outermost one that has an op type, one without with its self time, or kernels of no op."""
+class CallTimes(NamedTuple):
+    """One entry per op call: its step and its time, on a GPU that of its kernels."""
 
-    op: str
-    type: str
-    layer: str
-    role: str
-    phase: str
-    step: int
-    cpu_us: float
-    args: OpArgs = NO_ARGS
-    device_us: float = 0.0  # of its kernels, sharing what they overlap
-    kernel_us: float = 0.0  # of its kernels, each in full
-    kernels: list[tuple[str, float]] = []  # a new list for each; name and attributed time in microseconds
-    calls: int = 1  # 0 for the part of an op's kernels that ran in a later step than the call
-    kernel_only: bool = False  # stands for a kernel that no op launched
-    is_wrapper: bool = False  # an op without a type that calls others: its time is what it adds to theirs
-    inner: tuple[str, OpArgs] | None = None  # the op inside whose arguments tell the cost (INNER)
-    event: Event | None = None  # None for a kernel that no op launched
-
-
-class GpuActivity(msgspec.Struct, gc=False):
-    """One kernel, copy or memset on the GPU."""
-
-    kind: str
-    name: str
-    begin: float
-    end: float
-    correlation: int = NO_CORRELATION
-    op_call: OpCall | None = None  # the op that launched it; if none did and it ran in a step, its kernel_only stand-in
-    step: int | None = None  # the step in which it began
-    launched: float = float("nan")  # when; NaN where the trace does not have the call
-    stream: tuple[object, object] = (0, 0)  # device and stream
-    launch: Event | None = None  # the call that launched it; None where the trace does not have it
-    args: msgspec.Raw = EMPTY  # as in the file
+    step: Integers
+    us: Floats
 
 
 @dataclass
@@ -106,63 +79,74 @@ class Breakdown:
     def grouped(self) -> RowGroups:
         """The op calls of the typical steps by op, layer, phase, shapes and dtypes: one group a row."""
         typical_steps = self.typical_steps
-        costs = _Costs(self.op_calls)
-        by_arguments: dict[tuple[str, str, str, str, str, int], list[OpCall]] = defaultdict(list)
-        for call in self.op_calls:
-            if call.step in typical_steps:
-                by_arguments[call.op, call.type, call.layer, call.role, call.phase, id(call.args)].append(call)
-        grouped: dict[tuple[str, ...], list[OpCall]] = defaultdict(list)
-        for (*what, args), calls in by_arguments.items():
-            inputs = costs.inputs[args]
-            grouped[*what, inputs.shapes, inputs.dtypes] += calls
-        return RowGroups(grouped, costs)
+        calls = [call for call in self.op_calls if call.step in typical_steps]
+        firsts, kinds = alike(calls)
+        costs = Costs(self.op_calls)
+        rows: dict[tuple[str, ...], int] = {}
+        row_of = np.array([rows.setdefault(costs.row_key(call), len(rows)) for call in firsts], dtype=np.int64)
+        kind = np.array(kinds, dtype=np.int64)
+        made = np.array([call.calls > 0 for call in calls], dtype=np.bool_)
+        counts = np.bincount(kind[made], minlength=len(firsts)).tolist()
+        order = np.lexsort((kind, row_of[kind]))
+        return RowGroups(
+            keys=list(rows),
+            calls=calls,
+            order=order,
+            row=row_of[kind],
+            costs=costs.totals(firsts, counts, row_of.tolist(), len(rows)),
+        )
 
     def rows(self, groups: RowGroups | None = None) -> list[OpRow]:
         """One for each group, given or made here: the mean of the typical steps, so that rows add up."""
         groups = groups or self.grouped()
         steps = len(self.typical_steps)
-        return [self._row(key, calls, steps, groups.costs) for key, calls in groups.calls.items()]
+        return [
+            OpRow(
+                op=op,
+                type=kind,
+                group=group_of(kind),
+                layer=layer,
+                role=role,
+                phase=phase,
+                shapes=shapes,
+                calls=calls / steps,
+                cpu_s=cpu / steps * 1e-6,
+                device_s=device / steps * 1e-6 if self.on_gpu else None,
+                flop=None if cost.flop is None else cost.flop / steps,
+                bytes=None if cost.bytes is None else cost.bytes / steps,
+                dtypes=dtypes,
+                kernel_s=kernels / steps * 1e-6 if self.on_gpu else None,
+            )
+            for (op, kind, layer, role, phase, shapes, dtypes), cost, calls, cpu, device, kernels in zip(
+                groups.keys,
+                groups.costs,
+                groups.sums(call.calls for call in groups.calls),
+                groups.sums(call.cpu_us for call in groups.calls),
+                groups.sums(call.device_us for call in groups.calls),
+                groups.sums(call.kernel_us for call in groups.calls),
+                strict=True,
+            )
+        ]
 
     def row_kernels(self, groups: RowGroups) -> RowKernels | None:
         """Which kernels each row launched; None on a CPU."""
         if not self.on_gpu:
             return None
         names: dict[str, int] = {}
-        totals: dict[tuple[int, int], tuple[int, float]] = {}
-        for row, calls in enumerate(groups.calls.values()):
-            times: dict[str, list[float]] = defaultdict(list)
-            for call in calls:
-                for name, time in call.kernels:
-                    times[name].append(time)
-            for name, of_name in times.items():
-                totals[row, names.setdefault(name, len(names))] = len(of_name), sum(of_name)
+        rows = groups.row.tolist()
+        totals: dict[tuple[int, int], list[float]] = defaultdict(list)
+        launched = np.array([bool(call.kernels) for call in groups.calls], dtype=np.bool_)
+        for index in groups.order[launched[groups.order]].tolist():
+            row = rows[index]
+            for name, time in groups.calls[index].kernels:
+                totals[row, names.setdefault(name, len(names))].append(time)
         steps = len(self.typical_steps)
         return RowKernels(
             names=list(names),
             rows=[row for row, _ in totals],
             kernels=[kernel for _, kernel in totals],
-            calls=[count / steps for count, _ in totals.values()],
-            seconds=[time / steps * 1e-6 for _, time in totals.values()],
-        )
-
-    def _row(self, key: tuple[str, ...], calls: list[OpCall], steps: int, costs: _Costs) -> OpRow:
-        op, kind, layer, role, phase, shapes, dtypes = key
-        flop, moved = costs.total(calls)
-        return OpRow(
-            op=op,
-            type=kind,
-            group=group_of(kind),
-            layer=layer,
-            role=role,
-            phase=phase,
-            shapes=shapes,
-            calls=sum(call.calls for call in calls) / steps,
-            cpu_s=sum(call.cpu_us for call in calls) / steps * 1e-6,
-            device_s=sum(call.device_us for call in calls) / steps * 1e-6 if self.on_gpu else None,
-            flop=None if flop is None else flop / steps,
-            bytes=None if moved is None else moved / steps,
-            dtypes=dtypes,
-            kernel_s=sum(call.kernel_us for call in calls) / steps * 1e-6 if self.on_gpu else None,
+            calls=[len(times) / steps for times in totals.values()],
+            seconds=[sum(times) / steps * 1e-6 for times in totals.values()],
         )
 
     def kernels(self) -> list[Kernel]:
@@ -185,18 +169,30 @@ class Breakdown:
         ]
         return sorted(found, key=lambda kernel: -kernel.device_s)
 
-    def per_step_s(self) -> dict[str, list[float]]:
-        """Op type -> its time in each step."""
-        series: dict[str, list[float]] = defaultdict(lambda: [0.0] * len(self.steps))
-        for call in self.op_calls:
-            series[call.type][call.step] += (call.device_us if self.on_gpu else call.cpu_us) * 1e-6
-        return dict(series)
+    def times(self) -> CallTimes:
+        """Of all op calls as they are now."""
+        step = np.array([call.step for call in self.op_calls], dtype=np.int64)
+        us = [call.device_us for call in self.op_calls] if self.on_gpu else [call.cpu_us for call in self.op_calls]
+        return CallTimes(step, np.array(us, dtype=np.float64))
 
-    def outside_s(self) -> float:
+    def per_step_s(self, times: CallTimes | None = None) -> dict[str, list[float]]:
+        """Op type -> its time in each step."""
+        step, us = times or self.times()
+        types: dict[str, int] = {}
+        kinds = np.array([types.setdefault(call.type, len(types)) for call in self.op_calls], dtype=np.int64)
+        cells = np.bincount(kinds * len(self.steps) + step, us * 1e-6, minlength=len(types) * len(self.steps))
+        series = cells.reshape(len(types), len(self.steps))
+        return {kind: each.tolist() for kind, each in zip(types, series, strict=True)}
+
+    def op_s(self) -> float:
+        """In ops, of all typical steps."""
+        step, us = self.times()
+        return float(us[np.isin(step, list(self.typical_steps))].sum()) * 1e-6
+
+    def outside_s(self, times: CallTimes | None = None) -> float:
         """Time in no op, per typical step; on a GPU, the time in which no kernel ran."""
-        busy = [0.0] * len(self.steps)
-        for call in self.op_calls:
-            busy[call.step] += call.device_us if self.on_gpu else call.cpu_us
+        step, us = times or self.times()
+        busy = np.bincount(step, us, minlength=len(self.steps)).tolist()
         outside = [end - begin - busy[step] for step, (begin, end) in enumerate(self.steps)]
         for left, (begin, end) in zip(outside, self.steps, strict=True):
             if left < -ROUNDING * (end - begin):
@@ -219,64 +215,18 @@ class Breakdown:
         return sum(each[step] for step in typical_steps) / len(typical_steps)
 
 
-@dataclass(frozen=True, slots=True)
-class _Inputs:
-    """The inputs of op calls with equal arguments, as rows show them."""
-
-    shapes: str
-    dtypes: str
-    widths: frozenset[int]  # bytes per element of the floating-point tensors
-    traced: TracedCall  # of no op yet
-
-    @classmethod
-    def of(cls, args: OpArgs) -> _Inputs:
-        traced = TracedCall.from_args("", args)
-        # a number in a tensor without dimensions has the dtype of Python's numbers
-        dtypes = {traced.dtype(at) for at, dims in enumerate(traced.dims) if dims} & FLOATING
-        return cls(traced.shown_shapes, traced.shown_dtypes, frozenset(WIDTH[dtype] for dtype in dtypes), traced)
-
-
-class _Costs:
-    """What op calls cost, each by its own arguments. Equal arguments are looked at once: a trace repeats its steps."""
-
-    def __init__(self, op_calls: list[OpCall]) -> None:
-        distinct = {id(call.args): call.args for call in op_calls}
-        self.inputs = {key: _Inputs.of(args) for key, args in distinct.items()}  # by identity: equal ones are kept once
-        self._known: dict[tuple[str, int], Cost] = {}
-        widths = {width for inputs in self.inputs.values() for width in inputs.widths}
-        # tensors in lists have no dtype in a trace: that of the others, unless these have several, as under autocast
-        self.list_width = (widths or {DEFAULT_WIDTH}).pop() if len(widths) < 2 else None
-
-    def total(self, calls: list[OpCall]) -> Cost:
-        """The sum over the calls of a row; not known where that of one call is not."""
-        alike: dict[tuple[str, int, bool], list[OpCall]] = defaultdict(list)
-        for call in calls:
-            if call.calls:
-                op, args = call.inner or (call.op, call.args)
-                alike[op, id(args), call.is_wrapper].append(call)
-        found = [(len(same), self._of(same[0])) for same in alike.values()]
-        flop, moved = [(count, each.flop) for count, each in found], [(count, each.bytes) for count, each in found]
-        return Cost(_sum(flop), _sum(moved))
-
-    def _of(self, call: OpCall) -> Cost:
-        if call.type == AUTOGRAD or (call.is_wrapper and call.type != OTHER):
-            return Cost(0.0, 0.0)  # the ops inside it do the work
-        op, args = call.inner or (call.op.partition(" ")[0], call.args)
-        key = (op, id(args))
-        if key not in self._known:
-            traced = self.inputs[id(args)].traced if id(args) in self.inputs else _Inputs.of(args).traced
-            self._known[key] = cost(traced.of(op, self.list_width))
-        return self._known[key]
-
-
 @dataclass(frozen=True)
 class RowGroups:
-    """The op calls of each row, in the order of the rows."""
+    """The op calls of the typical steps, and the row of each."""
 
-    calls: dict[tuple[str, ...], list[OpCall]]
-    costs: _Costs
+    keys: list[tuple[str, ...]]  # of each row: op, type, layer, role, phase, shapes, dtypes
+    calls: list[OpCall]
+    row: Integers  # of each call
+    order: Integers  # of the calls, row by row
+    costs: list[Cost]  # of each row
 
-
-def _sum(values: list[tuple[int, float | None]]) -> float | None:
-    known = [count * value for count, value in values if value is not None]
-    return sum(known) if known and len(known) == len(values) else None
+    def sums(self, values: Iterable[float]) -> list[float]:
+        """Of one value for each call, by row."""
+        each = np.fromiter(values, np.float64, len(self.calls))[self.order]
+        sums: list[float] = np.bincount(self.row[self.order], each, minlength=len(self.keys)).tolist()
+        return sums

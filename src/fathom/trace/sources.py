@@ -7,9 +7,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from fathom.core.traced import SourceLine, Sources, Wait
+from fathom.trace.calls import OpCall
 from fathom.trace.event import LAUNCH, Event, launch_args
 from fathom.trace.reader import gc_disabled
-from fathom.trace.rows import Breakdown, OpCall
+from fathom.trace.rows import Breakdown
 from fathom.trace.stacks import Place, has_call_stacks, has_frames, places
 from fathom.trace.steps import Steps
 
@@ -36,11 +37,14 @@ def sources(found: Breakdown) -> Sources | None:
     waits = _waits(found)
     if not (frames or exact or waits):
         return None
-    launches = _launches(found) if frames or exact else {}
-    wanted = {id(call.event) for call in found.op_calls if call.event is not None}
-    wanted |= {id(event) for event, _ in waits} | {id(event) for event in launches.values()}
-    known = places(columns, wanted, exact) if frames or exact else {}
-    totals, unknown_s = _totals(found, known, launches) if known else ({}, _op_s(found))
+    launches: dict[int, Event] = {}
+    known: dict[int, Place] = {}
+    if frames or exact:
+        launches = _launches(found)
+        wanted = {id(call.event) for call in found.op_calls if call.event is not None}
+        wanted |= {id(event) for event, _ in waits} | {id(event) for event in launches.values()}
+        known = places(columns, wanted, exact)
+    totals, unknown_s = _totals(found, known, launches) if known else ({}, found.op_s())
     lines = sorted(totals, key=lambda line: -totals[line].seconds)
     steps = len(found.typical_steps)
     return Sources(
@@ -67,13 +71,6 @@ def scaled(found: Sources, op_s: float) -> Sources:
         for line in found.lines
     ]
     return replace(found, lines=lines, other_s=found.other_s * factor, unknown_s=found.unknown_s * factor)
-
-
-def _op_s(found: Breakdown) -> float:
-    """Of all typical steps."""
-    typical = found.typical_steps
-    calls = (call for call in found.op_calls if call.step in typical)
-    return sum((call.device_us for call in calls) if found.on_gpu else (call.cpu_us for call in calls)) * 1e-6
 
 
 def _totals(found: Breakdown, known: dict[int, Place], launches: dict[int, Event]) -> tuple[dict[str, _Total], float]:

@@ -14,8 +14,8 @@ import msgspec
 
 from fathom.trace.event import LAUNCH, Event, sequence_args, view
 from fathom.trace.event_columns import EventColumns
+from fathom.trace.marks import EVALUATE, is_backward_node
 from fathom.trace.owners import FRAMEWORK, HARNESS, LIBRARY, NO_SOURCE, owner_of
-from fathom.trace.walk import EVALUATE, is_backward_node
 
 SAMPLED = 2000  # ops that are searched for stacks: all threads but those of backward have them, or none
 

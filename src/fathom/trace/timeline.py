@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from copy import copy
 
 import msgspec
 
@@ -59,22 +60,20 @@ def timeline(found: Breakdown) -> Timeline | None:
 
 def _lanes(found: Breakdown, step: int, window: Window) -> Lanes:
     """The busiest, in order: threads, then streams, by their first rectangle."""
-    lanes: Lanes = defaultdict(list)
+    threads: dict[object, list[_Rectangle]] = defaultdict(list)
     for call in found.op_calls:
-        # a node of autograd's says little: the ops inside it are shown
-        around = call.is_wrapper and call.type == AUTOGRAD
-        if call.step == step and call.event is not None and call.calls and not around:
-            event = call.event
-            key = False, f"thread {event.tid}"
-            lanes[key].append(_Rectangle(event.ts, event.end, call.op, call.type, event.dur))
-    for key, calls in lanes.items():
-        lanes[key] = _outermost(calls)
+        event = call.event
+        if call.step != step or event is None or not call.calls or (call.is_wrapper and call.type == AUTOGRAD):
+            continue  # a node of autograd's says little: the ops inside it are shown
+        threads[event.tid].append(_Rectangle(event.ts, event.end, call.op, call.type, event.dur))
+    streams: dict[tuple[object, object], list[_Rectangle]] = defaultdict(list)
     for activity in found.gpu_activities:
         if activity.begin < window[1] and activity.end > window[0]:
             kind = activity.op_call.type if activity.op_call else kernel_type(activity.name)
             span = activity.begin, activity.end
-            name = short_name(activity.name)
-            lanes[True, _stream(*activity.stream)].append(_Rectangle(*span, name, kind, span[1] - span[0]))
+            streams[activity.stream].append(_Rectangle(*span, short_name(activity.name), kind, span[1] - span[0]))
+    lanes: Lanes = {(False, f"thread {thread}"): _outermost(calls) for thread, calls in threads.items()}
+    lanes |= {(True, _stream(*stream)): lane for stream, lane in streams.items()}
     cut = {key: _inside(lane, window) for key, lane in lanes.items()}
     busiest = sorted(cut, key=lambda key: -sum(each.end - each.begin for each in cut[key]))[:LANES]
     order = sorted((key for key in busiest if cut[key]), key=lambda key: (key[0], cut[key][0].begin))
@@ -108,10 +107,11 @@ def _inside(lane: Sequence[_Rectangle], window: Window) -> list[_Rectangle]:
 def _merged(lane: Iterable[_Rectangle], resolution: float) -> list[_Rectangle]:
     """Neighbours that together are too narrow to be told apart are one."""
     merged: list[_Rectangle] = []
+    last = None
     for each in lane:
-        last = merged[-1] if merged else None
         if last is None or max(last.end, each.end) - last.begin >= resolution:
-            merged.append(_Rectangle(each.begin, each.end, each.name, each.type, each.longest, each.count))
+            last = copy(each)
+            merged.append(last)
             continue
         if each.longest > last.longest:
             last.name, last.type, last.longest = each.name, each.type, each.longest

@@ -1,40 +1,36 @@
 """Breaks a profiler trace (Chrome format, Fathom's or any other) down into op calls and GPU activities.
 
 Every CPU thread is walked once with a stack of the open markers and ops. The outermost op that the taxonomy knows
-claims everything inside it. An op that it does not know keeps its self time, and the ops inside it count for
-themselves. A backward op belongs to the layer of its forward op, found by autograd's sequence number. Time that ops of
-several threads share is divided equally, so that op calls and the time outside ops add up to the step.
+claims everything inside it, which is passed over. An op that it does not know keeps its self time, and the ops inside
+it count for themselves. A backward op belongs to the layer of its forward op, found by autograd's sequence number. Time
+that ops of several threads share is divided equally, so that op calls and the time outside ops add up to the step.
 """
 
 from __future__ import annotations
 
-import re
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping
-from functools import cache
+from itertools import chain
 
-import msgspec
+import numpy as np
 
+from fathom.trace.calls import OpCall
 from fathom.trace.concurrency import SharedClock
-from fathom.trace.event import LAUNCH, Event, OpArgs, launch_args, op_args, sequence_args
-from fathom.trace.event_columns import EventColumns
+from fathom.trace.event import Event, OpArgs, all_launch_args, all_op_args, op_args
+from fathom.trace.event_columns import EventColumns, Integers
+from fathom.trace.frames import Frame, Frames
 from fathom.trace.gpu import GpuAttribution, LaunchSite
-from fathom.trace.intervals import Interval
+from fathom.trace.intervals import Floats, Interval
+from fathom.trace.marks import DATA, PHASES, is_mark, is_module
+from fathom.trace.positions import LAUNCHING, MARK, OPS, UNTYPED, Launch, Parts, Positions
 from fathom.trace.reader import gc_disabled
-from fathom.trace.rows import Breakdown, OpCall
-from fathom.trace.steps import NO_STEP, Steps
-from fathom.trace.taxonomy import leaf_type, type_of, update_type
+from fathom.trace.rows import Breakdown
+from fathom.trace.steps import Steps
+from fathom.trace.taxonomy import leaf_type, type_of
 from fathom.trace.threads import HostThread, host_threads
 from fathom.trace.waits import is_wait
 
 WHOLE_PROGRAM = "fathom.life"  # around setup and all steps of a whole-program trace
-# how the names of marks begin that have the category of an op: our own fast ones, and all of torch before 1.10
-MARKS = ("fathom.", "ProfilerStep#", "Optimizer.step#", "Optimizer.zero_grad#", "enumerate(DataLoader)#")
-LAYER = "fathom.layer "  # followed by the module path
-MODULE = "nn.Module: "  # how torch.profiler marks modules with with_stack=True
-DATA = "fathom.data"
-EVALUATE = "autograd::engine::evaluate_function"
-BACKWARD_NODE = re.compile(r"\w*Backward\d*|torch::autograd::AccumulateGrad")  # all that torch before 1.8 has
-PHASES = {f"fathom.{phase}": phase for phase in ("data", "forward", "backward", "optimizer")}
 # op -> the ops inside it whose arguments tell what it costs: a convolution's padding may be a word, which a trace does
 # not have, and reshape copies or not
 INNER = {
@@ -43,55 +39,31 @@ INNER = {
 }
 
 
-def is_module(name: str) -> bool:
-    return name.startswith(MODULE)
-
-
-@cache
-def is_backward_node(op: str) -> bool:
-    return BACKWARD_NODE.fullmatch(op) is not None
-
-
-class Frame(msgspec.Struct, gc=False):
-    """An open marker, or an open op that is not in the taxonomy, and the context that its children inherit."""
-
-    end: float
-    phase: str = ""
-    layer: str = ""
-    role: str = ""
-    optimizer: str = ""
-    op: Frame | None = None  # the innermost open op: this frame itself while it is open, or one around it
-    step: int = NO_STEP  # of an op
-    own_us: float = 0.0  # of an op: its time without that of the ops inside it
-    call: OpCall | None = None  # of an op: itself
-    has_ops: bool = False
-
-
 @gc_disabled()
-def breakdown(events: Iterable[Event], roles: Mapping[str, str] | None = None) -> Breakdown:
+def breakdown(events: Iterable[Event] | EventColumns, roles: Mapping[str, str] | None = None) -> Breakdown:
     """Walks all threads and attributes GPU time to op calls; roles maps layers to their roles, where known."""
-    columns = EventColumns.of(events if isinstance(events, list) else list(events))
+    columns = events if isinstance(events, EventColumns) else EventColumns.of(list(events))
     # Python's functions say nothing on ops, but for the modules among them
     on_host = ~columns.on_gpu & (~columns.of_category("python_function") | columns.named(is_module))
     threads = host_threads(columns, on_host)
-    names = columns.names_of(on_host)
     gpu_events = columns.chosen(columns.on_gpu)
+    correlations = [args.correlation for args in all_launch_args(gpu_events)]
     steps = Steps.of(columns, on_host)
-    clock: SharedClock | None = None
-    if not gpu_events:  # with a GPU the time of kernels has to add up, not that of threads
-        clock = SharedClock.of([_outermost_ops(thread) for thread in threads])
-    walk = _Walk(steps, roles or {}, names, clock)
+    walk = _Walk(columns, steps, Frames(columns.names_of(on_host), roles or {}), set(correlations))
     # the thread with the forward pass first: backward ops look up its sequence numbers
-    for thread in sorted(threads, key=_first_op_us):
+    forward = columns.of_category("cpu_op") & ~columns.named(lambda name: name.startswith("autograd::"))
+    for thread in sorted(threads, key=lambda thread: thread.first_begin(forward)):
         walk.thread(thread)
-    walk.decode_arguments()
-    gpu = GpuAttribution(walk.op_calls, walk.launches, steps)
-    activities = gpu.attribute(gpu_events)
+    # with a GPU the time of kernels has to add up, not that of threads
+    clock = None if gpu_events else SharedClock.of([_outermost_ops(columns, thread) for thread in threads])
+    op_calls = walk.finish(clock)
+    gpu = GpuAttribution(op_calls, walk.launches, steps)
+    activities = gpu.attribute(gpu_events, correlations)
     return Breakdown(
-        op_calls=walk.op_calls,
+        op_calls=op_calls,
         steps=steps.windows,
         gpu_activities=activities,
-        data_us=walk.data_us if walk.has_data else None,
+        data_us=walk.data_us if walk.frames.has_data else None,
         events=walk.events,
         events_in_ops=walk.events_in_ops,
         host=walk.host,
@@ -104,228 +76,190 @@ def breakdown(events: Iterable[Event], roles: Mapping[str, str] | None = None) -
 class _Walk:
     """The state of walking all threads."""
 
-    def __init__(self, steps: Steps, roles: Mapping[str, str], names: set[str], clock: SharedClock | None) -> None:
+    def __init__(self, columns: EventColumns, steps: Steps, frames: Frames, correlations: set[int]) -> None:
+        self.columns = columns
         self.steps = steps
-        self.roles = roles
-        self.has_phases = "fathom.forward" in names
-        self.has_data = DATA in names
-        self.has_modules = any(name.startswith((LAYER, MODULE)) for name in names)
-        self.has_backward = any(name.startswith(EVALUATE) for name in names)
-        self.marks = {name for name in names if name.startswith(MARKS)}
-        self.clock = clock
-        self.op_calls: list[OpCall] = []
+        self.frames = frames
+        self.parts = Parts(columns, steps, correlations)
+        self.ops: list[tuple[int, int, int, int]] = []  # in no typed one: event, step, context, and the op around it
+        self.op_ends: dict[int, float] = {}  # of those that outlast the frame around them, by rounding
+        self.host: list[HostThread] = []
+        self._launches: list[Launch] = []
         self.launches: dict[int, LaunchSite] = {}  # correlation id -> where a kernel was launched
         self.waits: list[tuple[Event, OpCall | None]] = []
         self.data_us = [0.0] * len(steps)
         self.events = [0] * len(steps)
         self.events_in_ops = [0] * len(steps)
-        self.layer_of: dict[int, tuple[str, str]] = {}  # autograd sequence number -> layer and role
-        self.last_backward = ("", "")
-        self.host: list[HostThread] = []
-        self._contexts: dict[tuple[str, str, str], tuple[str, str, str]] = {}
+        self._holders = {number: INNER[kind.name] for number, kind in enumerate(columns.kinds) if kind.name in INNER}
+        self._inner: dict[int, tuple[str, OpArgs]] = {}  # by op
         self._distinct: dict[object, OpArgs] = {}  # equal arguments are kept once: a trace repeats its steps
 
     def thread(self, thread: HostThread) -> None:
-        # a foreign trace marks at most backward, optimizer and data: everything else is forward
-        stack = [Frame(end=float("inf"), phase="" if self.has_phases else "forward")]
-        claimed_until = float("-inf")
-        claimed_by: OpCall | None = None
+        positions = self.parts.of(thread)
         self.host.append(thread)
-        waited, marks = self.steps.waited, self.marks
-        steps = self.steps.all_at(thread.begins).tolist()
-        columns = zip(thread.events, thread.begins.tolist(), thread.ends.tolist(), steps, strict=True)
-        for event, begin, end, step in columns:
-            inside = begin < claimed_until
-            if not inside:
-                while stack[-1].end <= begin:
-                    self._close(stack)
-            parent, category = stack[-1], event.cat
-            if category == LAUNCH:
-                if not inside and parent.op is None:
-                    thread.work.append(event)
-                self._launch(event, claimed_by if inside else None, parent)
+        stack = [self.frames.outermost()]
+        begins, parts, at = positions.begins, positions.parts, 0
+        while at < len(begins):
+            while stack[-1].end <= begins[at]:
+                stack.pop()
+            part = parts[at]
+            if part in OPS:
+                at = self._op(positions, at, stack)
                 continue
-            if waited and step >= 0:
-                self.events[step] += 1
-                self.events_in_ops[step] += inside or parent.op is not None
-            if inside:
-                if claimed_by is not None and category == "cpu_op":
-                    self._inner(event, claimed_by, parent)
-                continue
-            end = min(end, parent.end)  # one that outlasts its parent by rounding ends with it
-            if category != "cpu_op" or event.name in marks:
-                self._mark(event, end, step, stack)
-                continue
-            if parent.op is None:
-                thread.work.append(event)
-            claimed_by = self._op(event, begin, end, step, stack)
-            claimed_until = end if claimed_by else float("-inf")
-        while len(stack) > 1:
-            self._close(stack)
+            if part == MARK:
+                self._mark(positions, at, stack)
+            else:
+                self._runtime_call(positions, at, stack[-1])
+            at += 1
+        self._launches += positions.launches()
+        if self.steps.waited:
+            self._count(positions)
 
-    def _inner(self, event: Event, claimed_by: OpCall, frame: Frame) -> None:
-        """An op inside one that claims it: its time is the outer one's."""
-        if claimed_by.op in INNER and event.name in INNER[claimed_by.op]:
-            claimed_by.inner = (event.name, self._arguments(event))
-        if self.has_modules and self.has_backward and frame.phase != "backward":
-            # a composite op creates several autograd nodes, one for each op inside it
-            sequence = sequence_args(event).sequence
-            if sequence is not None:
-                self.layer_of[sequence] = (claimed_by.layer, claimed_by.role)
+    def _runtime_call(self, positions: Positions, at: int, frame: Frame) -> None:
+        if frame.op < 0:
+            positions.thread.work.append(at)
+        if positions.parts[at] == LAUNCHING:
+            positions.outside[at] = frame.op, frame.phase, frame.optimizer
 
-    def _mark(self, event: Event, end: float, step: int, stack: list[Frame]) -> None:
-        parent, name = stack[-1], event.name
-        frame = _inside(parent, end)
-        stack.append(frame)
-        if name in PHASES:
-            frame.phase = PHASES[name]
-        elif name.startswith(LAYER):
-            frame.layer = name.removeprefix(LAYER)
-            frame.role = self.roles.get(frame.layer, frame.role or "network")
-        elif name.startswith(MODULE):
-            frame.layer = f"{frame.layer}.{name.removeprefix(MODULE)}".lstrip(".")
-        elif name.startswith("Optimizer.step#"):
-            frame.phase, frame.optimizer = "optimizer", name.removeprefix("Optimizer.step#").split(".")[0]
-        elif name.startswith("Optimizer.zero_grad"):
-            frame.phase = "optimizer"
-        elif name.startswith("enumerate(DataLoader)"):
-            frame.phase = "data"
-        if name == DATA and parent.phase != "data":
-            self._data(event, step, 1)
-        elif name in PHASES and name != DATA and parent.phase == "data":
-            self._data(event, step, -1)  # a pass of the network that data is made with
+    def _mark(self, positions: Positions, at: int, stack: list[Frame]) -> None:
+        parent, step, event = stack[-1], positions.steps[at], self.columns.events[positions.index[at]]
+        stack.append(self.frames.marked(parent, event.name, min(positions.ends[at], parent.end)))
+        if step < 0:
+            return
+        if parent.op >= 0 and self.steps.waited:
+            self.events_in_ops[step] += 1
+        inside = min(event.dur, self.steps.windows[step][1] - event.ts)
+        if event.name == DATA and parent.phase != "data":
+            self.data_us[step] += inside
+        elif event.name in PHASES and event.name != DATA and parent.phase == "data":
+            self.data_us[step] -= inside  # a pass of the network that data is made with
 
-    def _data(self, event: Event, step: int, sign: int) -> None:
-        if step >= 0:
-            self.data_us[step] += sign * min(event.dur, self.steps.windows[step][1] - event.ts)
-
-    def _op(self, event: Event, begin: float, end: float, step: int, stack: list[Frame]) -> OpCall | None:
-        """The call of an op that the taxonomy knows, and that claims what is inside it; else opens a frame for it."""
-        parent = stack[-1]
-        parent.has_ops = True
+    def _op(self, positions: Positions, at: int, stack: list[Frame]) -> int:
+        """Adds an op and gives the next position: after what a typed op claims, or inside another, a frame."""
+        parent, index = stack[-1], positions.index[at]
+        begin, end, step = positions.begins[at], positions.ends[at], positions.steps[at]
+        if parent.op < 0:
+            positions.thread.work.append(at)
+        elif step >= 0 and self.steps.waited:
+            self.events_in_ops[step] += 1
+        is_cut = end > parent.end
+        if is_cut:
+            end = self.op_ends[len(self.ops)] = parent.end
         if step < 0:
             step = self.steps.first_after(begin, end)
-        time = self._time(begin, end, step)
-        outer = parent.op
-        if outer is not None:
-            outer.own_us -= time if step == outer.step else self._time(begin, end, outer.step)
         # every op in an optimizer step counts as its update; fused ones may first call aten::contiguous
-        in_update = parent.phase == "optimizer"
-        kind = update_type(parent.optimizer or "Clip") if in_update else type_of(event.name)
-        if kind is not None:
-            if self.has_modules:
-                self._follow_sequence(event, parent)
-            return self._add_op_call(event, time, parent, kind, step)
-        frame = _inside(parent, end)
-        self._follow_sequence(event, frame)
-        frame.op, frame.step = frame, step
-        frame.call = self._add_op_call(event, time, frame, leaf_type(event.name), step)
-        frame.own_us = time
-        stack.append(frame)
-        return None
+        if positions.parts[at] == UNTYPED and parent.phase != "optimizer":
+            frame = self.frames.opened(parent, self.columns.events[index], end, len(self.ops))
+            stack.append(frame)
+            self.ops.append((index, step, frame.context, parent.op))
+            return at + 1
+        if self.frames.has_modules:
+            self.frames.passed(parent, self.columns.events[index])
+        self.ops.append((index, step, parent.context, parent.op))
+        after = bisect_left(positions.begins, end) if is_cut else positions.after[at]
+        if step < 0 or after <= at + 1:
+            return at + 1
+        positions.claims.append((at + 1, after, len(self.ops) - 1))
+        if self.frames.has_modules or positions.kinds[at] in self._holders:
+            self._inside(positions, at, after, parent)
+        return after
 
-    def _follow_sequence(self, event: Event, frame: Frame) -> None:
-        """Autograd's numbers take the layer of a forward op to its backward."""
-        backward = event.name.startswith(EVALUATE)
-        if backward or (frame.phase == "forward" and is_backward_node(event.name)):
-            frame.phase = "backward"
-        if not self.has_modules:  # there are no layers
+    def _inside(self, positions: Positions, at: int, after: int, parent: Frame) -> None:
+        """What ops inside one that claims them tell; their time is the outer one's."""
+        inner = self._holders.get(positions.kinds[at], ())
+        if not (inner or self.frames.follows(parent)):
             return
-        sequence = sequence_args(event).sequence
-        if backward:
-            # AccumulateGrad has no sequence number; it runs right after the node that produced the gradient
-            if sequence is not None:
-                unknown = "", self._role(Frame(frame.end, "backward"))
-                self.last_backward = self.layer_of.get(sequence, unknown)
-            frame.layer, frame.role = self.last_backward
-        elif sequence is not None and frame.phase != "backward":
-            self.layer_of[sequence] = (frame.layer, self._role(frame))
+        for index in positions.index[at + 1 : after]:
+            event = self.columns.events[index]
+            if event.cat != "cpu_op":
+                continue
+            if event.name in inner:
+                self._inner[len(self.ops) - 1] = (event.name, self._arguments(event))
+            self.frames.inside(parent, event)
 
-    def _role(self, frame: Frame) -> str:
-        """The role of the work; "" in a trace without modules, where network and loss cannot be distinguished."""
-        if frame.phase in {"optimizer", "data"}:
-            return frame.phase
-        if frame.role or frame.layer:
-            return frame.role or "network"
-        if not self.has_modules:
-            return ""
-        if frame.phase not in {"forward", "backward"}:
-            return "other"
-        return "loss" if self.has_backward else "network"
+    def _count(self, positions: Positions) -> None:
+        """The ops and marks of every step, and those inside typed ops; others inside ops are counted already."""
+        steps = np.array(positions.steps)
+        counted = (steps >= 0) & (np.array(positions.parts) > LAUNCHING)
+        for totals, chosen in ((self.events, counted), (self.events_in_ops, counted & positions.claimed)):
+            for step, count in enumerate(np.bincount(steps[chosen]).tolist()):
+                totals[step] += count
 
-    def _time(self, begin: float, end: float, step: int) -> float:
-        """How much of a step's time an interval has; what ops of several threads share is divided."""
-        if step < 0:
-            return 0.0
-        first, last = self.steps.windows[step]
-        begin = max(begin, first)
-        end = min(end, last)
-        if begin >= end:
-            return 0.0
-        return end - begin if self.clock is None else self.clock.between(begin, end)
-
-    def _add_op_call(self, event: Event, time: float, frame: Frame, kind: str, step: int) -> OpCall | None:
-        """None outside all steps."""
-        if step < 0:
-            return None
-        key = frame.phase, frame.layer, frame.role
-        context = self._contexts.get(key)
-        if context is None:
-            layer = "" if frame.phase in {"optimizer", "data"} else frame.layer
-            context = self._contexts[key] = layer, self._role(frame), frame.phase or "other"
-        found = OpCall(event.name, kind, *context, step, time, event=event)
-        self.op_calls.append(found)
+    def finish(self, clock: SharedClock | None) -> list[OpCall]:
+        """The op calls of all steps, and whose the runtime calls are."""
+        calls = self._calls(clock)
+        for number, inner in self._inner.items():
+            if (call := calls[number]) is not None:
+                call.inner = inner
+        self._launched(calls)
+        found = [call for call in calls if call is not None]
+        leaves = [call for call in found if not call.is_wrapper]  # one around others has the inputs of these
+        for call, args in zip(leaves, all_op_args(call.event for call in leaves if call.event), strict=True):
+            call.args = self._distinct.setdefault(args.key, args)
         return found
 
-    def decode_arguments(self) -> None:
-        """Of all op calls but those around others, whose inputs are those of the ops inside them."""
-        for call in self.op_calls:
-            if not call.is_wrapper and call.event is not None:
-                call.args = self._arguments(call.event)
+    def _calls(self, clock: SharedClock | None) -> list[OpCall | None]:
+        """One for each op; None outside all steps."""
+        table = np.fromiter(chain.from_iterable(self.ops), np.int64, 4 * len(self.ops))
+        index, step, context, outer = table.reshape(-1, 4).T
+        begin = self.columns.begin[index]
+        end = begin + self.columns.duration[index]
+        end[list(self.op_ends)] = list(self.op_ends.values())
+        own = self._time(begin, end, step, clock)
+        inside = np.flatnonzero(outer >= 0)
+        around = outer[inside]
+        np.subtract.at(own, around, self._time(begin[inside], end[inside], step[around], clock))
+        wrappers = np.bincount(around, minlength=len(own)) > 0
+        kinds = self.columns.kind[index].tolist()
+        types = {kind: self._type(self.columns.kinds[kind].name) for kind in set(kinds)}
+        rows = zip(
+            kinds,
+            map(self.frames.contexts.__getitem__, context.tolist()),
+            step.tolist(),
+            np.maximum(own, 0.0).tolist(),
+            wrappers.tolist(),
+            self.columns.at(index),
+            strict=True,
+        )
+        names = [kind.name for kind in self.columns.kinds]
+        return [
+            OpCall(names[kind], at.update or types[kind], at.layer, at.role, at.phase, step, us, wrap, event)
+            if step >= 0
+            else None
+            for kind, at, step, us, wrap, event in rows
+        ]
+
+    def _type(self, name: str) -> str:
+        return type_of(name) or leaf_type(name)
+
+    def _time(self, begin: Floats, end: Floats, step: Integers, clock: SharedClock | None) -> Floats:
+        """How much of a step's time each interval has; what ops of several threads share is divided."""
+        windows = np.array(self.steps.windows)[step]
+        begin, end = np.maximum(begin, windows[:, 0]), np.minimum(end, windows[:, 1])
+        time = end - begin if clock is None else clock.between(begin, end)
+        return np.where((begin < end) & (step >= 0), time, 0.0)
 
     def _arguments(self, event: Event) -> OpArgs:
         args = op_args(event)
         return self._distinct.setdefault(args.key, args)
 
-    def _launch(self, event: Event, claimed_by: OpCall | None, frame: Frame) -> None:
-        call = claimed_by or (frame.op.call if frame.op is not None else None)
-        if is_wait(event.name):
-            self.waits.append((event, call))
-        correlation = launch_args(event).correlation
-        if correlation < 0:
-            return
-        if call is not None:
-            self.launches[correlation] = LaunchSite(event, call, claimed_by is not None)
-        else:
-            self.launches[correlation] = LaunchSite(event, None, False, frame.phase, frame.optimizer)
-
-    def _close(self, stack: list[Frame]) -> None:
-        frame = stack.pop()
-        frame.op = None  # it may be the frame itself: a cycle would never be freed
-        stack[-1].has_ops |= frame.has_ops  # a marker between an op and its children makes the op no leaf
-        if frame.call is not None:
-            frame.call.cpu_us = max(0.0, frame.own_us)
-            frame.call.is_wrapper = frame.has_ops
+    def _launched(self, calls: list[OpCall | None]) -> None:
+        """Whose the calls are that launched or waited."""
+        for index, correlation, op, typed, phase, optimizer in self._launches:
+            event, call = self.columns.events[index], calls[op] if op >= 0 else None
+            if is_wait(event.name):
+                self.waits.append((event, call))
+            if correlation >= 0:
+                self.launches[correlation] = LaunchSite(event, call, typed, phase, optimizer)
 
 
-def _inside(parent: Frame, end: float) -> Frame:
-    """A frame with its parent's context."""
-    return Frame(end, parent.phase, parent.layer, parent.role, parent.optimizer, parent.op)
-
-
-def _outermost_ops(thread: HostThread) -> list[Interval]:
+def _outermost_ops(columns: EventColumns, thread: HostThread) -> list[Interval]:
     """The intervals in which a thread is in an op."""
     found: list[Interval] = []
     reached = float("-inf")
-    for event, begin, end in zip(thread.events, thread.begins.tolist(), thread.ends.tolist(), strict=True):
-        if event.cat == "cpu_op" and begin >= reached and not event.name.startswith(MARKS):
+    ops = (columns.of_category("cpu_op") & ~columns.named(is_mark))[thread.index]
+    for begin, end in zip(thread.begins[ops].tolist(), thread.ends[ops].tolist(), strict=True):
+        if begin >= reached:
             reached = end
             found.append((begin, end))
     return found
-
-
-def _first_op_us(thread: HostThread) -> float:
-    return next(
-        (event.ts for event in thread.events if event.cat == "cpu_op" and not event.name.startswith("autograd::")),
-        float("inf"),
-    )

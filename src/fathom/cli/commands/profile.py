@@ -13,7 +13,6 @@ import typer
 from fathom.analysis.finding import Cell
 from fathom.cli.commands._depth import print_depth
 from fathom.cli.commands._options import Device, Json, Out, Phase
-from fathom.cli.commands._ranks import report_ranks
 from fathom.cli.terminal import count, human, print_json, print_table, print_text, skipped
 from fathom.core import plugins
 from fathom.core.errors import BadOption
@@ -84,6 +83,8 @@ def command(
     settings["engine"] = engine if engine != "eager" else None
     _check_settings(trace, timeout, settings)
     if trace is not None and trace.is_dir():
+        from fathom.cli.commands._ranks import report_ranks
+
         report_ranks(trace, out, as_json)
         return
     references = read(reference or [], skipped)

@@ -9,6 +9,7 @@ above. Names were collected from traces and sources of the libraries that the co
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from functools import cache
 
 NAMES: tuple[tuple[str, str], ...] = (
@@ -298,15 +299,23 @@ NAMES: tuple[tuple[str, str], ...] = (
 )
 
 _SPECIAL = re.compile(r"[\\()\[\]{}|^$.+*?]")
+# a group of alternatives, or one character, that may be absent where "?" follows
+_CHOICE = re.compile(r"\((?P<group>[\w|:]+)\)(?P<optional>\??)(?![*+{])|(?<!\\)(?P<single>\w)\?")
 # what need not be in a matching name: groups, classes, escapes, and a character that may be absent
 _OPTIONAL = re.compile(r"\([^()]*\)|\[[^]]*\]|\\.|.[?*]|.\{[^}]*\}|[\^$.+?*]")
+_START = 3  # characters by which texts are looked up
 
 
 def spellings(word: str) -> list[str]:
-    """A word of NAMES with and without each underscore that may be absent: most are plain text then."""
-    found = [""]
-    for at, part in enumerate(word.split("_?")):
-        found = [before + joint + part for before in found for joint in (("", "_") if at else ("",))]
+    """The texts that a word of NAMES stands for, where it is alternatives of plain text; else itself."""
+    choice = _CHOICE.search(word)
+    if choice is None:
+        return [word]
+    options = choice["group"].split("|") if choice["group"] else [choice["single"]]
+    if choice["optional"] or choice["single"]:
+        options = ["", *options]
+    whole = [word[: choice.start()] + option + word[choice.end() :] for option in options]
+    found = [each for part in whole for each in spellings(part)]
     return [word] if any(map(_SPECIAL.search, found)) else found
 
 
@@ -318,10 +327,20 @@ def required(word: str) -> str:
     return "" if "|" in left else max(left.split(" "), key=len)
 
 
-# looking for a text takes a tenth of the time of searching for an expression, and most are not in a name
-_WORDS = tuple(
-    (kind, [(required(each), each) for word in words.split() for each in spellings(word)]) for kind, words in NAMES
-)
+Word = tuple[int, str, str, str]  # place in the table, op type, text that every match has, expression
+
+
+def _by_start() -> dict[str, list[Word]]:
+    """The words of NAMES by how their texts begin; those with short texts under ""."""
+    found: dict[str, list[Word]] = defaultdict(list)
+    for place, (kind, words) in enumerate(NAMES):
+        for each in (spelling for word in words.split() for spelling in spellings(word)):
+            text = required(each)
+            found[text[:_START] if len(text) >= _START else ""].append((place, kind, text, each))
+    return dict(found)
+
+
+_WORDS = _by_start()
 _compiled = cache(re.compile)
 
 
@@ -329,8 +348,8 @@ _compiled = cache(re.compile)
 def named_type(name: str) -> str | None:
     """The op type that a library's name for an op or a kernel tells; None for a name that tells nothing."""
     lower = name.lower()
-    for kind, words in _WORDS:
-        for text, word in words:
-            if text in lower and (text == word or _compiled(word).search(lower)):
-                return kind
+    starts = {lower[at : at + _START] for at in range(len(lower) - _START + 1)} | {""}
+    for _, kind, text, word in sorted(word for start in starts & _WORDS.keys() for word in _WORDS[start]):
+        if text in lower and (text == word or _compiled(word).search(lower)):
+            return kind
     return None

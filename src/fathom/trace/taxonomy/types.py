@@ -109,7 +109,6 @@ def _torch_type(name: str) -> str | None:
 
 
 @cache
-@cache
 def leaf_type(op: str) -> str:
     """The type of an op's own time where type_of has none: of a leaf, or of an op around others."""
     node = op.removesuffix("_copy").rstrip("0123456789").endswith("Backward")
