@@ -1,0 +1,137 @@
+"""One cell of the table, in this process: bind it, load the framework, check its outputs, time its steps."""
+
+from __future__ import annotations
+
+import math
+import resource
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from fathom.core.events import OnProgress, no_progress
+from fathom.core.framework import FrameworkRecord, FrameworkSpec
+from fathom.frameworks import framework, network, reference
+from fathom.frameworks.framework import Step, Work
+from fathom.frameworks.reference import CHECKED, TOLERANCE
+from fathom.machine.disturbance import Watch
+from fathom.machine.host import affinity, fingerprint
+from fathom.measure.stopping import FEWEST, PRECISE, StoppingRule
+
+
+def work_of(spec: FrameworkSpec) -> Work:
+    """The same weights and the same batch for every framework, from the seed."""
+    found = network.load(spec.network).configured(spec.preset)
+    inputs, labels = found.batch_of(spec.batch, spec.seed)
+    return Work(found, spec.phase, found.weights(spec.seed), inputs, labels)
+
+
+def run(
+    spec: FrameworkSpec, truth: Path, bind: Callable[[], None], progress: OnProgress = no_progress
+) -> FrameworkRecord:
+    """The record of a cell; `bind` restricts this process to its CPUs, before the framework counts them.
+
+    Outputs are compared with the reference in the file `truth` before anything is timed: a cell that is wrong is timed
+    all the same, and marked.
+    """
+    machine = fingerprint()  # of the whole machine: seen from two CPUs it would be another one
+    bind()
+    runner = framework.load(spec.framework)()
+    begun = time.perf_counter()
+    settings = runner.start(spec.threads)
+    imported = time.perf_counter()
+    work = work_of(spec)
+    made = time.perf_counter()
+    step, more = runner.build(work, spec.threads)
+    built = time.perf_counter()
+    record = FrameworkRecord(
+        spec=spec,
+        machine=machine,
+        outcome="ok",
+        versions=runner.versions(),
+        settings=settings | more,
+        cpus=affinity() or [],
+        import_s=imported - begun,
+        build_s=built - made,
+        tolerance=TOLERANCE[spec.phase],
+        parameters=network.parameters(work.weights),
+    )
+    return _timed(_checked(record, step, truth, progress), step, progress)
+
+
+def _checked(record: FrameworkRecord, step: Step, truth: Path, progress: OnProgress) -> FrameworkRecord:
+    """The first steps, which warm up, and the error of what they give."""
+    seconds, results = [], []
+    for number in range(CHECKED):
+        begun = time.perf_counter()
+        result = step()
+        seconds.append(time.perf_counter() - begun)
+        results.append(result if isinstance(result, float) else np.array(result))  # an engine may use its buffer again
+        progress(number + 1, CHECKED + record.spec.steps)
+    stored = np.load(truth)
+    if record.spec.phase == "train":
+        losses = [float(loss) for loss in results]
+        error = reference.losses_error(losses, stored)
+    else:
+        losses, error = [], max(reference.logits_error(np.asarray(logits), stored) for logits in results)
+    record = replace(record, warmup_s=seconds, losses=losses if all(map(math.isfinite, losses)) else [])
+    if not math.isfinite(error):
+        return replace(record, outcome="wrong", reason="non-finite outputs")
+    wrong = error > TOLERANCE[record.spec.phase]
+    what = "losses" if losses else "logits"
+    reason = f"{what} differ from the reference by {error:.2g}, tolerance {TOLERANCE[record.spec.phase]:g}"
+    return replace(record, error=error, outcome="wrong" if wrong else "ok", reason=reason if wrong else None)
+
+
+@dataclass
+class _Rule:
+    """Ends the timed steps: at their number, when the median is known to 1 %, or when the budget is spent."""
+
+    spec: FrameworkSpec
+    looks: StoppingRule
+    next_look: int = FEWEST
+
+    def ends(self, seconds: list[float]) -> bool:
+        done = len(seconds)
+        if done >= self.spec.steps:
+            return True
+        if done < FEWEST:
+            return False
+        if sum(seconds) >= self.spec.budget_s:
+            return True
+        if done < self.next_look:
+            return False
+        self.next_look = math.ceil(1.5 * done)  # few looks: each costs a part of the error allowed
+        return self.looks.half_width(seconds) <= PRECISE
+
+
+def _timed(record: FrameworkRecord, step: Step, progress: OnProgress) -> FrameworkRecord:
+    rule, watch = _Rule(record.spec, StoppingRule()), Watch()
+    seconds: list[float] = []
+    last, cpu_s = 0.0 if record.spec.phase == "train" else None, 0.0
+    while not rule.ends(seconds):
+        cpu, begun = time.process_time(), time.perf_counter()
+        result = step()
+        seconds.append(time.perf_counter() - begun)
+        cpu_s += time.process_time() - cpu
+        last = result if isinstance(result, float) else None
+        progress(CHECKED + len(seconds), CHECKED + record.spec.steps)
+    watch.look()
+    record = replace(
+        record,
+        step_s=seconds,
+        cpu_s=cpu_s,
+        peak_host_bytes=_peak_host_bytes(),
+        disturbance=watch.disturbance(),
+    )
+    if last is not None and not math.isfinite(last):
+        return replace(record, outcome="wrong", reason=f"the loss became {last} in the timed steps")
+    return record
+
+
+def _peak_host_bytes() -> int:
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return most if sys.platform == "darwin" else most * 1024
