@@ -126,5 +126,7 @@ class FrameworkRecord:
             if record.outcome == "ok" and not record.step_s:
                 raise ValueError("outcome ok, but no timed steps")
         except _WRONG as error:
-            raise DataError(f"{origin}: not a record of fathom frameworks: {' '.join(str(error).split())[:300]}") from None
+            raise DataError(
+                f"{origin}: not a record of fathom frameworks: {' '.join(str(error).split())[:300]}"
+            ) from None
         return record

@@ -51,7 +51,7 @@ def _files(path: Path) -> Iterator[Path]:
 def remaining(
     planned: Sequence[FrameworkSpec], records: Iterable[FrameworkRecord], machine: Machine
 ) -> list[FrameworkSpec]:
-    """The planned cells without a record of this machine, in order; what failed is tried again, what is wrong is not."""
+    """The planned cells without a record of this machine, in order; failed ones are tried again, wrong ones are not."""
     done = Counter(
         record.spec.id
         for record in records

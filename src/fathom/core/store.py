@@ -31,6 +31,8 @@ def read(paths: Iterable[Path], on_unreadable: Callable[[str], None]) -> list[Re
     """
     found: list[Record] = []
     for path in paths:
+        if path.name.endswith(FRAMEWORK_SUFFIX):
+            continue  # of another kind, and read elsewhere
         if _is_file(path):
             record, problem = _read(path)
             if record is None:

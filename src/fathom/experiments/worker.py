@@ -1,7 +1,8 @@
 """The other side of isolate.py: the worker that does one job, and its supervisor, which leaves no process behind.
 
 Started as `python -m fathom.worker FD PARENT JOB`, it reports JSON lines on the pipe FD. The job is the spec of a run,
-or the `target` of a profile, package.module:function, with the settings of profile().
+or the `target` of a profile, package.module:function, with the settings of profile(), or a cell of the table of
+frameworks. The result of a cell is no Record: it is reported as an event.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -96,6 +98,9 @@ def work(pipe: int, job: Mapping[str, Any]) -> None:
         out.flush()
 
     try:
+        if "framework" in job:
+            report(event={"result": _cell(lambda *steps: report(progress=steps), **job)})
+            return
         if "target" in job:
             record = _profile(**job)
         else:
@@ -115,6 +120,25 @@ def _run(spec: RunSpec, on_progress: OnProgress, on_event: OnEvent) -> Record:
 
         return train(spec, on_progress, on_event)
     return measure(spec, on_progress)
+
+
+def _cell(
+    progress: OnProgress,
+    framework: Mapping[str, Any],
+    truth: str | None = None,
+    cpus: Sequence[int] = (),
+    write: str | None = None,
+) -> dict[str, Any]:
+    """The record of a cell checked against the reference in `truth`; or that reference, written to a file."""
+    from fathom.core.framework import FrameworkSpec
+    from fathom.frameworks import cell, reference
+
+    spec = FrameworkSpec(**framework)
+    if write is not None:
+        reference.write(cell.work_of(spec), Path(write))
+        return {"written": write}
+    assert truth is not None
+    return cell.run(spec, Path(truth), lambda: _bind(tuple(cpus)), progress).to_json()
 
 
 def _profile(target: str, **settings: Any) -> Record:

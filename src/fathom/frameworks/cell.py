@@ -39,6 +39,7 @@ def run(
     """
     machine = fingerprint()  # of the whole machine: seen from two CPUs it would be another one
     bind()
+    watch = Watch()
     runner = framework.load(spec.framework)()
     begun = time.perf_counter()
     settings = runner.start(spec.threads)
@@ -59,7 +60,11 @@ def run(
         tolerance=TOLERANCE[spec.phase],
         parameters=network.parameters(work.weights),
     )
-    return _timed(_checked(record, step, truth, progress), step, progress)
+    checked = _checked(record, step, truth, progress)
+    watch.look()
+    timed = _timed(checked, step, progress)
+    watch.look()
+    return replace(timed, disturbance=watch.disturbance())
 
 
 def _checked(record: FrameworkRecord, step: Step, truth: Path, progress: OnProgress) -> FrameworkRecord:
@@ -109,7 +114,7 @@ class _Rule:
 
 
 def _timed(record: FrameworkRecord, step: Step, progress: OnProgress) -> FrameworkRecord:
-    rule, watch = _Rule(record.spec, StoppingRule()), Watch()
+    rule = _Rule(record.spec, StoppingRule())
     seconds: list[float] = []
     last, cpu_s = 0.0 if record.spec.phase == "train" else None, 0.0
     while not rule.ends(seconds):
@@ -119,14 +124,7 @@ def _timed(record: FrameworkRecord, step: Step, progress: OnProgress) -> Framewo
         cpu_s += time.process_time() - cpu
         last = result if isinstance(result, float) else None
         progress(CHECKED + len(seconds), CHECKED + record.spec.steps)
-    watch.look()
-    record = replace(
-        record,
-        step_s=seconds,
-        cpu_s=cpu_s,
-        peak_host_bytes=_peak_host_bytes(),
-        disturbance=watch.disturbance(),
-    )
+    record = replace(record, step_s=seconds, cpu_s=cpu_s, peak_host_bytes=_peak_host_bytes())
     if last is not None and not math.isfinite(last):
         return replace(record, outcome="wrong", reason=f"the loss became {last} in the timed steps")
     return record

@@ -84,7 +84,9 @@ def torch_module(work: Work) -> torch.nn.Module:
 
     module = work.network.torch_module()
     state = {
-        f"{layer}.{name}": torch.from_numpy(array) for layer, arrays in work.weights.items() for name, array in arrays.items()
+        f"{layer}.{name}": torch.from_numpy(array)
+        for layer, arrays in work.weights.items()
+        for name, array in arrays.items()
     }
     found = module.load_state_dict(state, strict=False)
     left = [name for name in found.missing_keys if not name.endswith(("num_batches_tracked", "bias_hh_l0"))]

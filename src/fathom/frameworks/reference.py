@@ -36,7 +36,7 @@ def write(work: Work, path: Path) -> None:
     for _ in range(CHECKED):
         optimizer.zero_grad()
         loss = F.cross_entropy(module(inputs).flatten(0, -2), labels.flatten())
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         losses.append(loss.item())
     np.save(path, np.array(losses))

@@ -23,9 +23,9 @@ class LanguageModelModule(nn.Module):
         self.embedding = nn.Embedding(vocabulary, hidden)
         self.lstm1, self.lstm2 = (nn.LSTM(hidden, hidden, batch_first=True) for _ in range(2))
         self.logits = nn.Linear(hidden, vocabulary)
-        for lstm in (self.lstm1, self.lstm2):
-            nn.init.zeros_(lstm.bias_hh_l0)
-            lstm.bias_hh_l0.requires_grad_(False)
+        for name, weight in self.named_parameters():
+            if name.endswith("bias_hh_l0"):
+                nn.init.zeros_(weight.requires_grad_(False))
 
     def forward(self, words: Tensor) -> Tensor:
         x, _ = self.lstm1(self.embedding(words))

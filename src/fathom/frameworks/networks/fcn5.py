@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 class FullyConnected(Network):
     title: ClassVar[str] = "Fully connected network (FCN-5)"
     source: ClassVar[str] = (
-        "the code of the benchmark that the guide's Table I is from, github.com/hclhkbu/dlbench, ffn26752.prototxt; the "
+        "github.com/hclhkbu/dlbench, ffn26752.prototxt: the code of the study that the guide's Table I is from; the "
         "guide itself does not print the layers"
     )
     batch: ClassVar[int] = 64

@@ -37,7 +37,7 @@ class Torch(Framework):
             optimizer.zero_grad()
             logits = module(inputs)
             loss = F.cross_entropy(logits.flatten(0, -2), labels.flatten())
-            loss.backward()
+            loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
             return loss.item()
 
