@@ -58,7 +58,7 @@ def run(
         import_s=imported - begun,
         build_s=built - made,
         tolerance=TOLERANCE[spec.phase],
-        parameters=network.parameters(work.weights),
+        parameters=work.network.parameters,
     )
     checked = _checked(record, step, truth, progress)
     watch.look()

@@ -30,6 +30,18 @@ class Layer:
     bias: bool = True
     flattened: tuple[int, int, int] | None = None  # channels, height, width of the image that the input was
 
+    @property
+    def parameters(self) -> int:
+        """Trainable ones; running statistics are none."""
+        match self.kind:
+            case "norm":
+                return 2 * self.outputs
+            case "embedding":
+                return self.inputs * self.outputs
+            case "lstm":
+                return 4 * self.outputs * (self.inputs + self.outputs + 1)
+        return self.inputs * self.kernel**2 * self.outputs + self.bias * self.outputs
+
 
 class Network(abc.ABC):
     """Frozen sizes; a preset is a set of them."""
@@ -63,6 +75,10 @@ class Network(abc.ABC):
     def batch_of(self, batch: int, seed: int) -> tuple[Array, Array]:
         return self.inputs(batch, np.random.default_rng([seed, 0]))
 
+    @property
+    def parameters(self) -> int:
+        return sum(layer.parameters for layer in self.layers())
+
     def weights(self, seed: int) -> Arrays:
         """Of every layer, from the seed and its position alone."""
         return {
@@ -73,13 +89,6 @@ class Network(abc.ABC):
 
 def load(name: str) -> type[Network]:
     return plugins.load_class("networks", name, Network)  # type: ignore[type-abstract]
-
-
-def parameters(weights: Arrays) -> int:
-    """Trainable ones; running statistics are none."""
-    return sum(
-        array.size for arrays in weights.values() for name, array in arrays.items() if not name.startswith("running_")
-    )
 
 
 def _weights(layer: Layer, chance: np.random.Generator) -> dict[str, Array]:

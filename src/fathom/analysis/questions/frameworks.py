@@ -160,10 +160,9 @@ def _matrix(rows: dict[Key, list[Group]]) -> Table:
         for name in dict.fromkeys(group.framework for group in groups):
             own = [group for group in groups if group.framework == name]
             cells: list[Cell] = [_shown(at.get((name, threads)) or _absent(own)) for threads in counts]
-            alarms += [(len(lines), 4 + n) for n, cell in enumerate(cells) if cell in ("wrong", "failed")]
-            machine, network, phase, batch, _ = key
-            lines.append([f"{network} {phase}", name, batch, machine, *cells, _speedup(own), _over_base(own, at)])
-    columns = ["network", "framework", "batch", "machine", *(f"{count(n, 'thread')} (ms)" for n in counts)]
+            alarms += [(len(lines), 3 + n) for n, cell in enumerate(cells) if cell in ("wrong", "failed")]
+            lines.append([_name(key, rows), name, key[3], *cells, _speedup(own), _over_base(own, at)])
+    columns = ["network", "framework", "batch", *(f"{count(n, 'thread')} (ms)" for n in counts)]
     columns += ["speed-up", f"time over {BASE}"]
     return Table(title="Step time by framework and threads", columns=columns, rows=lines, leading=True, alarms=alarms)
 
@@ -304,9 +303,10 @@ def _charts(rows: dict[Key, list[Group]]) -> list[Chart]:
 def _notes(rows: dict[Key, list[Group]], records: Sequence[FrameworkRecord]) -> list[str]:
     groups = [group for each in rows.values() for group in each]
     notes = [
-        "Each process is fresh, is bound to as many CPUs as it has threads (one per core as far as there are cores), "
-        "and takes weights and inputs from one seeded set of arrays. Processes of all cells are interleaved. Step "
-        "times are medians after warm-up, with a 95 % interval over processes.",
+        f"Measured on {listed(sorted({machine for machine, *_ in rows}))}. Each process is fresh, is bound to as many "
+        "CPUs as it has threads (one per core as far as there are cores), and takes weights and inputs from one seeded "
+        "set of arrays. Processes of all cells are interleaved. Step times are medians after warm-up, with a 95 % "
+        "interval over processes.",
         "Outputs are checked against PyTorch in float64: of inference the largest difference of logits over the "
         "largest logit; of training the largest difference of the first three losses over the largest change of the "
         "loss. A cell beyond its tolerance is wrong.",
