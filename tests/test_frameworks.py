@@ -120,6 +120,7 @@ def test_pytorch_agrees_with_the_reference(name: str, phase: str, tmp_path: Path
         assert reference.logits_error(np.asarray(found[0]), stored) < 1e-5
 
 
+@pytest.mark.slow  # each cell is a process that loads its framework
 @pytest.mark.parametrize("name", ["keras_torch", "keras_jax", "keras_tensorflow", "onnxruntime", "openvino"])
 @pytest.mark.parametrize("kind", sorted(PARAMETERS))
 def test_every_installed_framework_computes_the_same(name: str, kind: str, tmp_path: Path) -> None:
