@@ -15,7 +15,7 @@ from fathom.frameworks.network import Array
 
 def logits(work: Work, kind: type = np.float32) -> Array:
     """The fully connected network, written out."""
-    x = work.inputs.astype(kind)
+    x: Array = work.inputs.astype(kind)
     for layer in work.network.layers():
         weights = work.weights[layer.name]
         x = x @ weights["weight"].astype(kind).T + weights["bias"].astype(kind)

@@ -15,9 +15,11 @@ from test_frameworks import TESTS, spec_of, stubs
 from fathom.core import framework_store, plugins
 from fathom.core.errors import BadOption, DataError, UnknownName
 from fathom.core.framework import FrameworkRecord, FrameworkSpec
+from fathom.core.stopping import Stopped
 from fathom.core.store import Store, read
 from fathom.experiments import frameworks as table
 from fathom.frameworks import framework
+from fathom.machine.host import fingerprint
 
 __all__ = ["stubs"]  # a fixture
 
@@ -39,8 +41,9 @@ def test_what_cannot_be_planned_is_refused() -> None:
         table.plan(frameworks=["tensorflow"])
     with pytest.raises(BadOption, match="inference engines have no training phase"):
         table.plan(frameworks=["openvino"], phases=["train"])
-    with pytest.raises(BadOption, match="threads must be 1 to"):
-        table.plan(threads=[0])
+    for threads in (0, 100_000):
+        with pytest.raises(BadOption, match="threads must be 1 to"):
+            table.plan(threads=[threads])
 
 
 def test_repeats_are_interleaved_in_blocks() -> None:
@@ -126,12 +129,12 @@ def test_the_command_records_what_is_missing_and_goes_on(
         spec = FrameworkSpec(**job["framework"])
         if spec.framework != "torch":
             return None, "the worker was killed by SIGSEGV"
-        return record_of(spec=spec, machine=table.fingerprint()).to_json(), ""
+        return record_of(spec=spec, machine=fingerprint()).to_json(), ""
 
     monkeypatch.setattr(table, "_result", result)
     names = "torch,stub_frameworks:Crashing,stub_frameworks:Missing"
     arguments = ["frameworks", "fcn5", "--frameworks", names, "--threads", "1,2", "--runs", "2", "--phase", "infer"]
-    arguments += ["--preset", "tiny", "--out", tmp_path, "--json"]
+    arguments += ["--preset", "tiny", "--out", str(tmp_path), "--json"]
     assert run_fathom(monkeypatch, *arguments) == 1  # two cells failed
     shown = capsys.readouterr()
     assert "stub_frameworks:Missing: not installed: pip install 'fathom[nothing]'" in shown.err
@@ -144,6 +147,27 @@ def test_the_command_records_what_is_missing_and_goes_on(
     assert run_fathom(monkeypatch, *arguments) == 1
     assert len(framework_store.read([tmp_path], print)) == len(found) + 4  # the failed ones, once more
     assert "4 of 8 cells are in" in capsys.readouterr().err
+
+
+def test_an_interruption_keeps_what_is_completed_and_leaves_no_scratch_file(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    scratch, folder = tmp_path / "scratch", tmp_path / "records"
+    scratch.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(scratch))
+    monkeypatch.setattr(table._References, "path", lambda self, spec: Path(self._folder, "truth.npy"))
+    specs = [spec_of("torch", threads=threads) for threads in (1, 2)]
+
+    def run(spec: FrameworkSpec, *others: Any) -> FrameworkRecord:
+        if spec == specs[1]:
+            raise Stopped(2)
+        return record_of(spec=spec)
+
+    monkeypatch.setattr(table, "run", run)
+    with pytest.raises(Stopped):
+        list(table.run_all(specs, folder, lambda index, spec: lambda done, total: None))
+    assert [record.spec for record in framework_store.read([folder], print)] == specs[:1]
+    assert list(scratch.iterdir()) == []
 
 
 @pytest.mark.parametrize(

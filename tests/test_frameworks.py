@@ -15,6 +15,7 @@ from fathom.core.framework import FrameworkRecord, FrameworkSpec
 from fathom.experiments import frameworks as table
 from fathom.frameworks import cell, framework, network, reference
 from fathom.frameworks.network import Layer, keras_weights
+from fathom.machine.host import fingerprint
 
 TESTS = Path(__file__).parent
 PARAMETERS = {  # by hand, from the layers
@@ -229,7 +230,7 @@ def test_a_worker_is_bound_to_its_cpus_and_has_its_variables(stubs: None, truth:
     assert record.outcome == "ok", record.reason
     assert record.cpus == table.cpus_of(1)
     assert record.settings == {"affinity": str(record.cpus), "OMP_NUM_THREADS": "1", "threads": "1"}
-    assert record.machine.identity == table.fingerprint().identity
+    assert record.machine.identity == fingerprint().identity
     assert len(record.machine.cpu.affinity or []) == len(os.sched_getaffinity(0))  # of the machine, not of the binding
 
 

@@ -20,14 +20,13 @@ from fathom.core.framework import FrameworkRecord, FrameworkSpec
 
 def cells(framework: str, times_s: dict[int, float], **changes: Any) -> list[FrameworkRecord]:
     """Three processes of each number of threads, 1 % apart."""
-    spec = {name: changes.pop(name) for name in ("network", "phase", "batch", "preset") if name in changes}
+    spec: dict[str, Any] = {"network": "fcn5", "batch": 64}
+    spec |= {name: changes.pop(name) for name in ("network", "phase", "batch", "preset") if name in changes}
     made = []
     for threads, step_s in times_s.items():
         for process in range(3):
             fields: dict[str, Any] = {
-                "spec": FrameworkSpec(
-                    **{"network": "fcn5", "batch": 64, "framework": framework, "threads": threads, **spec}
-                ),
+                "spec": FrameworkSpec(framework=framework, threads=threads, **spec),
                 "machine": MACHINES[LAPTOP],
                 "outcome": "ok",
                 "warmup_s": [10 * step_s, step_s, step_s],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -13,11 +14,16 @@ from fathom.core.fingerprint import Machine
 from fathom.core.framework import FrameworkRecord, FrameworkSpec
 from fathom.core.store import FRAMEWORK_SUFFIX, MOST_BYTES
 
+LONGEST_STEM = 150  # characters: file systems allow 255 in the whole name of a file
+
 
 def add(folder: Path, record: FrameworkRecord) -> Path:
     spec = record.spec
-    words = (spec.network, spec.framework.replace(":", "."), spec.phase, str(spec.threads), record.id)
-    path = folder / f"{'-'.join(words)}{FRAMEWORK_SUFFIX}"
+    words = (spec.network, spec.framework, spec.phase, str(spec.threads), record.id)
+    stem = re.sub(r"[^A-Za-z0-9_.-]+", ".", "-".join(words))[
+        -LONGEST_STEM:
+    ]  # package.module:Class has other characters
+    path = folder / f"{stem}{FRAMEWORK_SUFFIX}"
     try:
         folder.mkdir(parents=True, exist_ok=True)
         replace_whole(path, json.dumps(record.to_json(), indent=1))

@@ -14,12 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from fathom.core import framework_store
-from fathom.core.errors import BadOption, FathomError, UnknownName
+from fathom.core.errors import BadOption, FathomError, Refused, UnknownName
 from fathom.core.events import OnProgress
 from fathom.core.framework import FrameworkRecord, FrameworkSpec
 from fathom.core.plugins import names
 from fathom.core.spec import PHASES
 from fathom.core.stopping import unwinding
+from fathom.experiments.checks import check_threads
 from fathom.experiments.isolate import in_worker
 from fathom.experiments.scale import spread
 from fathom.experiments.study import powers_of_two
@@ -55,6 +56,8 @@ def plan(
                         FrameworkSpec(network=name, framework=each, phase=phase, threads=count, batch=size, **settings)
                         for count in dict.fromkeys(threads or powers_of_two(len(topology())))
                     ]
+    for spec in planned:
+        check_threads(spec.threads)
     if not planned:
         raise BadOption("nothing to run: inference engines have no training phase")
     return planned
@@ -140,5 +143,8 @@ def _result(
 ) -> tuple[dict[str, Any] | None, str]:
     """What the worker reports in its last event, or how it ended without one."""
     found: dict[str, Any] = {}
-    ended = in_worker(job, progress, timeout_s, on_event=found.update, environment=environment)
+    try:
+        ended = in_worker(job, progress, timeout_s, on_event=found.update, environment=environment)
+    except Refused as error:
+        return None, str(error)
     return found.get("result"), getattr(ended, "reason", "")

@@ -21,7 +21,7 @@ from typing import Any
 
 import psutil
 
-from fathom.core.errors import BadOption, FathomError
+from fathom.core.errors import BadOption, EngineError, FathomError
 from fathom.core.events import OnEvent, OnProgress
 from fathom.core.record import Record
 from fathom.core.spec import RunSpec
@@ -30,6 +30,7 @@ from fathom.measure.loop import measure
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # of Linux's prctl
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 POLL_S = 0.002
+LONGEST_REASON = 300  # characters
 
 
 def supervise(parent: int, pipe: int) -> None:
@@ -134,11 +135,17 @@ def _cell(
     from fathom.frameworks import cell, reference
 
     spec = FrameworkSpec(**framework)
-    if write is not None:
-        reference.write(cell.work_of(spec), Path(write))
-        return {"written": write}
-    assert truth is not None
-    return cell.run(spec, Path(truth), lambda: _bind(tuple(cpus)), progress).to_json()
+    try:
+        if write is not None:
+            reference.write(cell.work_of(spec), Path(write))
+            return {"written": write}
+        return cell.run(spec, Path(truth or ""), lambda: _bind(tuple(cpus)), progress).to_json()
+    except FathomError:
+        raise
+    except Exception as error:  # whatever a framework raises: its type and first line say more than the end of a trace
+        lines = str(error).split("\n")
+        first = next((line.strip() for line in lines if line.strip()), "no message")
+        raise EngineError(f"{type(error).__name__}: {first[:LONGEST_REASON]}") from None
 
 
 def _profile(target: str, **settings: Any) -> Record:
