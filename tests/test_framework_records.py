@@ -13,6 +13,7 @@ from sample_records import LAPTOP, MACHINES
 from test_frameworks import TESTS, spec_of, stubs
 
 from fathom.core import framework_store, plugins
+from fathom.core.disturbance import Disturbance
 from fathom.core.errors import BadOption, DataError, UnknownName
 from fathom.core.framework import FrameworkRecord, FrameworkSpec
 from fathom.core.stopping import Stopped
@@ -113,6 +114,23 @@ def test_done_cells_are_not_run_again_and_failed_ones_are() -> None:
     ]
     assert framework_store.remaining([one, one, two, three], done, MACHINES[LAPTOP]) == [one, two]
     assert framework_store.remaining([one], done, MACHINES["gpu"]) == [one]  # another machine's
+
+
+def test_disturbed_cells_are_run_again_as_often_as_planned_and_no_oftener() -> None:
+    spec, busy = spec_of("torch"), Disturbance(others_cpu=2.0, cores=2)
+
+    def left(planned: int, *disturbed: bool) -> int:
+        records = [record_of(spec=spec, disturbance=busy if each else Disturbance()) for each in disturbed]
+        return len(framework_store.remaining([spec] * planned, records, MACHINES[LAPTOP]))
+
+    assert [left(3), left(3, True), left(3, True, True, True), left(3, *[True] * 4), left(3, *[True] * 6)] == [
+        3,
+        3,
+        3,
+        2,
+        0,
+    ]
+    assert [left(3, False), left(3, False, True), left(3, False, False, False, True)] == [2, 2, 0]
 
 
 # The command

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -57,15 +57,19 @@ def _files(path: Path) -> Iterator[Path]:
 def remaining(
     planned: Sequence[FrameworkSpec], records: Iterable[FrameworkRecord], machine: Machine
 ) -> list[FrameworkSpec]:
-    """The planned cells without a record of this machine, in order; failed ones are tried again, wrong ones are not."""
-    done = Counter(
-        record.spec.id
-        for record in records
-        if record.outcome in ("ok", "wrong") and record.machine.identity == machine.identity
-    )
+    """The planned cells without a record of this machine, in order; failed ones are tried again, wrong ones are not.
+
+    Disturbed ones are run again, but no cell more than twice as often as it was planned: a busy machine stays busy.
+    """
+    disturbed: dict[str, list[bool]] = defaultdict(list)
+    for record in records:
+        if record.outcome in ("ok", "wrong") and record.machine.identity == machine.identity:
+            disturbed[record.spec.id].append(record.disturbed)
+    wanted = Counter(spec.id for spec in planned)
+    done = {each: max(disturbed[each].count(False), len(disturbed[each]) - many) for each, many in wanted.items()}
     missing = []
     for spec in planned:
-        if done[spec.id]:
+        if done[spec.id] > 0:
             done[spec.id] -= 1
         else:
             missing.append(spec)
