@@ -67,7 +67,7 @@ def analyse(records: Sequence[FrameworkRecord]) -> Finding:
         summary=_summary(rows),
         tables=[_matrix(rows), *_beside_published(rows), _cells(rows), _settings(rows)],
         charts=_charts(rows),
-        notes=_notes(rows, records),
+        notes=_notes(rows),
     )
 
 
@@ -129,6 +129,9 @@ def _summary(rows: dict[Key, list[Group]]) -> str:
     sentences = [f"Fastest: {'; '.join(fastest)}."] if fastest else []
     if wrong:
         sentences.append(f"{count(wrong, 'cell')} gave other outputs than the reference and cannot win.")
+    timed = [run for groups in rows.values() for group in groups for run in group.timed]
+    if disturbed := sum(run.disturbed for run in timed):
+        sentences.append(f"{disturbed} of these {len(timed)} processes were disturbed by other programs.")
     return " ".join(sentences)
 
 
@@ -298,13 +301,13 @@ def _charts(rows: dict[Key, list[Group]]) -> list[Chart]:
     return charts
 
 
-def _notes(rows: dict[Key, list[Group]], records: Sequence[FrameworkRecord]) -> list[str]:
+def _notes(rows: dict[Key, list[Group]]) -> list[str]:
     groups = [group for each in rows.values() for group in each]
     notes = [
         f"Measured on {listed(sorted({machine for machine, *_ in rows}))}. Each process is fresh, is bound to as many "
         "CPUs as it has threads (one per core as far as there are cores), and takes weights and inputs from one seeded "
         "set of arrays. Processes of all cells are interleaved. Step times are medians after warm-up, with a 95 % "
-        "interval over processes.",
+        "interval over processes; of a single process it holds within that process.",
         "Outputs are checked against PyTorch in float64: of inference the largest difference of logits over the "
         "largest logit; of training the largest difference of the first three losses over the largest change of the "
         "loss. A cell beyond its tolerance is wrong.",
@@ -317,6 +320,4 @@ def _notes(rows: dict[Key, list[Group]], records: Sequence[FrameworkRecord]) -> 
     for outcome, word in (("not installed", "Not shown"), ("failed", "Failed"), ("wrong", "Wrong")):
         found = dict.fromkeys(f"{group.framework}: {group.reason}" for group in groups if group.outcome == outcome)
         notes += [f"{word}: {each}." for each in list(found)[:10]]
-    if disturbed := sum(run.disturbed for group in groups for run in group.timed):
-        notes.append(f"{disturbed} of {len(records)} processes were disturbed by other programs.")
     return notes
