@@ -116,16 +116,16 @@ class _Rule:
 def _timed(record: FrameworkRecord, step: Step, progress: OnProgress) -> FrameworkRecord:
     rule = _Rule(record.spec, StoppingRule())
     seconds: list[float] = []
-    last, cpu_s = 0.0 if record.spec.phase == "train" else None, 0.0
+    last, cpu_s = 0.0, 0.0
     while not rule.ends(seconds):
         cpu, begun = time.process_time(), time.perf_counter()
         result = step()
         seconds.append(time.perf_counter() - begun)
         cpu_s += time.process_time() - cpu
-        last = result if isinstance(result, float) else None
+        last = result if isinstance(result, float) else 0.0  # the loss, where there is one
         progress(CHECKED + len(seconds), CHECKED + record.spec.steps)
     record = replace(record, step_s=seconds, cpu_s=cpu_s, peak_host_bytes=_peak_host_bytes())
-    if last is not None and not math.isfinite(last):
+    if not math.isfinite(last):
         return replace(record, outcome="wrong", reason=f"the loss became {last} in the timed steps")
     return record
 

@@ -61,7 +61,8 @@ class Framework(abc.ABC):
 
     @classmethod
     def install_line(cls) -> str:
-        return f"not installed: pip install 'fathom[{cls.extra}]'" if cls.extra else f"not installed: {cls.requires}"
+        what = f"'fathom[{cls.extra}]'" if cls.extra else " ".join(cls.missing())
+        return f"not installed: pip install {what}"
 
     @classmethod
     def versions(cls) -> dict[str, str]:
