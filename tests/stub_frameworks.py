@@ -58,18 +58,22 @@ class OtherShape(Numpy):
 
 
 class WrongLater(Numpy):
-    """Right at first: a buffer that is used again may be wrong from the second step on."""
+    """Right at first: a buffer that is used again may be wrong from some step on."""
+
+    right: ClassVar[int] = 1  # steps
+    added: ClassVar[float] = 1.0
 
     def build(self, work: Work, threads: int) -> tuple[Step, dict[str, str]]:
-        made = logits(work)
+        made, left = logits(work), [0.0] * self.right
+        return (lambda: made + np.float32(left.pop() if left else self.added)), {}
 
-        def step() -> Array:
-            made[:] = made + 0
-            result = made.copy()
-            made[:] = made + 1
-            return result
 
-        return step, {}
+class WrongWhenTimed(WrongLater):
+    right: ClassVar[int] = 5  # the checked steps, and more
+
+
+class NotFiniteLater(WrongLater):
+    added: ClassVar[float] = float("nan")
 
 
 class Trained(Numpy):

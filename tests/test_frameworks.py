@@ -161,6 +161,8 @@ def test_a_cell_that_is_right_is_timed_and_says_what_it_ran_with(truth: Path) ->
         ("Wrong", "logits differ from the reference by 0.001, tolerance 0.0001"),
         ("NotFinite", "non-finite outputs"),
         ("WrongLater", "logits differ from the reference"),
+        ("WrongWhenTimed", "logits differ from the reference"),
+        ("NotFiniteLater", "non-finite outputs"),
     ],
 )
 def test_wrong_logits_are_marked(name: str, reason: str, truth: Path) -> None:

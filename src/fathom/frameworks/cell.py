@@ -14,9 +14,10 @@ import numpy as np
 
 from fathom.core.events import OnProgress, no_progress
 from fathom.core.framework import FrameworkRecord, FrameworkSpec
-from fathom.frameworks import framework, network, reference
+from fathom.frameworks import framework, network
 from fathom.frameworks.framework import Step, Work
-from fathom.frameworks.reference import CHECKED, TOLERANCE
+from fathom.frameworks.network import Array
+from fathom.frameworks.reference import CHECKED, TOLERANCE, logits_error, losses_error
 from fathom.machine.disturbance import Watch
 from fathom.machine.host import affinity, fingerprint
 from fathom.measure.stopping import FEWEST, PRECISE, StoppingRule
@@ -60,14 +61,15 @@ def run(
         tolerance=TOLERANCE[spec.phase],
         parameters=work.network.parameters,
     )
-    checked = _checked(record, step, truth, progress)
+    stored = np.load(truth)
+    checked = _checked(record, step, stored, progress)
     watch.look()
-    timed = _timed(checked, step, progress)
+    timed = _timed(checked, step, stored, progress)
     watch.look()
     return replace(timed, disturbance=watch.disturbance())
 
 
-def _checked(record: FrameworkRecord, step: Step, truth: Path, progress: OnProgress) -> FrameworkRecord:
+def _checked(record: FrameworkRecord, step: Step, truth: Array, progress: OnProgress) -> FrameworkRecord:
     """The first steps, which warm up, and the error of what they give."""
     seconds, results = [], []
     for number in range(CHECKED):
@@ -76,19 +78,24 @@ def _checked(record: FrameworkRecord, step: Step, truth: Path, progress: OnProgr
         seconds.append(time.perf_counter() - begun)
         results.append(result if isinstance(result, float) else np.array(result))  # an engine may use its buffer again
         progress(number + 1, CHECKED + record.spec.steps)
-    stored = np.load(truth)
-    if record.spec.phase == "train":
-        losses = [float(loss) for loss in results]
-        error = reference.losses_error(losses, stored)
-    else:
-        losses, error = [], max(reference.logits_error(np.asarray(logits), stored) for logits in results)
-    record = replace(record, warmup_s=seconds, losses=losses if all(map(math.isfinite, losses)) else [])
+    record = replace(record, warmup_s=seconds)
+    if record.spec.phase == "infer":
+        return _judged(record, float(np.max([logits_error(np.asarray(logits), truth) for logits in results])))
+    losses = [float(loss) for loss in results]
+    record = replace(record, losses=losses if all(map(math.isfinite, losses)) else [])
+    return _judged(record, losses_error(losses, truth))
+
+
+def _judged(record: FrameworkRecord, error: float) -> FrameworkRecord:
+    """With this error, and the outcome that it means; NaN is no error that could be within a tolerance."""
     if not math.isfinite(error):
-        return replace(record, outcome="wrong", reason="non-finite outputs")
-    wrong = error > TOLERANCE[record.spec.phase]
-    what = "losses" if losses else "logits"
-    reason = f"{what} differ from the reference by {error:.2g}, tolerance {TOLERANCE[record.spec.phase]:g}"
-    return replace(record, error=error, outcome="wrong" if wrong else "ok", reason=reason if wrong else None)
+        return replace(record, error=None, outcome="wrong", reason="non-finite outputs")
+    most = TOLERANCE[record.spec.phase]
+    if error <= most:
+        return replace(record, error=error)
+    what = "losses" if record.spec.phase == "train" else "logits"
+    reason = f"{what} differ from the reference by {error:.2g}, tolerance {most:g}"
+    return replace(record, error=error, outcome="wrong", reason=reason)
 
 
 @dataclass
@@ -113,20 +120,25 @@ class _Rule:
         return self.looks.half_width(seconds) <= PRECISE
 
 
-def _timed(record: FrameworkRecord, step: Step, progress: OnProgress) -> FrameworkRecord:
+def _timed(record: FrameworkRecord, step: Step, truth: Array, progress: OnProgress) -> FrameworkRecord:
+    """The timed steps. What the last of them gave is checked, too: logits as at first, a loss for being a number."""
     rule = _Rule(record.spec, StoppingRule())
     seconds: list[float] = []
-    last, cpu_s = 0.0, 0.0
+    result: float | Array = 0.0
+    cpu_s = 0.0
     while not rule.ends(seconds):
         cpu, begun = time.process_time(), time.perf_counter()
         result = step()
         seconds.append(time.perf_counter() - begun)
         cpu_s += time.process_time() - cpu
-        last = result if isinstance(result, float) else 0.0  # the loss, where there is one
         progress(CHECKED + len(seconds), CHECKED + record.spec.steps)
     record = replace(record, step_s=seconds, cpu_s=cpu_s, peak_host_bytes=_peak_host_bytes())
-    if not math.isfinite(last):
-        return replace(record, outcome="wrong", reason=f"the loss became {last} in the timed steps")
+    if record.outcome == "wrong":
+        return record
+    if not isinstance(result, float):
+        return _judged(record, float(np.maximum(record.error or 0.0, logits_error(result, truth))))
+    if not math.isfinite(result):
+        return replace(record, outcome="wrong", reason=f"the loss became {result} in the timed steps")
     return record
 
 
