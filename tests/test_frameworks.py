@@ -115,7 +115,7 @@ def test_pytorch_agrees_with_the_reference(name: str, phase: str, tmp_path: Path
     step, _ = framework.load("torch")().build(work, 1)
     found, stored = [step() for _ in range(reference.CHECKED)], np.load(tmp_path / "truth.npy")
     if phase == "train":
-        assert stored[0] > stored[1] > stored[2]  # it learns: a step that does nothing would be seen
+        assert stored[0][0] > stored[0][1] > stored[0][2]  # it learns: a step that does nothing would be seen
         assert reference.losses_error([float(each) for each in found], stored) < 1e-3
     else:
         assert reference.logits_error(np.asarray(found[0]), stored) < 1e-5
@@ -182,9 +182,17 @@ def test_wrong_logits_are_marked(name: str, reason: str, truth: Path) -> None:
     ],
 )
 def test_training_is_checked_by_how_its_loss_moves(name: str, outcome: str, reason: str | None, tmp_path: Path) -> None:
-    np.save(tmp_path / "truth.npy", np.array(stub_frameworks.Trained.losses))
+    np.save(tmp_path / "truth.npy", np.array([stub_frameworks.Trained.losses] * 2))
     record = in_process(name, tmp_path / "truth.npy", phase="train")
     assert (record.outcome, record.reason) == (outcome, reason)
+
+
+@pytest.mark.parametrize(("noise", "tolerance"), [(0.0, 0.01), (0.01, 0.04), (0.5, 0.2)])
+def test_the_tolerance_of_losses_allows_for_rounding_but_for_no_wrong_gradient(noise: float, tolerance: float) -> None:
+    exact = np.array([3.0, 2.9, 2.8])
+    stored = np.array([exact, exact + np.array([0, 0, 0.2 * noise])])
+    assert reference.tolerance("train", stored) == pytest.approx(tolerance)
+    assert reference.losses_error(stub_frameworks.WrongGradient.losses, stored) > reference.MOST
 
 
 def test_logits_of_another_shape_are_no_broadcast(truth: Path) -> None:

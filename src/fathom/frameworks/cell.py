@@ -17,7 +17,7 @@ from fathom.core.framework import FrameworkRecord, FrameworkSpec
 from fathom.frameworks import framework, network
 from fathom.frameworks.framework import Step, Work
 from fathom.frameworks.network import Array
-from fathom.frameworks.reference import CHECKED, TOLERANCE, logits_error, losses_error
+from fathom.frameworks.reference import CHECKED, logits_error, losses_error, tolerance
 from fathom.machine.disturbance import Watch
 from fathom.machine.host import affinity, fingerprint
 from fathom.measure.stopping import FEWEST, PRECISE, StoppingRule
@@ -38,6 +38,7 @@ def run(
     Outputs are compared with the reference in the file `truth` before anything is timed: a cell that is wrong is timed
     all the same, and marked.
     """
+    stored = np.load(truth)
     machine = fingerprint()  # of the whole machine: seen from two CPUs it would be another one
     bind()
     watch = Watch()
@@ -58,10 +59,9 @@ def run(
         cpus=affinity() or [],
         import_s=imported - begun,
         build_s=built - made,
-        tolerance=TOLERANCE[spec.phase],
+        tolerance=tolerance(spec.phase, stored),
         parameters=work.network.parameters,
     )
-    stored = np.load(truth)
     checked = _checked(record, step, stored, progress)
     watch.look()
     timed = _timed(checked, step, stored, progress)
@@ -90,11 +90,11 @@ def _judged(record: FrameworkRecord, error: float) -> FrameworkRecord:
     """With this error, and the outcome that it means; NaN is no error that could be within a tolerance."""
     if not math.isfinite(error):
         return replace(record, error=None, outcome="wrong", reason="non-finite outputs")
-    most = TOLERANCE[record.spec.phase]
+    most = record.tolerance or 0.0
     if error <= most:
         return replace(record, error=error)
     what = "losses" if record.spec.phase == "train" else "logits"
-    reason = f"{what} differ from the reference by {error:.2g}, tolerance {most:g}"
+    reason = f"{what} differ from the reference by {error:.2g}, tolerance {most:.2g}"
     return replace(record, error=error, outcome="wrong", reason=reason)
 
 

@@ -310,7 +310,7 @@ def _notes(rows: dict[Key, list[Group]]) -> list[str]:
         "interval over processes; of a single process it holds within that process.",
         "Outputs are checked against PyTorch in float64: of inference the largest difference of logits over the "
         "largest logit; of training the largest difference of the first three losses over the largest change of the "
-        "loss. A cell beyond its tolerance is wrong.",
+        "loss, whose tolerance allows for the rounding of float32. A cell beyond its tolerance is wrong.",
         "Cores used is CPU time over wall time of the timed steps. XLA has no setting for threads: on JAX, the binding "
         "alone limits them. Steps are timed as a user calls them: train_on_batch and predict_on_batch in Keras, "
         "InferenceSession.run, InferRequest.infer, an eager module in PyTorch.",
