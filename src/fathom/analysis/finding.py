@@ -1,7 +1,8 @@
 """Finding: one question answered from records, as tables and charts that state what they show, not how it is drawn.
 
 Each file of questions/ defines TITLE and analyse(records) -> Finding, a pure function, and may define ORDER, its place
-in a report. Nothing here imports torch: an analysis runs on any laptop, from stored records.
+in a report. A question with FRAMEWORKS = True is answered from framework records instead. Nothing here imports torch:
+an analysis runs on any laptop, from stored records.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from fathom.analysis.formatting import count
 from fathom.analysis.labels import labelled
 from fathom.analysis.selection import summarised, trusted
 from fathom.core import plugins
+from fathom.core.framework import FrameworkRecord
 from fathom.core.record import Record
 
 Cell = str | int | float | None  # None is "not measured", never zero
@@ -123,13 +125,17 @@ class Finding:
         return asdict(self)
 
 
-def analyse(question: str, records: Sequence[Record]) -> Finding:
+def analyse(question: str, records: Sequence[Record], frameworks: Sequence[FrameworkRecord] = ()) -> Finding:
     """The answer of questions/QUESTION.py, or of a question that another package brings.
 
     Of a disturbed and an undisturbed run of the same work, the undisturbed one answers. An answer that would be another
     without the disturbed runs that are left has a note on them.
     """
-    answer: Callable[[Sequence[Record]], Finding] = plugins.load("questions", question).analyse
+    module = plugins.load("questions", question)
+    if getattr(module, "FRAMEWORKS", False):
+        found: Finding = module.analyse(frameworks)
+        return found
+    answer: Callable[[Sequence[Record]], Finding] = module.analyse
     used = trusted(labelled(records))
     finding = answer(used)
     notes = []

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Protocol
 
 from fathom.analysis.formatting import number, seconds
 from fathom.analysis.statistics import Interval, median_interval, steady_state
@@ -16,7 +17,17 @@ from fathom.core.record import Record
 UNSTEADY = "unsteady"
 
 
-def settled_steps(run: Record) -> list[float]:
+class Timed(Protocol):
+    """A record of any kind that has warm-up and timed steps."""
+
+    @property
+    def warmup_s(self) -> list[float]: ...
+
+    @property
+    def step_s(self) -> list[float]: ...
+
+
+def settled_steps(run: Timed) -> list[float]:
     """The timed steps after warm-up; all of them where the series has no steady state."""
     steady = steady_state([*run.warmup_s, *run.step_s])
     if steady.label == UNSTEADY:
@@ -24,7 +35,7 @@ def settled_steps(run: Record) -> list[float]:
     return run.step_s[max(0, steady.start - len(run.warmup_s)) :]
 
 
-def step_time(runs: Sequence[Record]) -> Interval:
+def step_time(runs: Sequence[Timed]) -> Interval:
     """Of launches of one configuration, at least one of them, each with timed steps."""
     return median_interval([settled_steps(run) for run in runs])
 
@@ -41,7 +52,7 @@ def throughput(runs: Sequence[Record]) -> float | None:
     return items / elapsed if items and elapsed else None
 
 
-def levels(run: Record) -> tuple[float, float] | None:
+def levels(run: Timed) -> tuple[float, float] | None:
     """Of an unsteady run, the medians before and after its last change of level, in seconds; None of any other."""
     return steady_state([*run.warmup_s, *run.step_s]).levels
 

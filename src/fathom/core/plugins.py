@@ -39,6 +39,8 @@ KINDS = {
     "meters": Kind("meter", "fathom.machine.meters", "fathom.meters"),
     "governors": Kind("governor", "fathom.machine.governors", "fathom.governors"),
     "commands": Kind("command", "fathom.cli.commands", "fathom.commands"),
+    "networks": Kind("network", "fathom.frameworks.networks", "fathom.networks"),
+    "frameworks": Kind("framework", "fathom.frameworks.runners", "fathom.frameworks"),
 }
 
 

@@ -20,6 +20,7 @@ from fathom.core.spec import RunSpec
 from fathom.core.stopping import unwinding
 
 MOST_BYTES = 32 * MB  # of one record: the largest known has 1 MB
+FRAMEWORK_SUFFIX = ".framework.json"  # of records of another kind (framework_store.py), which may be in the same folder
 LOCK = ".lock"  # the file in a folder of records that a process locks while it measures
 
 
@@ -30,6 +31,8 @@ def read(paths: Iterable[Path], on_unreadable: Callable[[str], None]) -> list[Re
     """
     found: list[Record] = []
     for path in paths:
+        if path.name.endswith(FRAMEWORK_SUFFIX):
+            continue  # of another kind, and read elsewhere
         if _is_file(path):
             record, problem = _read(path)
             if record is None:
@@ -160,7 +163,8 @@ class Store:
             raise DataError.at(self.folder, "no such folder of records") from None
         except OSError as error:
             raise DataError.at(self.folder, f"cannot be read: {error.strerror or error}") from None
-        yield from map(_read, sorted(self.folder.glob("*.json")))
+        found = sorted(self.folder.glob("*.json"))
+        yield from (_read(path) for path in found if not path.name.endswith(FRAMEWORK_SUFFIX))
 
 
 def _stem(spec: RunSpec) -> str:

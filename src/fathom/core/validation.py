@@ -82,6 +82,11 @@ def _check_feed(feed: FeedTimes, steps: int) -> None:
         raise Implausible("feed.transfers has a copy of no bytes or in no time")
 
 
+def check_values(record: object, *, failed: bool) -> None:
+    """Every number and text of a record of any kind, by the names of its fields."""
+    _check_value("", record, failed=failed)
+
+
 def _check_profile(profile: Profile) -> None:
     if not profile.step_s:
         raise Implausible("profile.step_s is empty")

@@ -1,7 +1,8 @@
 """The other side of isolate.py: the worker that does one job, and its supervisor, which leaves no process behind.
 
 Started as `python -m fathom.worker FD PARENT JOB`, it reports JSON lines on the pipe FD. The job is the spec of a run,
-or the `target` of a profile, package.module:function, with the settings of profile().
+or the `target` of a profile, package.module:function, with the settings of profile(), or a cell of the table of
+frameworks. The result of a cell is no Record: it is reported as an event.
 """
 
 from __future__ import annotations
@@ -14,12 +15,13 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import psutil
 
-from fathom.core.errors import BadOption, FathomError
+from fathom.core.errors import BadOption, EngineError, FathomError
 from fathom.core.events import OnEvent, OnProgress
 from fathom.core.record import Record
 from fathom.core.spec import RunSpec
@@ -28,6 +30,7 @@ from fathom.measure.loop import measure
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # of Linux's prctl
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 POLL_S = 0.002
+LONGEST_REASON = 300  # characters
 
 
 def supervise(parent: int, pipe: int) -> None:
@@ -96,6 +99,9 @@ def work(pipe: int, job: Mapping[str, Any]) -> None:
         out.flush()
 
     try:
+        if "framework" in job:
+            report(event={"result": _cell(lambda *steps: report(progress=steps), **job)})
+            return
         if "target" in job:
             record = _profile(**job)
         else:
@@ -115,6 +121,31 @@ def _run(spec: RunSpec, on_progress: OnProgress, on_event: OnEvent) -> Record:
 
         return train(spec, on_progress, on_event)
     return measure(spec, on_progress)
+
+
+def _cell(
+    progress: OnProgress,
+    framework: Mapping[str, Any],
+    truth: str | None = None,
+    cpus: Sequence[int] = (),
+    write: str | None = None,
+) -> dict[str, Any]:
+    """The record of a cell checked against the reference in `truth`; or that reference, written to a file."""
+    from fathom.core.framework import FrameworkSpec
+    from fathom.frameworks import cell, reference
+
+    spec = FrameworkSpec(**framework)
+    try:
+        if write is not None:
+            reference.write(cell.work_of(spec), Path(write))
+            return {"written": write}
+        return cell.run(spec, Path(truth or ""), lambda: _bind(tuple(cpus)), progress).to_json()
+    except FathomError:
+        raise
+    except Exception as error:  # whatever a framework raises: its type and first line say more than the end of a trace
+        lines = str(error).split("\n")
+        first = next((line.strip() for line in lines if line.strip()), "no message")
+        raise EngineError(f"{type(error).__name__}: {first[:LONGEST_REASON]}") from None
 
 
 def _profile(target: str, **settings: Any) -> Record:

@@ -10,6 +10,7 @@ from fathom.analysis.finding import analyse, questions
 from fathom.analysis.labels import labelled
 from fathom.core.errors import BadOption
 from fathom.core.files import replace_whole
+from fathom.core.framework import FrameworkRecord
 from fathom.core.record import Record
 from fathom.report.page import html
 from fathom.report.text import markdown
@@ -19,10 +20,11 @@ __all__ = ["html", "markdown", "write"]
 TITLE = "Where the time goes"
 
 
-def write(records: Sequence[Record], path: Path | str) -> Path:
+def write(records: Sequence[Record], path: Path | str, frameworks: Sequence[FrameworkRecord] = ()) -> Path:
     """Every question answered from the records, written as Markdown where the file ends in .md, else as HTML."""
     path, records = Path(path), labelled(records)
-    asked = sorted((analyse(question, records) for question in questions()), key=lambda each: not each.answered)
+    found = [analyse(question, records, frameworks) for question in questions()]
+    asked = sorted(found, key=lambda each: not each.answered)
     findings = [*own_model.findings(records), *asked]
     answered = [finding for finding in findings if finding.answered]
     title = answered[0].title if len(answered) == 1 else TITLE

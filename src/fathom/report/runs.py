@@ -92,6 +92,8 @@ def every_run(records: Sequence[Record]) -> Table:
 
 def trust(records: Sequence[Record]) -> str:
     """How many of the runs that succeeded are to be trusted, for the top of a report."""
+    if not records:
+        return "No workload was run."  # a report on framework records alone
     succeeded = [record for record in records if record.outcome == OK]
     disturbed = sum(record.disturbed for record in succeeded)
     unknown = sum(not record.disturbed and not record.disturbance.known for record in succeeded)

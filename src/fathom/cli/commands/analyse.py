@@ -10,10 +10,9 @@ import typer
 from fathom.analysis.finding import Finding, analyse
 from fathom.cli.commands._options import Json
 from fathom.cli.terminal import print_json, print_table, print_text, skipped
-from fathom.core import plugins
+from fathom.core import framework_store, plugins
 from fathom.core.errors import BadOption
-from fathom.core.record import Record
-from fathom.core.store import read_nonempty
+from fathom.core.store import read, read_nonempty
 
 
 def command(
@@ -26,7 +25,7 @@ def command(
 ) -> None:
     """Run one analysis on records and print its tables."""
     plugins.check("questions", question)
-    finding = _published(question) if published else analyse(question, _records(records or []))
+    finding = _published(question) if published else _answer(question, records or [])
     if as_json:
         print_json(finding.to_json())
         return
@@ -46,7 +45,9 @@ def _published(question: str) -> Finding:
     return finding
 
 
-def _records(paths: list[Path]) -> list[Record]:
+def _answer(question: str, paths: list[Path]) -> Finding:
     if not paths:
         raise BadOption("give at least one folder of records, or --published")
-    return read_nonempty(paths, skipped)
+    frameworks = framework_store.read(paths, skipped)
+    records = read(paths, skipped) if frameworks else read_nonempty(paths, skipped)
+    return analyse(question, records, frameworks)

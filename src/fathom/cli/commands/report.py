@@ -8,8 +8,9 @@ from typing import Annotated
 import typer
 
 from fathom.cli.terminal import human, skipped
+from fathom.core import framework_store
 from fathom.core.errors import BadOption, UnknownName
-from fathom.core.store import read_nonempty
+from fathom.core.store import read, read_nonempty
 
 FORMATS = {"html": "report.html", "md": "report.md"}
 
@@ -28,5 +29,7 @@ def command(
         raise UnknownName.among("format", format_, FORMATS)
     if format_ and out and (format_ == "md") != (out.suffix == ".md"):
         raise BadOption(f"--format {format_} does not match the file name {out}; only Markdown ends in .md")
-    path = write(read_nonempty(folders, skipped), out or Path(FORMATS[format_ or "html"]))
+    frameworks = framework_store.read(folders, skipped)
+    records = read(folders, skipped) if frameworks else read_nonempty(folders, skipped)
+    path = write(records, out or Path(FORMATS[format_ or "html"]), frameworks)
     human.print(f"report: {path}")
