@@ -69,7 +69,7 @@ class Graph:
 
     def feeds(self, batch: Batch) -> list[Tensor]:
         """What the graph's inputs are for this batch."""
-        columns = [batch[name].contiguous() for name in self.columns]
+        columns = [batch[name] for name in self.columns]
         return [*columns, *(draw() for draw in self.noise)] if self.noise else columns
 
 
@@ -91,7 +91,6 @@ def export(model: nn.Module, infer: Callable[[Batch], Output], batch: Batch) -> 
             program = _traced(inference, (*batch.values(), *(each.example() for each in noise)))
             if _random_numbers(program):
                 raise NotExportable("cannot export this inference: it draws random numbers by other means than torch's")
-        _refuse_changes(program)
         return _onnx(program, inference.columns, noise, outputs)
 
 
@@ -117,7 +116,7 @@ class _Given(TorchFunctionMode):
     """While open, torch's random functions give these tensors instead, one after the other."""
 
     def __init__(self, given: Iterator[Tensor]) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.given = given
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -134,17 +133,35 @@ def _traced(inference: _Inference, inputs: tuple[Tensor, ...]) -> ExportedProgra
 def _random_numbers(program: ExportedProgram) -> tuple[Noise, ...]:
     """The graph's random tensors, in the order in which they are drawn; refuses those that torch could not repeat."""
     found = []
-    for node in program.graph.nodes:
-        if torch.Tag.nondeterministic_seeded not in getattr(node.target, "tags", ()):
+    for node in _nodes(program.graph_module):
+        if not _is_random(node):
             continue
-        op = str(node.target).rpartition(".")[0]
-        value = node.meta["val"]
-        if op == "aten.dropout" and not node.args[2]:
-            continue
+        op, value = str(node.target).rpartition(".")[0], node.meta["val"]
         if op not in _DRAWS:
             raise NotExportable(f"cannot export this inference: the random numbers of {op} have no ONNX equivalent")
         found.append(Noise(value.shape, value.dtype, _DRAWS[op]))
     return tuple(found)
+
+
+def _nodes(module: nn.Module) -> Iterator[torch.fx.Node]:
+    """The nodes of a graph, and of the graphs inside it where they are run: the body of a loop, say."""
+    assert isinstance(module, torch.fx.GraphModule)
+    for node in module.graph.nodes:
+        inner = getattr(module, str(node.target), None) if node.op == "get_attr" else None
+        if isinstance(inner, torch.fx.GraphModule):
+            yield from _nodes(inner)
+        yield node
+
+
+def _is_random(node: torch.fx.Node) -> bool:
+    """Dropout, attention and LSTMs draw only in training, or with a dropout above 0."""
+    if torch.Tag.nondeterministic_seeded not in getattr(node.target, "tags", ()):
+        return False
+    schema = node.target._schema.arguments  # type: ignore[union-attr]
+    given = {argument.name: argument.default_value for argument in schema} | dict(node.kwargs)
+    given |= {argument.name: value for argument, value in zip(schema, node.args, strict=False)}
+    switches = [name for name in ("train", "training", "dropout_p") if name in given]
+    return not switches or any(given[name] for name in switches)
 
 
 def _refuse_changes(program: ExportedProgram) -> None:
@@ -154,9 +171,7 @@ def _refuse_changes(program: ExportedProgram) -> None:
         raise NotExportable(f"cannot export this inference: it changes {changed[0]}, and a graph keeps nothing")
 
 
-def _onnx(
-    program: ExportedProgram, columns: tuple[str, ...], noise: tuple[Noise, ...], outputs: list[str]
-) -> Graph:
+def _onnx(program: ExportedProgram, columns: tuple[str, ...], noise: tuple[Noise, ...], outputs: list[str]) -> Graph:
     placeholders = {node.name: node for node in program.graph.nodes if node.op == "placeholder"}
     try:
         converted = torch.onnx.export(program, (), dynamo=True, verbose=False)
@@ -170,8 +185,12 @@ def _onnx(
         size = proto.ByteSize()
     except Exception as error:  # an operator that ONNX has not, or a fault of the exporter's
         raise NotExportable(f"cannot export this inference to ONNX: {reason(error)}") from None
+    assert converted.exported_program is not None
+    _refuse_changes(converted.exported_program)
     if not 0 <= size <= LARGEST:
-        raise NotExportable(f"cannot export this inference to ONNX: {size / 1e9:.1f} GB, and a model holds 2 GB at most")
+        raise NotExportable(
+            f"cannot export this inference to ONNX: {size / 1e9:.1f} GB, and a model holds 2 GB at most"
+        )
     return Graph(
         onnx=proto.SerializeToString(),
         columns=tuple(name for name, kept in zip(columns, read, strict=False) if kept),
@@ -183,7 +202,7 @@ def _onnx(
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """The exporters report their progress and their own deprecations on the terminal; errors are raised all the same."""
+    """Exporters write progress and their own deprecations to the terminal; errors are raised all the same."""
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:

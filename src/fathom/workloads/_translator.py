@@ -193,7 +193,7 @@ def greedy(model: Translator, source: Tensor, length: int) -> Output:
 
 
 def _greedy_exported(model: Translator, source: Tensor, length: int) -> Output:
-    """The same as one loop operator: an export can neither end a Python loop early nor hold a step's weights 50 times."""
+    """The same as one loop operator: an exported Python loop cannot end early, and has the weights once per step."""
     from torch._higher_order_ops.while_loop import while_loop  # here, as only an export needs it
 
     memory, start = model.encode(source)
@@ -216,7 +216,7 @@ def _greedy_exported(model: Translator, source: Tensor, length: int) -> Output:
     ended, total = torch.zeros_like(words[1], dtype=torch.bool), torch.zeros(len(source), device=source.device)
     layers = (layer.clone() for layer in (*start.hidden, *start.cell))  # a loop may not start from views of one tensor
     carried = (torch.zeros_like(place[0]), *words, ended, total, *layers)
-    _, tokens, _, _, total, *_ = while_loop(unfinished, step, carried)
+    _, tokens, _, _, total, *_ = while_loop(unfinished, step, carried)  # type: ignore[no-untyped-call]
     return _output(tokens, total / (tokens != PAD).sum(1))
 
 
