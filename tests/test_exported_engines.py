@@ -16,6 +16,7 @@ from torch.nn import functional as F
 
 from fathom.core.errors import BadOption, EngineError
 from fathom.core.spec import RunSpec
+from fathom.data._vocabulary import EOS, PAD
 from fathom.data.base import Batch
 from fathom.engine import export as exporting
 from fathom.engine.base import engine_class
@@ -158,14 +159,18 @@ def test_the_recurrence_of_speech_is_one_operator_and_gives_the_same() -> None:
         assert_agree([exported(infer, session.state.model, batch)], [session.engine.output(batch)])
 
 
-@pytest.mark.parametrize("end", [-100.0, 0.0, 100.0], ids=["never", "somewhere", "at once"])
-def test_greedy_decoding_ends_where_eager_ends(end: float) -> None:
-    torch.manual_seed(3)
-    model = Translator((12, 12), 8, 8, 2, 0.0).eval()
+@pytest.mark.parametrize(
+    ("end", "tokens"),
+    [(-1000.0, [20] * 6), (2.0, [5, 4, 1, 1, 1, 1]), (1000.0, [1] * 6)],
+    ids=["never", "somewhere", "at once"],
+)
+def test_greedy_decoding_ends_where_eager_ends(end: float, tokens: list[int]) -> None:
+    torch.manual_seed(2)
+    model = Translator((12, 8), 8, 8, 2, 0.0).eval()
     with torch.no_grad():
-        model.projection.bias[2] += end
         for weight in model.parameters():
-            weight.mul_(5)  # else every sentence is the same word again and again
+            weight.mul_(20)  # else every sentence is the same word again and again
+        model.projection.bias[EOS] += end
     batch = {"source": torch.randint(3, 12, (6, 5))}
 
     def infer(batch: Batch) -> Output:
@@ -173,6 +178,7 @@ def test_greedy_decoding_ends_where_eager_ends(end: float) -> None:
 
     with torch.no_grad():
         expected = infer(batch)
+    assert (expected["tokens"] != PAD).sum(1).tolist() == tokens
     assert_agree([exported(infer, model, batch)], [expected])
 
 
@@ -277,9 +283,9 @@ class Attending(nn.Module):
 
 @needs("onnxruntime", *_exported.EXPORTERS)
 def test_only_what_is_random_in_inference_becomes_an_input() -> None:
-    model, batch = Attending().eval(), {"x": torch.randn(2, 3, 4)}
+    model, batch = Attending().eval(), {"x": torch.randn(2, 1, 3, 4)}
     graph = export(model, lambda batch: {"y": model(batch["x"])}, batch)
-    assert [noise.shape for noise in graph.noise] == [(2, 3, 4), (4,)]
+    assert [noise.shape for noise in graph.noise] == [(2, 1, 3, 4), (4,)]
     torch.manual_seed(5)
     expected = model(batch["x"])
     torch.manual_seed(5)
