@@ -52,6 +52,20 @@ class _Recurrence(torch.autograd.Function):
         return _summed(deltas_2TBH, mirror), torch.bmm(entering.transpose(1, 2), leaving), None
 
 
+def _exported_recurrence(x_TBH: Tensor, weight_2HH: Tensor, mirror: Tensor) -> Tensor:
+    """The same as one loop operator: unrolled, an export would copy all states at each of hundreds of frames."""
+    from torch._higher_order_ops.scan import scan  # here, as only an export needs it
+
+    def step(now: Tensor, entering: Tensor) -> tuple[Tensor, Tensor]:
+        now = torch.baddbmm(entering, now, weight_2HH).clamp(0.0, CLIP)
+        return now, now.clone()
+
+    turned_TBH = x_TBH.flatten(0, 1).index_select(0, mirror).view_as(x_TBH)
+    both_T2BH = torch.stack([x_TBH, turned_TBH], 1)
+    states_T2BH = scan(step, torch.zeros_like(both_T2BH[0]), both_T2BH)[1]
+    return _summed(states_T2BH.transpose(0, 1), mirror)
+
+
 def _both_ways(x_TBH: Tensor, mirror: Tensor) -> Tensor:
     """The frames in order and, beside them, each utterance's frames from its own last to its first."""
     both = x_TBH.new_empty(2, *x_TBH.shape)
@@ -88,7 +102,8 @@ class BidirectionalRecurrent(nn.Module):
 
     def forward(self, x_TBH: Tensor, frames_B: Tensor) -> Tensor:
         x_TBH = self.input(x_TBH)
-        summed: Tensor = _Recurrence.apply(x_TBH, self.recurrent.to(x_TBH.dtype), mirrored(frames_B, len(x_TBH)))  # type: ignore[no-untyped-call]
+        work = _exported_recurrence if torch.compiler.is_exporting() else _Recurrence.apply
+        summed: Tensor = work(x_TBH, self.recurrent.to(x_TBH.dtype), mirrored(frames_B, len(x_TBH)))
         return summed
 
 

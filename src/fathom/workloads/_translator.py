@@ -161,7 +161,7 @@ class Translator(nn.Module):
         """Log probabilities of the next word; those of PAD and GO are -inf."""
         state, context = self.step(self.target_embedding(word), state, memory)
         logits = self.predict(state.hidden[-1], context).float()
-        logits[:, :EOS] = -torch.inf
+        logits[:, :EOS].fill_(-torch.inf)  # assigning would trace a constant tensor, which no exported loop can hold
         return logits.log_softmax(1), state
 
 
@@ -174,6 +174,8 @@ def _autocast_off(device: torch.device) -> AbstractContextManager[Any]:
 
 def greedy(model: Translator, source: Tensor, length: int) -> Output:
     """Greedy decoding, until EOS or `length` tokens."""
+    if torch.compiler.is_exporting():
+        return _greedy_exported(model, source, length)
     memory, state = model.encode(source)
     tokens = source.new_full((len(source), length), PAD)
     word = source.new_full((len(source),), GO)
@@ -185,8 +187,36 @@ def greedy(model: Translator, source: Tensor, length: int) -> Output:
         total += log_prob.masked_fill(ended, 0)
         tokens[:, position] = word = word.masked_fill(ended, PAD)
         ended |= word == EOS
-        if position % CHECK_EVERY == CHECK_EVERY - 1 and bool(ended.all()):
+        if _may_end(position) and bool(ended.all()):
             break
+    return _output(tokens, total / (tokens != PAD).sum(1))
+
+
+def _greedy_exported(model: Translator, source: Tensor, length: int) -> Output:
+    """The same as one loop operator: an exported Python loop cannot end early, and has the weights once per step."""
+    from torch._higher_order_ops.while_loop import while_loop  # here, as only an export needs it
+
+    memory, start = model.encode(source)
+    depth, place = len(start.hidden), torch.arange(length, device=source.device)
+
+    def unfinished(position: Tensor, tokens: Tensor, word: Tensor, ended: Tensor, *_: Tensor) -> Tensor:
+        return (position < length) & ~ended.all()
+
+    def step(
+        position: Tensor, tokens: Tensor, word: Tensor, ended: Tensor, total: Tensor, *layers: Tensor
+    ) -> tuple[Tensor, ...]:
+        log_probs, state = model.next_word(word, DecoderState(layers[:depth], layers[depth:]), memory)
+        log_prob, word = log_probs.max(1)
+        word = word.masked_fill(ended, PAD)
+        tokens = torch.where(place == position, word.unsqueeze(1), tokens)
+        total = total + log_prob.masked_fill(ended, 0)
+        return position + 1, tokens, word, ended | (word == EOS), total, *state.hidden, *state.cell
+
+    words = source.new_full((len(source), length), PAD), source.new_full((len(source),), GO)
+    ended, total = torch.zeros_like(words[1], dtype=torch.bool), torch.zeros(len(source), device=source.device)
+    layers = (layer.clone() for layer in (*start.hidden, *start.cell))  # a loop may not start from views of one tensor
+    carried = (torch.zeros_like(place[0]), *words, ended, total, *layers)
+    _, tokens, _, _, total, *_ = while_loop(unfinished, step, carried)  # type: ignore[no-untyped-call]
     return _output(tokens, total / (tokens != PAD).sum(1))
 
 
@@ -198,7 +228,7 @@ def beam_search(model: Translator, source: Tensor, length: int, width: int) -> O
     for position in range(length):
         log_probs, state = model.next_word(beam.tokens[:, :, position].flatten(), state, memory)
         state = state.map(_select(beam.extend(log_probs, position)))
-        if position % CHECK_EVERY == CHECK_EVERY - 1 and bool(beam.ended.all()):
+        if _may_end(position) and bool(beam.ended.all()):
             break
     return _output(beam.tokens[:, 0, 1:], beam.score[:, 0])
 
@@ -237,6 +267,11 @@ class Beam:
         self.tokens[:, :, position + 1] = word
         self.ended = self.ended.gather(1, parent) | (word == EOS)
         return (self.first + parent).flatten()
+
+
+def _may_end(position: int) -> bool:
+    """Whether to look if all sentences have ended; not in an export, whose steps cannot depend on the data."""
+    return position % CHECK_EVERY == CHECK_EVERY - 1 and not torch.compiler.is_exporting()
 
 
 def _repeat(times: int) -> Callable[[Tensor], Tensor]:
