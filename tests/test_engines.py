@@ -151,13 +151,13 @@ class ReadsItsWeights(nn.Conv2d):
 
     def __init__(self) -> None:
         super().__init__(3, 8, 3)
-        self.scale = float(self.weight.abs().max())
+        self.scale = float(self.weight.detach().abs().max())
 
 
 class Reading(Autoenc):
     name: ClassVar = "reading"
 
-    def model(self) -> nn.Module:
+    def model(self) -> Any:
         return ReadsItsWeights()
 
     def optimizer(self, model: nn.Module) -> Optimizer:

@@ -127,7 +127,7 @@ def test_no_other_answer_changes_by_a_trial() -> None:
             one, other = (json.dumps(analyse(question, each).to_json()) for each in (plain, both))
             assert one == other, question
     for shown in (runs.headline, runs.losses, runs.outputs):
-        assert shown(plain) == shown(both)  # type: ignore[operator]
+        assert shown(plain) == shown(both)
     assert compare(plain, plain) == compare(both, both)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -32,8 +32,8 @@ def test_ratios_are_of_the_same_turn() -> None:
 
 
 def test_updates_alone_have_a_ratio_of_their_own() -> None:
-    sides = {"eager": engine_run(1, turn_update_s=[0.9, 0.8]), "engine": engine_run(1, turn_update_s=[0.3, 0.2])}
-    assert trial_of(**sides).update_speedups == pytest.approx([3, 4])
+    eager, engine = engine_run(1, turn_update_s=[0.9, 0.8]), engine_run(1, turn_update_s=[0.3, 0.2])
+    assert trial_of(eager=eager, engine=engine).update_speedups == pytest.approx([3, 4])
 
 
 def test_preparation_is_what_first_steps_take_beyond_later_ones() -> None:
@@ -51,14 +51,14 @@ def test_preparation_is_what_first_steps_take_beyond_later_ones() -> None:
         ({"step_s": 0.1}, {"step_s": 0.2}, None),
     ],
 )
-def test_when_starting_is_regained(eager: dict[str, float], engine: dict[str, float], steps: float | None) -> None:
+def test_when_starting_is_regained(eager: dict[str, Any], engine: dict[str, Any], steps: float | None) -> None:
     found = trial_of(eager=engine_run(**eager), engine=engine_run(**engine)).pays_back_after
     assert found == (None if steps is None else pytest.approx(steps))
 
 
 def test_energy_and_busy_time_are_of_a_step() -> None:
     run = engine_run(0.1, energy_j=60.0, busy_s=0.09)
-    assert (run.step_j, run.busy) == (pytest.approx(2), pytest.approx(0.9))
+    assert [run.step_j, run.busy] == pytest.approx([2, 0.9])
     assert (engine_run(0.1).step_j, engine_run(0.1).busy) == (None, None)
 
 
@@ -239,14 +239,21 @@ def _moved(before: list[Tensor], after: list[Tensor]) -> Iterator[Tensor]:
         yield ((new.double() - old.double()) / old.double().abs())[there]
 
 
+def noted(work: Callable[..., Any], name: str, calls: list[str]) -> Callable[..., Any]:
+    def run(*given: Any) -> Any:
+        calls.append(name)
+        return work(*given)
+
+    return run
+
+
 def test_a_fixed_batch_leaves_the_environment_in_step(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each action that was sent is waited for before the next: an emulator may hang otherwise."""
     calls: list[str] = []
     with suite.load("deepq", preset="tiny", device="cpu").setup() as session:
         environment = session.state.extra.environment
         for name in ("send", "recv"):
-            kept = getattr(environment, name)
-            monkeypatch.setattr(environment, name, lambda *given, _n=name, _k=kept: (calls.append(_n), _k(*given))[1])
+            monkeypatch.setattr(environment, name, noted(getattr(environment, name), name, calls))
         batch = measuring._fixed_batch(session)
         assert batch is not None
         assert "target_value" in batch
