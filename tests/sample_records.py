@@ -12,6 +12,7 @@ from fathom import published
 from fathom.core.fingerprint import Cpu, Gpu, Machine
 from fathom.core.record import OpRow, Profile, Record, Sections
 from fathom.core.spec import RunSpec
+from fathom.core.trial import FIRST_STEPS, EngineRun, Trial
 from fathom.trace.taxonomy import group_of
 
 LAPTOP, GPU = "laptop", "gpu"
@@ -96,6 +97,39 @@ def record_of(
 
 def failed_record(workload: str = "vgg", reason: str = "out of memory") -> Record:
     return record_of(workload, outcome="failed", reason=reason, step_s=[], warmup_s=[])
+
+
+def engine_run(step_s: float, losses: Sequence[float] = (), **changes: Any) -> EngineRun:
+    """Three equal turns of ten steps, after first steps that took as long as any others."""
+    fields: dict[str, Any] = {
+        "start_s": FIRST_STEPS * step_s,
+        "turn_step_s": [step_s] * 3,
+        "steps": 30,
+        "losses": list(losses),
+    }
+    return EngineRun(**{**fields, **changes})
+
+
+def trial_of(eager_s: float = 0.2, engine_s: float = 0.1, *, phase: str = "train", **changes: Any) -> Trial:
+    """An engine that is twice as fast as eager and gives the same."""
+    losses = [2.0, 1.0, 0.5] if phase == "train" else []
+    fields: dict[str, Any] = {"eager": engine_run(eager_s, losses), "engine": engine_run(engine_s, losses)}
+    fields |= {"rounded_losses": [losses]} if losses else {"output_difference": 0.0, "rounded_output_difference": 0.0}
+    return Trial(**{**fields, **changes})
+
+
+def trial_record(
+    workload: str = "autoenc",
+    engine: str = "compile",
+    trial: Trial | None = None,
+    *,
+    place: str = LAPTOP,
+    spec: Mapping[str, Any] | None = None,
+    **changes: Any,
+) -> Record:
+    fields = {"kind": "trial", "engine": engine, **(spec or {})}
+    found = trial or trial_of(phase=fields.get("phase", "train"))
+    return record_of(workload, None, place=place, spec=fields, step_s=[], warmup_s=[], trial=found, **changes)
 
 
 def launch(workload: str, wall_s: float, *, gpu: bool = False, spec: Mapping[str, Any] | None = None) -> Record:

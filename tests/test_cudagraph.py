@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 import torch
 from conftest import fathom
 from torch import nn
+from torch.optim import SGD, Adagrad, Adam, AdamW, Optimizer
 
 import fathom as suite
 from fathom.core import plugins
@@ -129,14 +131,16 @@ def test_an_engine_of_ones_own_says_why_it_cannot(mine: str) -> None:
 class Replayed:
     """A graph that runs the work again, into the memory of the first time: what CUDA does, but for the launches."""
 
-    def __init__(self, work: Callable[[], Any], weights: list[nn.Parameter]) -> None:
+    def __init__(self, work: Callable[[], Any], weights: list[nn.Parameter], optimizer: Optimizer | None) -> None:
         self._work, self._weights = work, weights
-        random, before = torch.get_rng_state(), [weight.detach().clone() for weight in weights]
+        states = optimizer.state.values() if optimizer is not None else ()
+        held = [*weights, *(value for state in states for value in state.values() if torch.is_tensor(value))]
+        random, before = torch.get_rng_state(), [value.detach().clone() for value in held]
         self.result = {name: value.clone() for name, value in _named(work()).items()}  # only to know how large it is
         torch.set_rng_state(random)
         with torch.no_grad():
-            for weight, kept in zip(weights, before, strict=True):
-                weight.copy_(kept)  # a capture runs nothing
+            for value, kept in zip(held, before, strict=True):
+                value.copy_(kept)  # a capture runs nothing
         self.gradients = tuple(torch.empty_like(weight) for weight in weights)
 
     def replay(self) -> None:
@@ -159,7 +163,7 @@ def captures(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
 
     def capture(self: CudaGraph, found: Any, work: Callable[[Batch], Any]) -> None:
         shapes.append(tuple(next(iter(found.inputs.values())).shape))
-        found.graph = graph = Replayed(lambda: work(found.inputs), self.state.weights)
+        found.graph = graph = Replayed(lambda: work(found.inputs), self.state.weights, self.state.optimizer)
         found.result, found.gradients = graph.result.get("", graph.result), graph.gradients
 
     monkeypatch.setattr(torch.cuda, "Stream", lambda device: None)
@@ -216,6 +220,76 @@ def test_replayed_steps_are_the_eager_ones(
     assert losses[0] == (pytest.approx(losses[1], rel=1e-5) if captured else losses[1])
     assert all(map(partial(torch.allclose, rtol=1e-4, atol=1e-6) if captured else torch.equal, *weights))
     assert len(captures) == 2
+
+
+def trained(
+    optimizer: Callable[[list[nn.Parameter]], Optimizer], engine: type[Engine], rates: list[float]
+) -> tuple[list[float], Engine]:
+    """Losses of a small network, with a learning rate for each step."""
+    torch.manual_seed(0)
+    model = nn.Linear(4, 1)
+    state = State(model, torch.device("cpu"), None, iter(()), optimizer(list(model.parameters())), nullcontext)
+    running = engine(state, lambda batch: (model(batch["x"]) - batch["y"]).square().mean(), lambda batch: {})
+    assert state.optimizer is not None
+    losses = []
+    for step, rate in enumerate(rates):
+        for group in state.optimizer.param_groups:
+            if isinstance(group["lr"], torch.Tensor):
+                group["lr"].fill_(rate)  # as torch's schedules do
+            else:
+                group["lr"] = rate
+        generator = torch.Generator().manual_seed(step)
+        batch = {"x": torch.randn(8, 4, generator=generator), "y": torch.randn(8, 1, generator=generator)}
+        losses.append(float(running.update(batch)))
+    return losses, running
+
+
+CONSTANT = [0.1] * 10
+CHANGED = [0.1] * 6 + [0.5, 0.5, 0.02, 0.02, 0.02, 0.02]
+
+
+def test_adagrad_is_captured_whole_for_as_long_as_its_rate_stays(captures: list[tuple[int, ...]]) -> None:
+    eager, _ = trained(Adagrad, Eager, CONSTANT)
+    losses, engine = trained(Adagrad, CudaGraph, CONSTANT)
+    assert losses == pytest.approx(eager, rel=1e-6)
+    assert isinstance(engine, CudaGraph)
+    assert engine._whole_step
+    assert len(captures) == 1
+
+
+def test_a_rate_that_changes_takes_adagrad_out_of_the_graph(captures: list[tuple[int, ...]]) -> None:
+    """The first change captures anew, without the optimizer; the second changes nothing that was captured."""
+    eager, _ = trained(Adagrad, Eager, CHANGED)
+    assert eager != pytest.approx(trained(Adagrad, Eager, [0.1] * len(CHANGED))[0], rel=1e-3)
+    losses, engine = trained(Adagrad, CudaGraph, CHANGED)
+    assert losses == pytest.approx(eager, rel=1e-6)
+    assert isinstance(engine, CudaGraph)
+    assert not engine._whole_step
+    assert len(captures) == 2
+
+
+def test_adagrad_with_a_decay_is_never_captured(captures: list[tuple[int, ...]]) -> None:
+    """Its rate is another at every step, and known to the host alone."""
+    decaying = partial(Adagrad, lr_decay=0.1)
+    losses, engine = trained(decaying, CudaGraph, CONSTANT)
+    assert losses == trained(decaying, Eager, CONSTANT)[0]
+    assert isinstance(engine, CudaGraph)
+    assert not engine._whole_step
+    assert len(captures) == 1
+
+
+@pytest.mark.parametrize("optimizer", [Adam, AdamW, partial(SGD, lr=0.1, momentum=0.9, nesterov=True)])
+def test_other_optimizers_are_captured_fused_and_read_their_rate(
+    optimizer: Callable[[list[nn.Parameter]], Optimizer], captures: list[tuple[int, ...]]
+) -> None:
+    losses, engine = trained(optimizer, CudaGraph, CHANGED)
+    assert losses == pytest.approx(trained(optimizer, Eager, CHANGED)[0], rel=1e-4)
+    assert engine.state.optimizer is not None
+    for group in engine.state.optimizer.param_groups:
+        assert group["fused"]
+        assert group.get("capturable", True)
+        assert isinstance(group["lr"], torch.Tensor)
+    assert len(captures) == 1
 
 
 # on a GPU

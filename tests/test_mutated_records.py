@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 from conftest import fathom
-from sample_records import record_of
+from sample_records import engine_run, record_of, trial_of, trial_record
 
 from fathom.analysis.compare import compare
 from fathom.analysis.finding import analyse, questions
@@ -40,6 +40,7 @@ BASES = {  # one of each kind, the smallest
     "training": "h200-learning-2/memnet-train-387d33b36ba8-fcf83b98b308.json",
     "training, older schema": "h200-learning/speech-train-fcc8aa24dcb3-b3d8daa3e3ad.json",
 }
+MADE = {"trial": "train", "trial of inference": "infer"}  # phase of a trial that is made here
 SAMPLED = 25  # mutations of each base that all readers see
 HOSTILE = "](x)|<script>alert(1)</script>`$\x1b[31m\0"
 Path_ = tuple[str | int, ...]
@@ -59,6 +60,9 @@ WRONG: dict[str, Any] = {
 
 @cache
 def base(name: str) -> dict[str, Any]:
+    if name in MADE:
+        made: dict[str, Any] = json.loads(json.dumps(trial_record(spec={"phase": MADE[name]}).to_json()))
+        return made
     document: dict[str, Any] = json.loads((RESULTS / BASES[name]).read_bytes())
     return document
 
@@ -109,13 +113,13 @@ def shown_by_all(records: list[Record]) -> None:
     json.dumps([each.to_json() for each in found])
 
 
-@pytest.mark.parametrize("name", BASES)
+@pytest.mark.parametrize("name", [*BASES, *MADE])
 def test_whatever_a_field_holds_it_is_refused_or_read(name: str) -> None:
     outcomes = {kind: read(changed(base(name), place, WRONG[kind])) for place in places(base(name)) for kind in WRONG}
     assert None in outcomes.values()
 
 
-@pytest.mark.parametrize("name", BASES)
+@pytest.mark.parametrize("name", [*BASES, *MADE])
 def test_what_is_read_every_reader_can_compute_with(name: str) -> None:
     """Beside two sound records of the same run."""
     cases = [(place, kind) for place in places(base(name)) for kind in WRONG]
@@ -159,6 +163,39 @@ REFUSED: dict[str, tuple[Path_, Any]] = {
 def test_it_is_refused(case: str) -> None:
     assert read(base("timed")) is not None
     assert read(changed(base("timed"), *REFUSED[case])) is None
+
+
+REFUSED_TRIALS: dict[str, tuple[str, Path_, Any]] = {
+    "a turn of no time": ("trial", ("trial", "engine", "turn_step_s", 0), 0.0),
+    "a turn too few": ("trial", ("trial", "engine", "turn_step_s"), [0.1]),
+    "no turns": ("trial", ("trial", "eager", "turn_step_s"), []),
+    "no steps": ("trial", ("trial", "engine", "steps"), 0),
+    "a loss too few": ("trial", ("trial", "engine", "losses"), [1.0]),
+    "a loss of NaN": ("trial", ("trial", "engine", "losses", 0), math.nan),
+    "other losses, too few": ("trial", ("trial", "rounded_losses"), [[1.0]]),
+    "no trial": ("trial", ("trial",), None),
+    "nothing compared": ("trial of inference", ("trial", "output_difference"), None),
+    "an infinite difference": ("trial of inference", ("trial", "output_difference"), math.inf),
+    "a precision without a tolerance": ("trial", ("spec",), {"workload": "x", "kind": "trial", "source": "model",
+                                                             "precision": "fp16"}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", REFUSED_TRIALS)
+def test_a_trial_is_refused(case: str) -> None:
+    name, place, value = REFUSED_TRIALS[case]
+    assert read(base(name)) is not None
+    assert read(changed(base(name), place, value)) is None
+
+
+def test_losses_of_a_trial_may_be_negative() -> None:
+    """As a log-likelihood is: those of other rounding, too."""
+    losses = [-2.0, -3.0, -4.0]
+    sides = {"eager": engine_run(0.2, losses), "engine": engine_run(0.1, losses)}
+    found = read(trial_record(trial=trial_of(**sides, rounded_losses=[losses])).to_json())  # type: ignore[arg-type]
+    assert found is not None
+    assert found.trial is not None
+    assert found.trial.disagreement("fp32") is None
 
 
 def test_a_failed_run_may_hold_the_loss_that_failed_it() -> None:

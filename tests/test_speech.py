@@ -371,3 +371,31 @@ def test_real_and_synthetic_batches_agree(name: str, changes: dict[str, int]) ->
         assert {key: (column.shape, column.dtype) for key, column in real.items()} == {
             key: (column.shape, column.dtype) for key, column in synthetic.items()
         }
+
+
+# the loss
+
+
+def test_phones_are_packed_as_cudnn_reads_them() -> None:
+    """One utterance after the other without padding; what stands behind them is not read."""
+    phones = torch.tensor([[5, 6, 0, 0], [7, 0, 0, 0], [0, 0, 0, 0], [1, 2, 3, 4]])
+    packed = _ctc._end_to_end(phones, torch.tensor([2, 1, 0, 4]))
+    assert packed.dtype == torch.int32
+    assert packed[:7].tolist() == [5, 6, 7, 1, 2, 3, 4]
+    assert len(packed) == phones.numel()
+    full = torch.arange(1, 7).reshape(2, 3)
+    assert _ctc._end_to_end(full, torch.tensor([3, 3])).tolist() == [1, 2, 3, 4, 5, 6]
+
+
+def test_on_a_cpu_the_loss_is_torchs_own_over_padded_phones() -> None:
+    torch.manual_seed(0)
+    log_probs = torch.randn(12, 3, 6).log_softmax(-1)
+    phones = torch.tensor([[1, 2, 0], [3, 0, 0], [5, 4, 5]])
+    frames, counts = torch.tensor([12, 9, 11]), torch.tensor([2, 1, 3])
+    found = _ctc.loss(log_probs, phones, frames, counts)
+    assert torch.equal(found, F.ctc_loss(log_probs, phones, frames, counts, blank=0, reduction="sum"))
+    alone = [
+        F.ctc_loss(log_probs[: frames[i], i], phones[i, : counts[i]], frames[i], counts[i], reduction="sum")
+        for i in range(3)
+    ]
+    assert float(found) == pytest.approx(float(sum(alone)), rel=1e-5)

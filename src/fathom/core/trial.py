@@ -9,6 +9,7 @@ FIRST_STEPS = 8  # timed as one: compilation, export and capture happen in these
 COMPARED_STEPS = 20  # whose losses are compared
 FACTOR = 3.0  # an engine may differ by so many times what rounding changes
 FLOORS = {"fp32": 1e-4, "tf32": 1e-3, "bf16": 1e-2}  # ... and by this, relative, in any case
+TINY = 1e-30  # of a loss: a difference relative to less is no number
 ROUNDING = {"fp32": 2.0**-24, "tf32": 2.0**-11, "bf16": 2.0**-9}  # of one value, relative: half of its last digit
 
 
@@ -58,12 +59,17 @@ class Trial:
     engine: EngineRun
     rounded_losses: list[list[float]] = field(default_factory=list)  # of eager, rounded otherwise
     output_difference: float | None = None  # of inference, relative to the largest output; None in training
+    mismatch: str | None = None  # of outputs that have no difference: others than eager's, or of another shape
     rounded_output_difference: float | None = None
 
     @property
     def speedups(self) -> list[float]:
         """Eager's step time over the engine's, turn by turn."""
         return _ratios(self.eager.turn_step_s, self.engine.turn_step_s)
+
+    @property
+    def speedup(self) -> float:
+        return statistics.median(self.speedups)
 
     @property
     def update_speedups(self) -> list[float]:
@@ -78,29 +84,33 @@ class Trial:
             return None
         return max(0.0, self.engine.preparation_s - self.eager.preparation_s) / gain_s
 
-    def difference(self) -> float:
-        """The largest, of all steps that are compared."""
+    def difference(self) -> float | None:
+        """The largest, of all steps that are compared; None of outputs that cannot be."""
+        if self.mismatch is not None:
+            return None
         if self.output_difference is not None:
             return self.output_difference
         return max(_relative(self.engine.losses, self.eager.losses), default=0.0)
 
     def disagreement(self, precision: str) -> str | None:
         """Where the engine differs by more than it may; None where it agrees."""
+        if self.mismatch is not None:
+            return self.mismatch
         floor = FLOORS[precision]
         if self.output_difference is not None:
             allowed = max(floor, FACTOR * (self.rounded_output_difference or 0.0))
-            return _disagreement("the outputs", self.output_difference, allowed)
+            return _disagreement("the outputs differ", self.output_difference, allowed)
         others = [_relative(losses, self.eager.losses) for losses in self.rounded_losses]
         allowed = floor
         for step, found in enumerate(_relative(self.engine.losses, self.eager.losses)):
             allowed = max([allowed, *(FACTOR * each[step] for each in others)])
-            if told := _disagreement(f"the loss of step {step}", found, allowed):
+            if told := _disagreement(f"the loss of step {step} differs", found, allowed):
                 return told
         return None
 
 
 def _disagreement(what: str, found: float, allowed: float) -> str | None:
-    return None if found <= allowed else f"{what} differs by {found:.2g}, {allowed:.2g} is allowed"
+    return None if found <= allowed else f"{what} by {found:.2g}, {allowed:.2g} is allowed"
 
 
 def _ratios(eager: list[float], engine: list[float]) -> list[float]:
@@ -112,5 +122,5 @@ def _relative(found: list[float], expected: list[float]) -> list[float]:
     largest, differences = 0.0, []
     for one, other in zip(found, expected, strict=True):
         largest = max(largest, abs(other))
-        differences.append(abs(one - other) / largest if largest else abs(one))
+        differences.append(abs(one - other) / largest if largest > TINY else abs(one - other))
     return differences

@@ -14,6 +14,8 @@ from dataclasses import fields, is_dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from fathom.core.trial import FLOORS
+
 if TYPE_CHECKING:
     from fathom.core.feeding import FeedTimes
     from fathom.core.record import Artifact, Learning, Profile, Record
@@ -27,7 +29,7 @@ LARGEST_COUNT = 2**63
 DEEPEST = 16  # levels of an option's or a cell's value
 LONGEST_TEXT = 1_000_000  # characters; an image has a limit of its own
 LARGEST_IMAGE = 20_000_000  # characters of base 64
-SIGNED = {"loss", "losses", "quality", "target", "temperature_c"}  # what may be negative
+SIGNED = {"loss", "losses", "rounded_losses", "quality", "target", "temperature_c"}  # what may be negative
 UNBOUNDED = {"loss", "losses", "quality"}  # what may be no number in a record of a failed run
 FREE = {"options", "rows"}  # what holds anything: a workload's options, the cells of an artifact
 STEPS = {"step_s", "plain_step_s", "free_step_s", "turn_step_s", "turn_update_s", "compute_s"}  # are divided by
@@ -55,14 +57,18 @@ def check(record: Record) -> Record:
     if record.profile:
         _check_profile(record.profile)
     if record.trial:
-        _check_trial(record.trial)
+        _check_trial(record.trial, record.spec.precision or "fp32")
     if record.learning:
         _check_learning(record.learning)
     return record
 
 
-def _check_trial(trial: Trial) -> None:
+def _check_trial(trial: Trial, precision: str) -> None:
     """Both sides ran as many turns and compared as many losses: they are divided pair by pair."""
+    if precision not in FLOORS:
+        raise Implausible(f"trial in {precision}, for which no tolerance is known")
+    if not trial.eager.losses and trial.output_difference is None and trial.mismatch is None:
+        raise Implausible("trial has compared nothing")
     sides = (trial.eager, trial.engine)
     for name in ("turn_step_s", "turn_update_s", "losses"):
         if len({len(getattr(side, name)) for side in sides}) != 1:

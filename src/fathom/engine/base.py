@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import ClassVar, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_
 
 from fathom.core import plugins
@@ -92,13 +92,19 @@ class Engine:
 
 def engine_class(name: str) -> type[Engine]:
     """The engine of this name, or one class of several that are joined by "+"."""
-    parts = [plugins.load_class("engines", part, Engine) for part in name.split(SEPARATOR)]
+    parts = {part: plugins.load_class("engines", part, Engine) for part in name.split(SEPARATOR)}
     if len(parts) == 1:
-        return parts[0]
-    if single := next((part.name for part in parts if part.alone), None):
+        return next(iter(parts.values()))
+    if single := next((part for part, found in parts.items() if found.alone), None):
         raise BadOption(f"engine {single} does not combine with others")
-    highest_first = sorted(dict.fromkeys(parts), key=lambda part: -part.layer)
+    highest_first = sorted(_most_derived([*parts.values()]), key=lambda part: -part.layer)
     return type(name, tuple(highest_first), {"name": name, "refusal": classmethod(_first_refusal(highest_first))})
+
+
+def _most_derived(parts: list[type[Engine]]) -> list[type[Engine]]:
+    """Without a part that another one extends: it is in there already, and a class cannot inherit from it first."""
+    once = dict.fromkeys(parts)
+    return [part for part in once if not any(issubclass(other, part) for other in once if other is not part)]
 
 
 def _first_refusal(parts: list[type[Engine]]) -> Callable[..., str | None]:
@@ -106,6 +112,15 @@ def _first_refusal(parts: list[type[Engine]]) -> Callable[..., str | None]:
         return next((why for part in parts if (why := part.refusal(workload, device, phase)) is not None), None)
 
     return refusal
+
+
+def model_to_look_at(workload: Workload) -> nn.Module:
+    """The network without memory for its weights; with it, where the constructor reads what it has initialised."""
+    try:
+        with torch.device("meta"):
+            return workload.model()
+    except RuntimeError:
+        return workload.model()
 
 
 def clipping(state: State, norm: float | None) -> Callable[[], object] | None:

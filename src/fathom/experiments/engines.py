@@ -22,19 +22,25 @@ def candidates() -> list[str]:
 
 
 def plan(base: RunSpec, names: Sequence[str], phases: Sequence[str], engines: Sequence[str]) -> list[RunSpec]:
-    """A trial of each engine, for each workload and phase."""
+    """A trial of each engine, for each workload and phase; one that is named twice is one."""
     work = [replace(base, kind="trial", workload=name, phase=phase) for name in names for phase in phases]
-    return [replace(spec, engine=engine) for spec in work for engine in engines]
+    specs = [replace(spec, engine=engine) for spec in work for engine in engines]
+    return list({spec.id: spec for spec in specs}.values())
 
 
 def refusal(spec: RunSpec) -> str | None:
-    """Why the engine cannot run this at all, known before any run; loads torch."""
+    """Why the engine cannot run this at all, known before any run; loads torch.
+
+    A workload or engine that fails in another way is left to the run, which records how.
+    """
     from fathom.engine.session import Session
 
     try:
         Session(spec)
     except FathomError as error:
         return str(error)
+    except Exception:
+        return None
     return None
 
 
@@ -51,4 +57,4 @@ def best(trials: Iterable[Record]) -> Record | None:
 
 def _speedup(record: Record) -> float:
     assert record.trial is not None
-    return record.trial.eager.step_s / record.trial.engine.step_s
+    return record.trial.speedup

@@ -82,7 +82,7 @@ def profiled(
     found = walk.breakdown(trace.columns, roles(networks))
     notes = split_convolution_backward(found, session.device)
     if session.spec.engine != "eager":
-        notes.append(_traced_to_layers(session.spec.engine, found.rows()))
+        notes.append(traced_to_layers(session.spec.engine, found.rows()))
     matrix, copy = ceilings(session.device, session.spec.precision)
     profile = replace(
         as_profile(found, slowed, notes),
@@ -98,7 +98,7 @@ def profiled(
     return _in_detail(session, profile, stacks) if memory or stacks else profile
 
 
-def _traced_to_layers(engine: str, rows: Sequence[OpRow]) -> str:
+def traced_to_layers(engine: str, rows: Sequence[OpRow]) -> str:
     """Compiled code and graphs run kernels of many layers, and no module is called when a graph is replayed."""
     spent = [(row.cpu_s if row.device_s is None else row.device_s, row.layer) for row in rows]
     known, total = sum(seconds for seconds, layer in spent if layer), sum(seconds for seconds, _ in spent)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -20,7 +19,7 @@ from fathom.machine.clock import wait
 from fathom.machine.devices import wake
 from fathom.machine.disturbance import Watch
 from fathom.machine.meter import Counters, Target
-from fathom.measure.loop import as_record
+from fathom.measure.loop import as_record, non_finite
 from fathom.measure.profiling import busy_seconds
 from fathom.workloads.base import Output
 
@@ -65,35 +64,51 @@ def measured(spec: RunSpec, progress: OnProgress, begun: float) -> Record:
     import_s = time.perf_counter() - begun
     parts = 2 + ROUNDED + TURNS
     eager_spec = replace(spec, engine=EAGER)
-    rounded = []
-    if spec.engine != EAGER:
-        # weights rounded otherwise, and the whole arithmetic in fp32; where that is it already, other weights again
-        for number, precision in enumerate((spec.precision, "fp32"), start=1):
-            with Session(replace(eager_spec, precision=precision)) as session:
-                rounded.append(_started(session, rounding=number).results)
-            progress(number, parts)
+    rounded = _rounded_otherwise(eager_spec, progress, parts) if spec.engine != EAGER else []
     with Session(eager_spec) as eager_session, Session(spec) as session:
         eager = _started(eager_session)
         progress(ROUNDED + 1, parts)
         engine = _started(session)
         progress(ROUNDED + 2, parts)
+        sections = Sections(import_s=import_s, setup_s=engine.setup_s, first_step_s=None)
+        record = as_record(session, sections, [], [], engine.results, [])
+        for results in (eager.results, *rounded):
+            if record.outcome == "ok" and (problem := non_finite(spec.phase, results)):
+                record = replace(record, outcome="failed", reason=f"eager, beside the engine: {problem}")
+        if record.outcome != "ok":
+            return record  # there is nothing to compare with
         watch = Watch(session.device)
         runs = _in_turns([eager, engine], spec.budget_s or BUDGET_S, lambda turn: progress(ROUNDED + 2 + turn, parts))
         watch.look()
-        sections = Sections(import_s=import_s, setup_s=engine.setup_s, first_step_s=None)
-        training = spec.phase == "train"
-        record = as_record(session, sections, [], [], engine.results, [])
-        trial = Trial(eager=runs[0], engine=runs[1])
-        if training:
-            trial = replace(trial, rounded_losses=rounded)
-        else:
-            differences = [_difference(each[0], eager.results[0]) for each in rounded]
-            trial = replace(
-                trial,
-                output_difference=_difference(engine.results[0], eager.results[0]),
-                rounded_output_difference=max(differences, default=0.0),
-            )
+        trial = _compared(Trial(eager=runs[0], engine=runs[1]), eager.results, engine.results, rounded)
         return replace(record, trial=trial, disturbance=watch.disturbance())
+
+
+def _rounded_otherwise(spec: RunSpec, progress: OnProgress, parts: int) -> list[list[Any]]:
+    """What eager gives with weights rounded otherwise, and with the whole arithmetic in fp32.
+
+    Where that is it already, other weights again.
+    """
+    rounded = []
+    for number, precision in enumerate((spec.precision, "fp32"), start=1):
+        with Session(replace(spec, precision=precision)) as session:
+            rounded.append(_started(session, rounding=number).results)
+        progress(number, parts)
+    return rounded
+
+
+def _compared(trial: Trial, eager: list[Any], engine: list[Any], rounded: list[list[Any]]) -> Trial:
+    """With what agreement is judged by: losses in training, the difference of the first output in inference."""
+    if trial.eager.losses:
+        return replace(trial, rounded_losses=rounded)
+    if (mismatch := _mismatch(engine[0], eager[0])) is not None:
+        return replace(trial, mismatch=mismatch)
+    differences = [_difference(each[0], eager[0]) for each in rounded if _mismatch(each[0], eager[0]) is None]
+    return replace(
+        trial,
+        output_difference=_difference(engine[0], eager[0]),
+        rounded_output_difference=max(differences, default=0.0),
+    )
 
 
 def _started(session: Session, rounding: int = 0) -> _Running:
@@ -134,7 +149,7 @@ def _round_otherwise(session: Session, seed: int) -> None:
     with torch.no_grad():
         for weight in session.state.weights:
             sign = torch.randint(2, weight.shape, generator=random).to(weight.device, weight.dtype) * 2 - 1
-            weight.mul_(1 + unit * sign)
+            weight.add_(weight * sign, alpha=unit)  # a factor of 1 + unit would itself be rounded to 1
 
 
 def _in_turns(both: list[_Running], budget_s: float, on_turn: Callable[[int], None]) -> list[EngineRun]:
@@ -172,27 +187,44 @@ def _fixed_batch(session: Session) -> Batch | None:
     """A batch to update with again and again, where a step does more than update: it acts in an environment."""
     if session.spec.phase != "train" or not session.workload.interactive:
         return None
-    return {name: column.clone() for name, column in next(session.state.batches).items()}
+    workload, state = session.workload, session.state
+    first, *_ = [next(state.batches) for _ in range(workload.updates_per_step)]
+    workload.interact(state, None)  # the environment was set off, and has to be waited for before it is again
+    return {name: column.clone() for name, column in first.items()}
 
 
 def _sum(total: float | None, before: float | None, after: float | None) -> float | None:
     return None if total is None or before is None or after is None else total + after - before
 
 
+def _mismatch(found: Output, expected: Output) -> str | None:
+    """Why outputs cannot be compared value by value; None where they can."""
+    if found.keys() != expected.keys():
+        return f"the outputs are {', '.join(found)}, not {', '.join(expected)}"
+    for name, value in expected.items():
+        if found[name].shape != value.shape:
+            return f"the output {name} has shape {list(found[name].shape)}, not {list(value.shape)}"
+        own = found[name].to(value.device)
+        infinite = ~value.isfinite()
+        if not torch.equal(infinite, ~own.isfinite()) or not torch.equal(
+            value[infinite], own.to(value.dtype)[infinite]
+        ):
+            return f"the output {name} is -inf elsewhere"  # what holds other infinities has failed before
+    return None
+
+
 def _difference(found: Output, expected: Output) -> float:
     """The largest of all outputs: of floats relative to their largest, of integers the share that differs."""
-    return max(_of_output(found[name], value) for name, value in expected.items())
+    return max((_of_output(found[name], value) for name, value in expected.items()), default=0.0)
 
 
 def _of_output(found: torch.Tensor, expected: torch.Tensor) -> float:
-    if found.shape != expected.shape:
-        return math.inf
     found = found.to(expected.device)
+    if not expected.numel():
+        return 0.0
     if not expected.is_floating_point():
         return float((found != expected).double().mean())
     finite = expected.isfinite()
-    if not torch.equal(finite, found.isfinite()):
-        return math.inf
     gap = (found.double() - expected.double())[finite].abs()
     largest = expected.double()[finite].abs().max() if finite.any() else torch.zeros(())
     return float(gap.max() / largest) if gap.numel() and largest > 0 else float(gap.sum())

@@ -62,8 +62,13 @@ def unbound(records: Sequence[Record]) -> list[Record]:
 
 
 def timed(records: Sequence[Record]) -> list[Record]:
-    """Without training runs, timed as a whole, and runs fed in several ways: these have a finding of their own."""
-    return [record for record in records if record.spec.kind not in ("training", "feed")]
+    """Without training runs, trials of engines, and runs fed in several ways: these have findings of their own."""
+    return [record for record in _without_trials(records) if record.spec.kind not in ("training", "feed")]
+
+
+def _without_trials(records: Sequence[Record]) -> list[Record]:
+    """A trial compares losses and outputs of two engines; what a workload gives is shown of its plain runs."""
+    return [record for record in records if record.spec.kind != "trial"]
 
 
 def headline(records: Sequence[Record]) -> Table:
@@ -126,7 +131,7 @@ def failed(records: Sequence[Record]) -> Table:
 def losses(records: Sequence[Record]) -> list[Losses]:
     """The losses of the longest training run of each workload and machine."""
     longest: dict[tuple[str, str], list[float]] = {}
-    for record in sorted(unbound(records), key=_order):
+    for record in sorted(unbound(_without_trials(records)), key=_order):
         key = (record.spec.workload, record.machine_label)
         if record.outcome == "ok" and len(record.losses) > max(1, len(longest.get(key, []))):
             longest[key] = record.losses
@@ -155,7 +160,7 @@ def losses_in_words(found: Sequence[Losses]) -> str:
 def outputs(records: Sequence[Record]) -> list[Outputs]:
     """The first outputs of inference for each workload and machine; machines with equal outputs are listed together."""
     first: dict[tuple[str, str], tuple[str, ...]] = {}
-    for record in sorted(records, key=_order):
+    for record in sorted(_without_trials(records), key=_order):
         if record.outcome == "ok" and record.answers:
             first.setdefault((record.spec.workload, record.machine_label), tuple(record.answers))
     machines: dict[tuple[str, tuple[str, ...]], list[str]] = {}

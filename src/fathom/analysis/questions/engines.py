@@ -95,7 +95,7 @@ def group_row(runs: Launches) -> list[Cell]:
         *(_percent([trial.engine.busy for trial in trials]), _percent([trial.eager.busy for trial in trials])),
         None if peak is None else peak / 2**30,
         *(_median([trial.engine.step_j for trial in trials]), _median([trial.eager.step_j for trial in trials])),
-        max(trial.difference() for trial in trials),
+        max((found for trial in trials if (found := trial.difference()) is not None), default=None),
         "yes" if disagreement is None else f"no: {disagreement}",
     ]
 
@@ -119,12 +119,16 @@ def _agrees(runs: Launches) -> bool:
 
 
 def _speedup(runs: Launches) -> float:
-    return statistics.median(statistics.median(trial.speedups) for trial in _trials(runs))
+    return statistics.median(trial.speedup for trial in _trials(runs))
 
 
 def _name(record: Record) -> str:
-    """The workload, with its batch where it is not the preset's."""
-    return record.spec.workload if record.spec.batch is None else f"{record.spec.workload}, batch {record.spec.batch}"
+    """The workload, with what is not the preset's or the machine's own choice."""
+    spec = record.spec
+    changed = [f"batch {spec.batch}"] if spec.batch is not None else []
+    changed += [count(spec.threads, "thread")] if spec.threads is not None else []
+    changed += [f"data {spec.data}"] if spec.data is not None else []
+    return ", ".join([spec.workload, *changed, *(f"{name}={value}" for name, value in spec.options.items())])
 
 
 def _summary(work: Work, groups: Sequence[Launches]) -> str:

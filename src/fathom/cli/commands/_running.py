@@ -70,8 +70,9 @@ def result(record: Record) -> str:
     if record.program:
         return "whole program traced"
     if record.trial:
-        eager, engine = record.trial.eager.step_s, record.trial.engine.step_s
-        return f"{seconds(engine)} per step, eager {seconds(eager)}: {eager / engine:.3g} times as fast"
+        trial = record.trial
+        steps = f"{seconds(trial.engine.step_s)} per step, eager {seconds(trial.eager.step_s)}"
+        return f"{steps}: {trial.speedup:.3g} times as fast"
     from fathom.analysis.step_time import UNSTEADY, levels, step_time
 
     mark = f", {UNSTEADY}" if levels(record) else ""

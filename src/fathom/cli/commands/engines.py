@@ -64,6 +64,8 @@ def command(
     specs = engines.plan(base, names or plugins.names("workloads"), [phase] if phase else PHASES, asked)
     for spec in specs:
         check(spec)
+    if engine:
+        _check_combinations(asked)
     check_external(specs)
     specs = resolved(specs)
     store = own_store(out)
@@ -71,6 +73,14 @@ def command(
     _report(records, out, as_json, reasons=engine is not None)
     if not any(record.outcome == "ok" for record in records):
         raise typer.Exit(1)
+
+
+def _check_combinations(asked: Sequence[str]) -> None:
+    """Engines that cannot be loaded, or that do not combine, are one error now rather than one of every trial."""
+    from fathom.engine.base import engine_class  # loads torch
+
+    for name in asked:
+        engine_class(RunSpec(workload="", engine=name).engine)
 
 
 def resolved(specs: Sequence[RunSpec]) -> list[RunSpec]:
@@ -107,11 +117,13 @@ def _report(records: Sequence[Record], out: Path, as_json: bool, *, reasons: boo
             _print_known(f"{workload} {phase} on {ok[0].device}, {ok[0].spec.precision}", [row(each) for each in ok])
         others = [record for record in own if record.trial is None]
         for record in others if reasons else [each for each in others if each.id in _tried(records)]:
-            human.print(f"{workload} {phase}, {record.spec.engine}: {record.reason}", highlight=False)
+            reason = f"{workload} {phase}, {record.spec.engine}: {record.reason}"
+            human.print(reason, highlight=False, markup=False, soft_wrap=True)
         if not reasons and (left_out := [each.spec.engine for each in others if each.id not in _tried(records)]):
             human.print(f"not applicable: {', '.join(left_out)} (--engines NAME says why)", highlight=False)
-        fastest = engines.best(own)
-        human.print(f"best: {fastest.spec.engine if fastest else engines.EAGER}", highlight=False)
+        if ok:
+            fastest = engines.best(own)
+            human.print(f"best: {fastest.spec.engine if fastest else engines.EAGER}", highlight=False)
     human.print(f"records: {out}", soft_wrap=True)
 
 

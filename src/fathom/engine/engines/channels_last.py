@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fathom.data.base import Batch
-from fathom.engine.base import Engine, Infer, Loss
+from fathom.engine.base import Engine, Infer, Loss, model_to_look_at
 from fathom.workloads.base import Output, State, Workload
 
 IMAGE_DIMENSIONS = 4  # batch, channels, height, width: what the memory format is defined for
@@ -24,8 +24,8 @@ class ChannelsLast(Engine):
 
     @classmethod
     def refusal(cls, workload: Workload, device: torch.device, phase: str) -> str | None:
-        with torch.device("meta"):
-            filters = [weight for weight in workload.model().parameters() if weight.dim() == IMAGE_DIMENSIONS]
+        weights = model_to_look_at(workload).parameters()
+        filters = [weight for weight in weights if weight.dim() == IMAGE_DIMENSIONS]
         if not filters:
             return f"changes nothing: {workload.name} has no convolution over images"
         if all(weight.is_contiguous(memory_format=torch.channels_last) for weight in filters):

@@ -6,9 +6,11 @@ Random numbers are torch's own and in its order: a seed trains the same network 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from importlib.util import find_spec
-from typing import ClassVar, TypeVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -20,8 +22,6 @@ from fathom.workloads.base import Output, State, Workload
 
 COMPILERS = ("g++", "clang++", "c++")  # of a CPU's kernels, besides what CXX names
 
-Result = TypeVar("Result", Tensor, Output)
-
 
 class Compile(Engine):
     name: ClassVar = "compile"
@@ -29,7 +29,9 @@ class Compile(Engine):
 
     def __init__(self, state: State, loss: Loss, infer: Infer, clip: Callable[[], object] | None = None) -> None:
         super().__init__(state, loss, infer, clip)
-        self._loss, self._infer = _compiled(self._loss), _compiled(self._infer)
+        # without the option dropout draws other numbers than eager does, and no loss could be compared
+        compiled = partial(torch.compile, options={"fallback_random": True})
+        self._loss, self._infer = compiled(self._loss), compiled(self._infer)
 
     @classmethod
     def refusal(cls, workload: Workload, device: torch.device, phase: str) -> str | None:
@@ -43,19 +45,22 @@ class Compile(Engine):
                 return "needs a C++ compiler such as g++ on the PATH"
         return None
 
+    def gradients(self, batch: Batch) -> Tensor:
+        with _told_in_one_line():  # the backward pass is compiled when it first runs
+            return super().gradients(batch)
 
-def _compiled(work: Callable[[Batch], Result]) -> Callable[[Batch], Result]:
+    def output(self, batch: Batch) -> Output:
+        with _told_in_one_line():
+            return super().output(batch)
+
+
+@contextmanager
+def _told_in_one_line() -> Iterator[None]:
     """What fails in the compiler is one line about the engine; what fails in the work itself stays as it is."""
     from torch._dynamo.exc import TorchDynamoException  # loads the compiler, for a second
 
-    # else dropout draws other numbers than eager does, and no loss could be compared
-    compiled = torch.compile(work, options={"fallback_random": True})
-
-    def run(batch: Batch) -> Result:
-        try:
-            return compiled(batch)
-        except TorchDynamoException as error:
-            cause = str(error).strip().partition("\n")[0]
-            raise EngineError(f"engine compile cannot compile this step: {cause}") from None
-
-    return run
+    try:
+        yield
+    except TorchDynamoException as error:
+        cause = str(error).strip().partition("\n")[0]
+        raise EngineError(f"engine compile cannot compile this step: {cause}") from None

@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 from torch.optim import Adagrad, Optimizer
 
-from fathom.engine.base import Engine, Infer, Loss
+from fathom.engine.base import Engine, Infer, Loss, model_to_look_at
 from fathom.workloads.base import State, Workload
 
 
@@ -24,8 +24,7 @@ class Fused(Engine):
     def refusal(cls, workload: Workload, device: torch.device, phase: str) -> str | None:
         if phase == "infer":
             return "changes the optimizer, and inference has none"
-        with torch.device("meta"):
-            optimizer = workload.optimizer(workload.model())
+        optimizer = workload.optimizer(model_to_look_at(workload))
         kind = type(optimizer).__name__
         if not has_fused_form(optimizer):
             return f"changes nothing: torch has no fused {kind}"

@@ -28,7 +28,7 @@ from fathom.measure.own.model import OwnModel, OwnSession, precision_of, prepare
 from fathom.measure.own.state import PutBack, RandomStates, independent_copy
 from fathom.measure.own.step import StepSession, check_step, device_of, network_of
 from fathom.measure.own.training import Criterion, LossLike, OptimizerLike
-from fathom.measure.profiling import profiled
+from fathom.measure.profiling import profiled, traced_to_layers
 from fathom.workloads.base import Workload
 
 WARMUP = 3
@@ -138,8 +138,7 @@ def _of_module(
             raise EngineError(f"engine {spec.engine} {why}")
         try:
             run = dataclasses.replace(spec, precision=precision, engine=EAGER)  # what is compiled is the module itself
-            record = _record(OwnSession(run, workload), profiler)
-            record = dataclasses.replace(record, spec=dataclasses.replace(record.spec, engine=spec.engine))
+            record = _of_engine(_record(OwnSession(run, workload), profiler), spec.engine)
         except DoesNotFit as error:
             why = f"a step of {spec.workload} does not fit in the memory of {device}; give a smaller batch"
             raise DoesNotFit(why) from error
@@ -149,6 +148,15 @@ def _of_module(
 def _executed(module: nn.Module, engine: str) -> nn.Module:
     how = COMPILED[engine]
     return module if how is None else cast(nn.Module, torch.compile(module, **how))
+
+
+def _of_engine(record: Record, engine: str) -> Record:
+    """As the engine's own, with the share of its time that layers are known of."""
+    if engine == EAGER or record.profile is None:
+        return record
+    notes = [*record.profile.notes, traced_to_layers(engine, record.profile.rows)]
+    profile = dataclasses.replace(record.profile, notes=notes)
+    return dataclasses.replace(record, spec=dataclasses.replace(record.spec, engine=engine), profile=profile)
 
 
 def _of_step(spec: RunSpec, step: Callable[[], Any], batch: Any, profiler: Profiler) -> Record:
