@@ -21,7 +21,7 @@ from torch.optim import Optimizer
 from fathom.core import plugins
 from fathom.core.errors import BadOption, UnknownName
 from fathom.data.base import Batch, Dataset, feed, part_of_training, reader_for
-from fathom.workloads.catalogue import check_option, option_facts
+from fathom.workloads.catalogue import SUITE, check_option, option_facts
 from fathom.workloads.recipe import Recipe
 
 Output = dict[str, Tensor]
@@ -81,6 +81,7 @@ class Workload(ABC):
     item: ClassVar[str] = "item"  # what one row of a batch is: "image", "sentence pair", ...
     infer_item: ClassVar[str | None] = None  # the same of inference, where it is something else
     expects: ClassVar[str] = "nothing: this workload brings its own data"  # what a --data folder must hold
+    suites: ClassVar[tuple[str, ...]] = (SUITE,)  # that it belongs to: `fathom list --suite NAME`
     interactive: ClassVar[bool] = False  # it acts in an environment, which is no synthetic stand-in for real data
     sweeps_threads: ClassVar[bool] = False  # the study runs it at 1, 2, 4, ... threads, as the paper's Fig. 6 does
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"small": {}}  # tiny, small (the full network) and paper
