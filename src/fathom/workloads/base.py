@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Self, TypeVar
@@ -166,6 +166,17 @@ class Workload(ABC):
         """One synthetic batch on the CPU."""
         dataset: Dataset = self.synthetic(seed)
         return dataset[[index % len(dataset) for index in range(self.batch)]]
+
+    def shaped(self, items: int) -> Any:
+        """A batch of so many items on the meta device: names, types and shapes, and no data."""
+        few = min(items, 2)
+        columns = replace(self, batch=few).example().items()
+        sizes = {name: (items if len(column) == few else len(column), *column.shape[1:]) for name, column in columns}
+        return {name: torch.empty(sizes[name], dtype=column.dtype, device="meta") for name, column in columns}
+
+    def kept_bytes(self, phase: str) -> int:
+        """Device memory that a run keeps beside its network, its optimizer and its batch: deepq's replay buffer."""
+        return 0
 
     def feed(self, source: Any, device: torch.device, seed: int, start: int = 0) -> Iterator[Batch]:
         """Batches on the device, for ever, from batch number start on."""

@@ -1,0 +1,132 @@
+"""While entered, tensors of the meta device take the paths of CUDA tensors: cuDNN's recurrent layers, fused cells,
+fused dropout, autocast. A branch on a tensor's value is not taken, so that a decoding loop runs to its full length.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_map_only
+
+# autocast's lists for CUDA, as far as a layer's memory depends on them
+LOWER = {
+    *(F.linear, F.bilinear, F.scaled_dot_product_attention, F.multi_head_attention_forward),
+    *(torch.conv1d, torch.conv2d, torch.conv3d, torch.prelu, torch.lstm_cell, torch.gru_cell, torch.rnn_tanh_cell),
+    *(torch.conv_transpose1d, torch.conv_transpose2d, torch.conv_transpose3d),
+    *(torch.matmul, torch.mm, torch.bmm, torch.mv, torch.addmm, torch.addbmm, torch.baddbmm, torch.einsum),
+    *(Tensor.matmul, Tensor.__matmul__, Tensor.__rmatmul__, Tensor.mm, Tensor.bmm, Tensor.mv, Tensor.addmm),
+}
+FP32 = {
+    *(F.layer_norm, F.group_norm, F.softmax, F.log_softmax, F.softplus, F.cosine_similarity, F.cross_entropy),
+    *(F.nll_loss, F.mse_loss, F.l1_loss, F.smooth_l1_loss, F.huber_loss, F.kl_div, F.binary_cross_entropy_with_logits),
+    *(torch.layer_norm, torch.group_norm, torch.softmax, torch.log_softmax, torch.exp, torch.log, torch.pow),
+    *(torch.cumsum, torch.cumprod, torch.norm, torch.sum, torch.prod, torch.rsqrt, torch.reciprocal),
+    *(Tensor.softmax, Tensor.log_softmax, Tensor.exp, Tensor.log, Tensor.pow, Tensor.__pow__, Tensor.cumsum),
+    *(Tensor.cumprod, Tensor.norm, Tensor.sum, Tensor.prod, Tensor.rsqrt, Tensor.reciprocal),
+}
+WIDEST = {torch.cat, torch.stack, torch.addcdiv, torch.addcmul, torch.index_put, torch.scatter_add}
+MODES = {torch.rnn_relu: 0, torch.rnn_tanh: 1, torch.lstm: 2, torch.gru: 3}  # of cuDNN
+
+
+class AsOnGPU(TorchFunctionMode):
+    def __init__(self) -> None:
+        super().__init__()
+        self._lower: torch.dtype | None = None
+        self._copies: dict[int, Tensor] = {}  # of weights: autocast keeps one of each until it ends
+
+    @contextmanager
+    def autocast(self, dtype: torch.dtype) -> Iterator[None]:
+        """What torch.autocast does for CUDA; the meta device has none."""
+        self._lower = dtype
+        try:
+            yield
+        finally:
+            self._lower = None
+            self._copies.clear()
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        given = kwargs or {}
+        if func is Tensor.__bool__:
+            return False
+        if self._lower is not None:
+            args, given = self._cast(func, args, given)
+        if func in MODES:
+            return _recurrent(MODES[func], *args)
+        return REPLACED.get(func, func)(*args, **given)
+
+    def _cast(self, func: Any, args: Any, given: Any) -> tuple[Any, Any]:
+        if func in LOWER:
+            return tree_map_only(Tensor, self._lowered, (tuple(args), given))  # type: ignore[no-any-return]
+        if func in FP32 or (func in WIDEST and any(map(_is_fp32, _all_tensors(args)))):
+            return tree_map_only(Tensor, _widened, (tuple(args), given))  # type: ignore[no-any-return]
+        return args, given
+
+    def _lowered(self, tensor: Tensor) -> Tensor:
+        if not _is_fp32(tensor) or self._lower is None:
+            return tensor
+        if not (tensor.requires_grad and tensor.is_leaf):
+            return tensor.to(self._lower)
+        if id(tensor) not in self._copies:
+            self._copies[id(tensor)] = tensor.to(self._lower)
+        return self._copies[id(tensor)]
+
+
+def _is_fp32(tensor: Tensor) -> bool:
+    return tensor.dtype == torch.float32
+
+
+def _widened(tensor: Tensor) -> Tensor:
+    return tensor.float() if tensor.dtype in (torch.bfloat16, torch.float16) else tensor
+
+
+def _all_tensors(args: Any) -> list[Tensor]:
+    flat = [each for arg in args for each in (arg if isinstance(arg, tuple | list) else [arg])]
+    return [each for each in flat if isinstance(each, Tensor)]
+
+
+def _dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
+    """One kernel, and a mask of one byte an element."""
+    if not training or not 0 < p < 1:
+        return F.dropout(input, p, training, inplace)
+    return torch.native_dropout(input, p, True)[0]
+
+
+def _lstm_cell(
+    x: Tensor,
+    states: Sequence[Tensor],
+    w_ih: Tensor,
+    w_hh: Tensor,
+    b_ih: Tensor | None = None,
+    b_hh: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Two products, then all gates in one kernel."""
+    hx, cx = states
+    found = torch.ops.aten._thnn_fused_lstm_cell(F.linear(x, w_ih), F.linear(hx, w_hh), cx, b_ih, b_hh)
+    return found[0], found[1]
+
+
+def _recurrent(mode: int, x: Tensor, *rest: Any) -> tuple[Tensor, ...]:
+    """A layer as cuDNN runs it: (states, weights, ...), or for packed rows (batch sizes, states, weights, ...)."""
+    padded = len(rest) == 8
+    if padded:
+        states, weights, bias, layers, dropout, train, two_ways, batch_first = rest
+    else:
+        _, states, weights, bias, layers, dropout, train, two_ways = (*rest[:2], *rest[2:])
+        batch_first = False
+    turned = x.transpose(0, 1) if batch_first else x
+    hx, cx = states if mode == MODES[torch.lstm] else (states, None)
+    size, stride = weights[1].shape[1], 4 if bias else 2
+    found = torch._cudnn_rnn(
+        *(turned, weights, stride, None, hx, cx, mode, size, 0, layers, False, dropout, train, two_ways, [], None)
+    )
+    output = found[0].transpose(0, 1) if batch_first else found[0]
+    return (output, found[1]) if cx is None else (output, found[1], found[2])
+
+
+REPLACED: dict[Any, Callable[..., Any]] = {F.dropout: _dropout, torch.lstm_cell: _lstm_cell}
