@@ -22,11 +22,11 @@ BLOCK = 512  # bytes: what the CUDA caching allocator rounds to
 OnOp = Callable[[Any, tuple[Any, ...], dict[str, Any]], None]
 
 
-class LiveBytes(TorchDispatchMode):
+class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """While entered, counts the storages of all results. hold() adds what was there before."""
 
     def __init__(self, on_op: OnOp | None = None) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.live = 0
         self.peak = 0
         self._on_op = on_op

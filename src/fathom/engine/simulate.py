@@ -7,7 +7,7 @@ memory is that of a GPU: a tensor lives as long as it would there.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
@@ -16,8 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
+from torch.utils._pytree import tree_leaves
 
-from fathom.core.errors import BadOption
 from fathom.engine.as_on_gpu import AsOnGPU
 from fathom.engine.base import clipping
 from fathom.engine.engines.eager import Eager
@@ -69,7 +69,8 @@ class Simulated:
 class _Counter:
     """Adds up what ops do, by part of the step, and notes what is live when backward begins."""
 
-    def __init__(self) -> None:
+    def __init__(self, counted: bool) -> None:
+        self.counted = counted
         self.part = FORWARD
         self.sums: dict[str, list[float]] = {}
         self.uncounted: Counter[str] = Counter()
@@ -80,7 +81,7 @@ class _Counter:
         if self.part == FORWARD and torch._C._current_graph_task_id() != -1:
             self.part = BACKWARD
             self.after_forward = self.live.live if self.live else 0
-        if func.namespace != "aten":
+        if not self.counted or func.namespace != "aten":
             return
         call = call_of(func, args, kwargs)
         found, moved = flop(call), bytes_moved(call)
@@ -95,56 +96,73 @@ class _Counter:
         return {part: Work(*sums) for part, sums in self.sums.items()}
 
 
-def simulate(workload: Workload, phase: str, precision: str = "fp32", items: int | None = None) -> Simulated:
-    """A training or inference step, with the optimizer's state as an earlier step left it."""
-    items = items or workload.batch
-    training = phase == "train"
-    with META:
-        model = workload.model().train(training)
-    batch = workload.shaped(items)
-    as_on_gpu, counter = AsOnGPU(), _Counter()
-    optimizer = _with_state(workload, model) if training else None
-    state = State(
-        model=model,
-        device=META,
-        source=None,
-        batches=iter(()),
-        optimizer=optimizer,
-        autocast=_autocast(as_on_gpu, precision),
-    )
-    engine = Eager(state, partial(workload.loss, model), partial(workload.infer, model), clipping(state, workload.clip_norm))
-    live = counter.live = LiveBytes(counter)
-    held = [[*model.parameters(), *model.buffers()], list(_state_tensors(optimizer)), list(_tensors(batch))]
-    for tensors in held:
-        live.hold(tensors)
-    live.restart_peak()
-    try:
-        peak, apply_peak = _step(engine, batch, training, live, counter, as_on_gpu)
-    finally:
-        for weight in state.weights:
-            weight.grad = None
-    weights, states, inputs = (held_bytes(tensors) for tensors in held)
-    return Simulated(
-        items=items,
-        parameters=sum(weight.numel() for weight in state.weights),
-        weight_bytes=weights,
-        gradient_bytes=held_bytes([w for w in state.weights if w.requires_grad]) if training else 0,
-        optimizer_bytes=states,
-        batch_bytes=inputs,
-        activation_bytes=max(0, counter.after_forward - weights - states - inputs),
-        peak_bytes=peak,
-        apply_peak_bytes=apply_peak,
-        work=counter.work(),
-        uncounted=dict(counter.uncounted),
-    )
+class Simulation:
+    """A workload on the meta device, of which steps of any size and precision can be taken."""
+
+    def __init__(self, workload: Workload, phase: str) -> None:
+        self.workload, self.phase = workload, phase
+        with META:
+            self.model = workload.model().train(phase == "train")
+        self.optimizer = _with_state(workload, self.model) if phase == "train" else None
+
+    def step(self, precision: str = "fp32", items: int | None = None, counted: bool = True) -> Simulated:
+        """A training or inference step, with the optimizer's state as an earlier one left it.
+
+        Without FLOP and bytes, which are counted op by op, it takes half the time.
+        """
+        items = items or self.workload.batch
+        batch = self.workload.shaped(items)
+        as_on_gpu, counter = AsOnGPU(), _Counter(counted)
+        engine = self._engine(_autocast(as_on_gpu, precision))
+        live = counter.live = LiveBytes(counter)
+        held = [[*self.model.parameters(), *self.model.buffers()], _state_tensors(self.optimizer), _tensors(batch)]
+        for tensors in held:
+            live.hold(tensors)
+        try:
+            peak, apply_peak = _step(engine, batch, self.phase, live, counter, as_on_gpu)
+        finally:
+            for weight in self.model.parameters():
+                weight.grad = None
+        return self._simulated(items, counter, [held_bytes(tensors) for tensors in held], peak, apply_peak)
+
+    def _engine(self, autocast: Callable[[], AbstractContextManager[Any]]) -> Eager:
+        model, workload = self.model, self.workload
+        state = State(
+            model=model, device=META, source=None, batches=iter(()), optimizer=self.optimizer, autocast=autocast
+        )
+        clip = clipping(state, workload.clip_norm)
+        return Eager(state, partial(workload.loss, model), partial(workload.infer, model), clip)
+
+    def _simulated(self, items: int, counter: _Counter, held: list[int], peak: int, apply_peak: int) -> Simulated:
+        weights, states, inputs = held
+        trained = [weight for weight in self.model.parameters() if weight.requires_grad]
+        return Simulated(
+            items=items,
+            parameters=sum(weight.numel() for weight in self.model.parameters()),
+            weight_bytes=weights,
+            gradient_bytes=held_bytes(trained) if self.phase == "train" else 0,
+            optimizer_bytes=states,
+            batch_bytes=inputs,
+            activation_bytes=max(0, counter.after_forward - weights - states - inputs),
+            peak_bytes=peak,
+            apply_peak_bytes=apply_peak,
+            work=counter.work(),
+            uncounted=dict(counter.uncounted),
+        )
+
+
+def simulate(workload: Workload, phase: str, precision: str = "fp32") -> Simulated:
+    """One step of the workload's own batch."""
+    return Simulation(workload, phase).step(precision)
 
 
 def _step(
-    engine: Eager, batch: Any, training: bool, live: LiveBytes, counter: _Counter, as_on_gpu: AsOnGPU
+    engine: Eager, batch: Any, phase: str, live: LiveBytes, counter: _Counter, as_on_gpu: AsOnGPU
 ) -> tuple[int, int]:
     """Peaks of forward and backward, and of what follows them."""
+    live.restart_peak()
     with META, as_on_gpu, live:
-        if not training:
+        if phase == "infer":
             engine.infer(batch)
             return live.peak, 0
         engine.gradients(batch)
@@ -173,20 +191,16 @@ def _with_state(workload: Workload, model: nn.Module) -> Optimizer:
 
 
 def _autocast(as_on_gpu: AsOnGPU, precision: str) -> Callable[[], AbstractContextManager[Any]]:
-    if precision in ("fp32", "tf32"):
-        return nullcontext
-    if precision not in AUTOCAST:
-        raise BadOption(f"precision must be fp32, tf32, {' or '.join(AUTOCAST)}, not {precision}")
-    return partial(as_on_gpu.autocast, AUTOCAST[precision])
+    """Of a precision that is not autocast's, nothing: the network computes in the types that it has."""
+    return partial(as_on_gpu.autocast, AUTOCAST[precision]) if precision in AUTOCAST else nullcontext
 
 
-def _state_tensors(optimizer: Optimizer | None) -> Iterable[Tensor]:
+def _state_tensors(optimizer: Optimizer | None) -> list[Tensor]:
     """Those on the device; counters of steps stay on the host."""
-    states = optimizer.state.values() if optimizer else []
-    return (each for state in states for each in state.values() if isinstance(each, Tensor) and each.is_meta)
+    return [each for each in _tensors(list(optimizer.state.values()) if optimizer else []) if each.is_meta]
 
 
-def _tensors(value: Any) -> Iterable[Tensor]:
-    from torch.utils._pytree import tree_leaves
-
-    return (leaf for leaf in tree_leaves(value) if isinstance(leaf, Tensor))
+def _tensors(value: Any) -> list[Tensor]:
+    """Those in a batch; that of a user's model is a call with arguments."""
+    value = [vars(value), value] if hasattr(value, "__dict__") else value
+    return [leaf for leaf in tree_leaves(value) if isinstance(leaf, Tensor)]

@@ -69,9 +69,7 @@ def _lstm_cell_backward(
     return torch.empty_like(workspace), torch.empty_like(cx), workspace.new_empty(workspace.shape[1])
 
 
-def _ctc_loss(
-    log_probs_TBC: Tensor, targets: Tensor, *lengths_and_rest: Any, **_: Any
-) -> tuple[Tensor, Tensor]:
+def _ctc_loss(log_probs_TBC: Tensor, targets: Tensor, *lengths_and_rest: Any, **_: Any) -> tuple[Tensor, Tensor]:
     """The loss of each item, and its alphas: a value for every frame and place between, before and after its labels."""
     frames, items = log_probs_TBC.shape[:2]
     longest = targets.shape[1] if targets.dim() == 2 else len(targets)

@@ -85,6 +85,7 @@ class AlexNet(ImageClassifier):
         parameters=60_965_224,
         macs_per_item=724_406_816,
         train_flop_per_item=4_135_610_496,
+        cookbook="AlexNet",
     )
     suites: ClassVar = ("fathom", "cookbook")
     smallest_side: ClassVar = 67

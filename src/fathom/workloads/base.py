@@ -70,6 +70,8 @@ class Facts:
     parameters: int
     macs_per_item: int  # forward
     train_flop_per_item: int  # forward and backward
+    cookbook: str | None = None  # its name in the Cookbook's tables of models, where it is there
+    cookbook_biases: int = 0  # that the Cookbook's network has and the published one has not
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,9 +172,9 @@ class Workload(ABC):
     def shaped(self, items: int) -> Any:
         """A batch of so many items on the meta device: names, types and shapes, and no data."""
         few = min(items, 2)
-        columns = replace(self, batch=few).example().items()
+        columns = _shapes(replace(self, batch=few)).items()
         sizes = {name: (items if len(column) == few else len(column), *column.shape[1:]) for name, column in columns}
-        return {name: torch.empty(sizes[name], dtype=column.dtype, device="meta") for name, column in columns}
+        return {name: column.new_empty(sizes[name]) for name, column in columns}
 
     def kept_bytes(self, phase: str) -> int:
         """Device memory that a run keeps beside its network, its optimizer and its batch: deepq's replay buffer."""
@@ -201,3 +203,14 @@ class Workload(ABC):
     def interact(self, state: State, output: Output | None) -> Output | None:
         """What the environment does after a step, with what inference gave (None in training): emulators play on."""
         return output
+
+
+_SHAPES: dict[str, Batch] = {}
+
+
+def _shapes(workload: Workload) -> Batch:
+    """An example on the meta device, made once for each configuration: its data may take a second to make."""
+    key = f"{type(workload)} {workload}"
+    if key not in _SHAPES:
+        _SHAPES[key] = {name: column.to("meta") for name, column in workload.example().items()}
+    return _SHAPES[key]

@@ -124,6 +124,7 @@ class GoogLeNet(ImageClassifier):
         parameters=6_998_552,
         macs_per_item=1_582_671_872,
         train_flop_per_item=9_260_003_328,
+        cookbook="GoogleNet",
     )
     suites: ClassVar = ("cookbook",)
     smallest_side: ClassVar = 32

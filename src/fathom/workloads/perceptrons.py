@@ -66,6 +66,7 @@ class AcousticModel(Perceptron):
         parameters=34_678_784,
         macs_per_item=34_660_352,
         train_flop_per_item=205_750_272,
+        cookbook="Eng Acoustic Model",
     )
     unit: ClassVar = "state"
     widths: ClassVar = (540, *(2048,) * 5, 8192)
@@ -82,7 +83,12 @@ class SensorNet(Perceptron):
 
     name: ClassVar = "sensor_net"
     facts: ClassVar = replace(
-        AcousticModel.facts, layers=4, parameters=2_919_440, macs_per_item=2_916_352, train_flop_per_item=15_892_480
+        AcousticModel.facts,
+        layers=4,
+        parameters=2_919_440,
+        macs_per_item=2_916_352,
+        train_flop_per_item=15_892_480,
+        cookbook="sensor_net",
     )
     item: ClassVar = "reading"
     unit: ClassVar = "state"
@@ -109,6 +115,7 @@ class DeepMNIST(Perceptron):
         parameters=11_972_510,
         macs_per_item=11_965_000,
         train_flop_per_item=67_870_000,
+        cookbook="deep_mnist",
     )
     item: ClassVar = "image"
     expects: ClassVar = mnist.EXPECTS

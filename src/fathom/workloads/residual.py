@@ -184,10 +184,12 @@ class ResNet50(Residual):
         parameters=25_557_032,
         macs_per_item=3_857_973_248,
         train_flop_per_item=22_911_811_584,
+        cookbook="ResNet50",
+        cookbook_biases=64,  # of the first convolution
     )
     suites: ClassVar = ("cookbook",)
     presets: ClassVar = {**Residual.presets, "tiny": {**Residual.presets["tiny"], "shorten": 4}}
-    recipe: ClassVar = None
+    recipe: ClassVar = None  # type: ignore[assignment]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -199,6 +201,7 @@ class ResNet101(ResNet50):
         parameters=44_549_160,
         macs_per_item=7_570_194_432,
         train_flop_per_item=45_185_138_688,
+        cookbook="ResNet101",
     )
 
 
@@ -211,4 +214,5 @@ class ResNet152(ResNet50):
         parameters=60_192_808,
         macs_per_item=11_282_415_616,
         train_flop_per_item=67_458_465_792,
+        cookbook="ResNet152",
     )

@@ -53,6 +53,7 @@ class TextCNN(Classifier):
         parameters=151_690,
         macs_per_item=8_703_744,
         train_flop_per_item=34_822_656,
+        cookbook="TextCNN",
     )
     item: ClassVar = "sentence"
     presets: ClassVar = {

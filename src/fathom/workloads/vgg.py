@@ -75,8 +75,9 @@ class VGG(ImageClassifier):
         parameters=143_667_240,
         macs_per_item=19_632_062_464,
         train_flop_per_item=117_618_966_528,
+        cookbook="VGG-19",
     )
-    suites: ClassVar = ("fathom", "cookbook")
+    suites: ClassVar[tuple[str, ...]] = ("fathom", "cookbook")
     algorithms: ClassVar = 4  # at the published batch the last of ten take minutes to try, and none of them wins
     smallest_side: ClassVar = 32
     presets: ClassVar = {
@@ -134,10 +135,15 @@ class VGG16(VGG):
 
     name: ClassVar = "vgg-16"
     facts: ClassVar = replace(
-        VGG.facts, layers=16, parameters=138_357_544, macs_per_item=15_470_264_320, train_flop_per_item=92_648_177_664
+        VGG.facts,
+        layers=16,
+        parameters=138_357_544,
+        macs_per_item=15_470_264_320,
+        train_flop_per_item=92_648_177_664,
+        cookbook="VGG-16",
     )
     suites: ClassVar = ("cookbook",)
     presets: ClassVar = {**VGG.presets, "tiny": {**VGG.presets["tiny"], "configuration": "B"}}
-    recipe: ClassVar = None
+    recipe: ClassVar = None  # type: ignore[assignment]
 
     configuration: str = "D"
