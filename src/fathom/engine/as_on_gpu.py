@@ -111,13 +111,37 @@ def _lstm_cell(
     return found[0], found[1]
 
 
+def _attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    **more: Any,
+) -> Tensor:
+    """Flash attention in half precision without a mask, memory-efficient attention else: neither keeps the scores."""
+    scale = more.get("scale")
+    if query.dim() != 4 or more.get("enable_gqa"):
+        return F.scaled_dot_product_attention(query, key, value, attn_mask, dropout_p, is_causal, **more)
+    given = (query, key, value)
+    if attn_mask is None and query.dtype in (torch.bfloat16, torch.float16):
+        found = torch.ops.aten._scaled_dot_product_flash_attention(*given, dropout_p, is_causal, scale=scale)
+    else:
+        bias = None if attn_mask is None else attn_mask.to(query.dtype).expand(*query.shape[:-1], key.shape[-2])
+        kept = torch.is_grad_enabled()
+        efficient = torch.ops.aten._scaled_dot_product_efficient_attention
+        found = efficient(*given, bias, kept, dropout_p, is_causal, scale=scale)
+    output: Tensor = found[0]
+    return output
+
+
 def _recurrent(mode: int, x: Tensor, *rest: Any) -> tuple[Tensor, ...]:
     """A layer as cuDNN runs it: (states, weights, ...), or for packed rows (batch sizes, states, weights, ...)."""
-    padded = len(rest) == 8
-    if padded:
+    if isinstance(rest[-1], bool) and isinstance(rest[-2], bool) and isinstance(rest[2], bool):
         states, weights, bias, layers, dropout, train, two_ways, batch_first = rest
     else:
-        _, states, weights, bias, layers, dropout, train, two_ways = (*rest[:2], *rest[2:])
+        _, states, weights, bias, layers, dropout, train, two_ways = rest
         batch_first = False
     turned = x.transpose(0, 1) if batch_first else x
     hx, cx = states if mode == MODES[torch.lstm] else (states, None)
@@ -129,4 +153,8 @@ def _recurrent(mode: int, x: Tensor, *rest: Any) -> tuple[Tensor, ...]:
     return (output, found[1]) if cx is None else (output, found[1], found[2])
 
 
-REPLACED: dict[Any, Callable[..., Any]] = {F.dropout: _dropout, torch.lstm_cell: _lstm_cell}
+REPLACED: dict[Any, Callable[..., Any]] = {
+    F.dropout: _dropout,
+    torch.lstm_cell: _lstm_cell,
+    F.scaled_dot_product_attention: _attention,
+}

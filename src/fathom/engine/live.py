@@ -7,7 +7,7 @@ step as it runs. The peak is what a caching allocator would have handed out, in 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any
 
@@ -16,20 +16,20 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from fathom.engine.stand_ins import STAND_INS
-
 BLOCK = 512  # bytes: what the CUDA caching allocator rounds to
 OnOp = Callable[[Any, tuple[Any, ...], dict[str, Any]], None]
+NONE: Mapping[Any, Callable[..., Any]] = {}
 
 
 class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """While entered, counts the storages of all results. hold() adds what was there before."""
 
-    def __init__(self, on_op: OnOp | None = None) -> None:
+    def __init__(self, on_op: OnOp | None = None, stand_ins: Mapping[Any, Callable[..., Any]] = NONE) -> None:
+        """Each op is shown to on_op() first; one that has a stand-in is not run, and its stand-in is."""
         super().__init__()  # type: ignore[no-untyped-call]
         self.live = 0
         self.peak = 0
-        self._on_op = on_op
+        self._on_op, self._stand_ins = on_op, stand_ins
         self._held: dict[int, tuple[Any, int]] = {}  # storage -> its weak reference and its bytes
 
     def hold(self, tensors: Iterable[Tensor]) -> None:
@@ -44,7 +44,7 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
         given = kwargs or {}
         if self._on_op is not None:
             self._on_op(func, args, given)
-        result = STAND_INS.get(func, func)(*args, **given)
+        result = self._stand_ins.get(func, func)(*args, **given)
         if isinstance(result, Tensor):
             self._count(result)
         elif result is not None:

@@ -24,6 +24,7 @@ from fathom.engine.engines.eager import Eager
 from fathom.engine.live import LiveBytes, held_bytes
 from fathom.engine.op_calls import call_of
 from fathom.engine.session import AUTOCAST
+from fathom.engine.stand_ins import STAND_INS
 from fathom.trace.flops import bytes_moved, flop, is_multiply_add
 from fathom.workloads.base import State, Workload
 
@@ -114,7 +115,7 @@ class Simulation:
         batch = self.workload.shaped(items)
         as_on_gpu, counter = AsOnGPU(), _Counter(counted)
         engine = self._engine(_autocast(as_on_gpu, precision))
-        live = counter.live = LiveBytes(counter)
+        live = counter.live = LiveBytes(counter, STAND_INS)
         held = [[*self.model.parameters(), *self.model.buffers()], _state_tensors(self.optimizer), _tensors(batch)]
         for tensors in held:
             live.hold(tensors)
@@ -183,7 +184,7 @@ def _with_state(workload: Workload, model: nn.Module) -> Optimizer:
             group["foreach"] = True
     for weight in model.parameters():
         weight.grad = torch.empty_like(weight) if weight.requires_grad else None
-    with LiveBytes():
+    with LiveBytes(stand_ins=STAND_INS):
         optimizer.step()
     for weight in model.parameters():
         weight.grad = None

@@ -54,7 +54,9 @@ class OwnModel(Workload):
 
         def resized(leaf: Any) -> Any:
             rows = isinstance(leaf, Tensor) and leaf.dim() > 0 and len(leaf) == self.batch
-            return leaf.new_empty((items, *leaf.shape[1:]), device="meta") if rows else leaf
+            if not rows:
+                return leaf
+            return leaf.new_empty((items, *leaf.shape[1:]), device="meta").requires_grad_(leaf.requires_grad)
 
         batch = on_device(rebuilt(self.inputs, resized), torch.device("meta"))
         return bind(takes_of(self.module), batch, wants_target=self.criterion.wants_target)
