@@ -5,6 +5,7 @@ Plain typed data. Peak memory includes cuBLAS's workspaces, as assumed in worksp
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
@@ -18,7 +19,7 @@ PRECISIONS = ("fp32", "bf16")  # bf16 is autocast: weights, gradients and optimi
 AS_IT_IS = "own"  # the precision of a network whose weights are not in fp32
 STATES = {"sgd": 0, "sgd with momentum": 1, "adam": 2}  # copies of the weights that an optimizer keeps
 MOST_ITEMS = 1 << 24
-MOST_TRIALS = 24
+STRAIGHT = 6  # trials along the line
 
 
 @dataclass(frozen=True)
@@ -87,25 +88,24 @@ def precisions_of(workload: Workload) -> tuple[str, ...]:
 
 
 def largest_batch(peak: Callable[[int], int], limit: int, start: int) -> int:
-    """The most items whose peak is within the limit; 0 where not even one is.
+    """The most items whose peak is within the limit, up to MOST_ITEMS; 0 where not even one is.
 
-    The peak grows nearly in a straight line: each trial is where the line through the last two says, and the bounds
-    that the trials leave are closed by halving where it bends.
+    The peak grows nearly in a straight line: the first trials are where the line through the last two says. Where it
+    bends, the interval that they leave is halved.
     """
     fits, fails = 0, MOST_ITEMS + 1
-    trial, before = start, None
-    for _ in range(MOST_TRIALS):
+    trial, before = start, (0, 0)
+    for number in itertools.count():
         found = peak(trial)
-        fits, fails = (max(fits, trial), fails) if found <= limit else (fits, min(fails, trial))
+        fits, fails = (trial, fails) if found <= limit else (fits, trial)
         if fails - fits <= 1:
-            break
-        slope = found / trial if before is None else (found - before[1]) / (trial - before[0])
+            return fits
+        slope = (found - before[1]) / (trial - before[0])
         guess = int(trial + (limit - found) / slope) if slope > 0 else 2 * trial
         before = trial, found
-        trial = guess if fits < guess < fails else fits + 1 if guess <= fits else fails - 1
-        if trial == before[0]:
-            trial = (fits + fails) // 2
-    return min(fits, MOST_ITEMS)
+        halved = (fits + fails) // 2 if fails <= MOST_ITEMS else min(4 * fits, MOST_ITEMS)
+        trial = min(max(guess, fits + 1), fails - 1) if number < STRAIGHT else halved
+    raise AssertionError("unreachable")
 
 
 def _largest(
