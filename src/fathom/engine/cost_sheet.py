@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import torch
+from torch import nn
 
 from fathom.engine.simulate import FORWARD, Simulated, Simulation, Work
 from fathom.engine.workspaces import workspace_bytes
@@ -53,12 +54,12 @@ class CostSheet:
 
 def cost_sheet(workload: Workload, memory_bytes: int | None = None) -> CostSheet:
     """The costs of a configuration at its batch, and the largest batch that fits."""
-    precisions = precisions_of(workload)
     simulations = {phase: Simulation(workload, phase) for phase in ("train", "infer")}
+    precisions = _precisions(simulations["train"].model)
     train, infer = ({each: steps.step(each) for each in precisions} for steps in simulations.values())
     first = train[precisions[0]]
     kept = workload.kept_bytes("train")
-    own = _optimizer_name(workload)
+    own = f"its own ({type(simulations['train'].optimizer).__name__})"
     return CostSheet(
         name=workload.name,
         item=workload.item,
@@ -80,10 +81,9 @@ def peak_bytes(workload: Workload, phase: str, step: Simulated) -> int:
     return step.step_peak_bytes + workspace_bytes(phase) + workload.kept_bytes(phase)
 
 
-def precisions_of(workload: Workload) -> tuple[str, ...]:
+def _precisions(model: nn.Module) -> tuple[str, ...]:
     """Autocast is for a network in fp32; another has the one that it is in."""
-    with torch.device("meta"):
-        types = {each.dtype for each in workload.model().parameters() if each.is_floating_point()}
+    types = {each.dtype for each in model.parameters() if each.is_floating_point()}
     return PRECISIONS if types <= {torch.float32} else (AS_IT_IS,)
 
 
@@ -140,8 +140,3 @@ def _memory(precision: str, own: str, step: Simulated, kept: int) -> list[Memory
 
 def _row(precision: str, optimizer: str, step: Simulated, state: int, peak: int) -> Memory:
     return Memory(precision, optimizer, step.weight_bytes, step.gradient_bytes, state, step.activation_bytes, peak)
-
-
-def _optimizer_name(workload: Workload) -> str:
-    with torch.device("meta"):
-        return f"its own ({type(workload.optimizer(workload.model())).__name__})"

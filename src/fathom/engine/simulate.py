@@ -102,7 +102,7 @@ class Simulation:
 
     def __init__(self, workload: Workload, phase: str) -> None:
         self.workload, self.phase = workload, phase
-        with META:
+        with META, LiveBytes(stand_ins=STAND_INS):
             self.model = workload.model().train(phase == "train")
         self.optimizer = _with_state(workload, self.model) if phase == "train" else None
 
