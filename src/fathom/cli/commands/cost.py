@@ -61,9 +61,10 @@ def command(
 def size_of(text: str) -> int:
     """Bytes of 80GB, 141 GiB or a plain number."""
     found = re.fullmatch(r"([0-9]*\.?[0-9]+)\s*([kmgt]?i?)b?", text.strip().lower())
-    if not found or found[2] not in UNITS or not (nbytes := int(float(found[1]) * UNITS[found[2]])):
+    nbytes = float(found[1]) * UNITS[found[2]] if found and found[2] in UNITS else 0.0
+    if not 1 <= nbytes < 2**60:
         raise BadOption(f"--memory must be a size such as 80GB or 141GiB, not {text[:40]!r}")
-    return nbytes
+    return int(nbytes)
 
 
 def _sheet(name: str, preset: str, batch: int | None, limit: int | None, options: dict[str, Any]) -> CostSheet:
