@@ -48,7 +48,8 @@ def real_peak(name: str, phase: str) -> int:
                 weight.grad = None
             live.restart_peak()
             step()
-        return live.peak
+        peak: int = live.peak
+        return peak
 
 
 @pytest.mark.parametrize("phase", ["train", "infer"])
