@@ -1,7 +1,7 @@
 """A mode in which tensors of the meta device take the paths of CUDA tensors.
 
-These are cuDNN's recurrent layers, fused cells, fused dropout, fused attention and autocast. A branch on a tensor's value
-is not taken, so that a decoding loop runs to its full length.
+These are cuDNN's recurrent layers, fused cells, fused dropout, fused attention and autocast. A branch on a tensor's
+value is not taken, so that a decoding loop runs to its full length.
 """
 
 from __future__ import annotations
