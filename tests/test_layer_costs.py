@@ -138,6 +138,32 @@ def test_attention_keeps_no_scores() -> None:
     assert kept[torch.float32] < scores, "the scores alone would have four times as many bytes"
 
 
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_an_encoder_layer_keeps_no_scores_either(precision: str) -> None:
+    """torch's own multi-head attention, in a layer of a transformer."""
+    length, width = 1024, 64
+    module = nn.TransformerEncoderLayer(width, 2, 2 * width, batch_first=True)
+    workload = own(lambda: module.to("meta"), lambda: torch.empty(B, length, width))
+    step = simulate(workload, "train", precision)
+    products = B * length * (4 * width**2 + 2 * length * width + 4 * width**2)
+    assert step.work[FORWARD].mac == products
+    assert step.activation_bytes < 4 * B * 2 * length**2, "the scores alone would have as many bytes"
+    assert not step.uncounted
+
+
+def test_what_an_op_is_made_of_is_seen_in_inference_mode_too() -> None:
+    class Loss(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(C, C)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return nn.functional.mse_loss(self.layer(x), x) + nn.functional.triplet_margin_loss(x, x + 1, x - 1)
+
+    step = simulate(own(Loss, lambda: torch.empty(B, 1 << 16, C)), "infer")
+    assert step.peak_bytes > 4 * 4 * (B << 16) * C, "the batch, a layer, and differences inside of a loss"
+
+
 def test_packed_sequences_cost_what_their_rows_do() -> None:
     lengths = [6, 5, 3, 1]
 

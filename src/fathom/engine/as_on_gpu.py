@@ -56,6 +56,9 @@ class AsOnGPU(TorchFunctionMode):
         given = kwargs or {}
         if func is Tensor.__bool__:
             return False
+        if func is F.multi_head_attention_forward and _is_plain(*args, **given):
+            with self:
+                return _multi_head_attention(*args, **given), None
         if self._lower is not None:
             args, given = self._cast(func, args, given)
         if func in MODES:
@@ -136,6 +139,33 @@ def _attention(
         found = efficient(*given, bias, kept, dropout_p, is_causal, scale=scale)
     output: Tensor = found[0]
     return output
+
+
+def _is_plain(*args: Any, need_weights: bool = True, use_separate_proj_weight: bool = False, **given: Any) -> bool:
+    """Whether a multi-head attention is one product in, fused attention and one product out, batch and all."""
+    query, more = args[0], args[7:10]  # the last three: biases and zeros that are appended to keys and values
+    simple = not any(each is not None and each is not False for each in more)
+    return query.dim() == 3 and simple and not need_weights and not use_separate_proj_weight and len(args) == 13
+
+
+def _multi_head_attention(*args: Any, training: bool = True, attn_mask: Tensor | None = None, **given: Any) -> Tensor:
+    """As torch's function, which would not show the mode what it calls: queries [L, B, E], keys and values alike."""
+    query, key, _, _, heads, w_in, b_in, _, _, _, dropout, w_out, b_out = args
+    length, items, width = query.shape
+    if query is key:
+        packed = F.linear(query, w_in, b_in).view(length, items, 3, width)
+        parts = list(packed.unsqueeze(0).transpose(0, -2).squeeze(-2).contiguous().unbind(0))
+    else:
+        biases = [None] * 3 if b_in is None else b_in.chunk(3)
+        parts = [F.linear(x, w, b) for x, w, b in zip(args[:3], w_in.chunk(3), biases, strict=True)]
+    q, k, v = (x.view(len(x), items, heads, width // heads).permute(1, 2, 0, 3) for x in parts)
+    mask = given.get("key_padding_mask")
+    mask = attn_mask if mask is None else mask.view(items, 1, 1, -1)
+    is_causal = bool(given.get("is_causal"))
+    output = F.scaled_dot_product_attention(q, k, v, mask, dropout if training else 0.0, is_causal and mask is None)
+    flat = output.permute(2, 0, 1, 3).contiguous().view(length * items, width)
+    result: Tensor = F.linear(flat, w_out, b_out)
+    return result.view(length, items, width)
 
 
 def _recurrent(mode: int, x: Tensor, *rest: Any) -> tuple[Tensor, ...]:

@@ -72,7 +72,7 @@ def cost_sheet(workload: Workload, memory_bytes: int | None = None) -> CostSheet
         infer_peak={each: peak_bytes(workload, "infer", step) for each, step in infer.items()},
         kept_bytes=kept,
         largest={} if memory_bytes is None else _largest(simulations, precisions, memory_bytes),
-        uncounted=sorted({op for step in (*train.values(), *infer.values()) for op in step.uncounted}),
+        uncounted=sorted({op for step in train.values() for op in step.uncounted}),
     )
 
 

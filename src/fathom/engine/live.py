@@ -42,6 +42,11 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         given = kwargs or {}
+        if torch.is_inference_mode_enabled() and func not in self._stand_ins:
+            with self:  # only in inference mode does an op that consists of others come here whole
+                parts = func.decompose(*args, **given)
+            if parts is not NotImplemented:
+                return parts
         if self._on_op is not None:
             self._on_op(func, args, given)
         result = self._stand_ins.get(func, func)(*args, **given)

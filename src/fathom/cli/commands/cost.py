@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fathom.cli.commands._options import Json, Set, Suite, options_of
-from fathom.cli.terminal import human, print_facts, print_json, print_table, print_text
+from fathom.cli.terminal import count, human, print_facts, print_json, print_table, print_text
 from fathom.core.errors import BadOption
 from fathom.core.spec import RunSpec
 from fathom.experiments.checks import check
@@ -100,14 +100,14 @@ def _print(sheet: CostSheet, items: float | None, memory: str | None) -> None:
             f"{_intensity(sheet.forward)} forward, {_intensity(sheet.training)} training, FLOP/byte",
         ),
     ]
-    print_facts(f"{sheet.name}, {sheet.batch} {sheet.item}s a step", rows)
+    print_facts(f"{sheet.name}, {count(sheet.batch, sheet.item)} a step", rows)
     columns = ["precision", "optimizer", "weights", "gradients", "state", "activations", "peak"]
     cells = [[row.precision, row.optimizer, *(_mib(getattr(row, key)) for key in columns[2:])] for row in sheet.memory]
     print_table("Memory of a training step (MiB)", columns, cells)
     peaks = ", ".join(f"{precision} {_mib(peak):,} MiB" for precision, peak in sheet.infer_peak.items())
     print_text(f"Peak of an inference step: {peaks}")
     for (phase, precision), most in sheet.largest.items():
-        fits = f"{most:,} {sheet.item}s" if most else "not even one"
+        fits = count(most, sheet.item) if most else f"not even one {sheet.item}"
         print_text(f"Largest batch in {memory}, {phase}, {precision}: {fits}")
     if items is not None:
         _print_epoch(sheet, items)

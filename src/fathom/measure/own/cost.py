@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -25,7 +26,7 @@ def cost_of_target(
     """The costs of what package.module:function makes; every fault is one line."""
     workload = _workload(target, loss, optimizer)
     try:
-        return cost_sheet(workload, memory_bytes)
+        return replace(cost_sheet(workload, memory_bytes), name=target)
     except Exception as error:  # the model's own code runs here, and the meta device refuses what needs values
         raise one_line(f"the step of {target} on the meta device, where tensors have no values,", error) from None
 
