@@ -13,9 +13,9 @@ from pathlib import Path
 
 from killing import environment, torment
 
-from fathom.core import plugins
 from fathom.core.store import Store
 from fathom.experiments.study import plan
+from fathom.workloads.catalogue import suite
 
 
 def main() -> None:
@@ -25,7 +25,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--longest", type=float, default=20.0, help="seconds between two kills, at most")
     arguments = parser.parse_args()
-    names = arguments.names or plugins.names("workloads")
+    names = arguments.names or suite()
     planned = {spec.id for spec in plan(names, "tiny", ["cpu"])}
     victims: Counter[str] = Counter()
     chapters = 0

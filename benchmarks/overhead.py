@@ -29,13 +29,13 @@ from typing import Any
 from torch.nn.utils import clip_grad_norm_
 
 from fathom.analysis.statistics import median_interval
-from fathom.core import plugins
 from fathom.core.events import throttled
 from fathom.core.spec import RunSpec
 from fathom.engine.session import Session, Step
 from fathom.machine.clock import StepClock, wait
 from fathom.machine.host import fingerprint
 from fathom.measure.stopping import StoppingRule
+from fathom.workloads.catalogue import suite
 
 WARM_UP = 5  # rounds of turns, before it is known how long one takes
 FEWEST = 10  # rounds, however long they take
@@ -144,7 +144,7 @@ def _write(pipe: int, message: dict[str, Any]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="*", default=plugins.names("workloads"))
+    parser.add_argument("names", nargs="*", default=suite())
     parser.add_argument("--device", default="auto")
     parser.add_argument("--preset", default="small")
     parser.add_argument("--precision", default="fp32")

@@ -16,7 +16,6 @@ from typing import Any
 
 from zeus.monitor import ZeusMonitor
 
-from fathom.core import plugins
 from fathom.core.energy import STEPS
 from fathom.core.spec import RunSpec
 from fathom.engine.session import Session
@@ -25,6 +24,7 @@ from fathom.machine.host import fingerprint
 from fathom.machine.meter import Target
 from fathom.machine.sampler import Sampler
 from fathom.measure.energy import energy_of
+from fathom.workloads.catalogue import suite
 
 WARM_UP, WINDOWS, WINDOW_S = 10, 3, 6.0
 
@@ -70,7 +70,7 @@ def windows(name: str, precision: str, monitor: ZeusMonitor) -> list[dict[str, A
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="*", default=plugins.names("workloads"))
+    parser.add_argument("names", nargs="*", default=suite())
     parser.add_argument("--precision", default="bf16")
     parser.add_argument("--out", type=Path, required=True)
     arguments = parser.parse_args()

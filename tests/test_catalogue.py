@@ -31,8 +31,7 @@ def test_it_is_what_the_class_says(name: str) -> None:
     assert {key: value for key, value in KEPT[name].items() if key != "source"} == described
     assert KEPT[name]["source"] == catalogue._source(name)
     recipe = workload_class(name).recipe
-    assert recipe is not None
-    assert KEPT[name]["recipe"]["id"] == recipe.id
+    assert (KEPT[name]["recipe"] or {}).get("id") == (recipe.id if recipe else None)
 
 
 @pytest.mark.parametrize("name", ALL)

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from fathom.core import plugins
-from fathom.workloads.catalogue import facts
+from fathom.workloads.catalogue import facts, suite
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
@@ -19,7 +19,7 @@ def test_every_command_it_shows_exists_and_every_command_is_shown() -> None:
 
 def test_the_parameter_counts_are_the_catalogues() -> None:
     rows = dict(re.findall(r"^\| (\w+) \|.*?\| ([\d,]{5,})", README, flags=re.M))
-    assert set(rows) == set(plugins.names("workloads"))
+    assert set(rows) == set(suite())
     for name, count in rows.items():
         assert int(count.replace(",", "")) == facts(name)["parameters"], name
 

@@ -15,7 +15,8 @@ from fathom.core.errors import BadOption, FathomError
 from fathom.data import imagenet
 from fathom.data.base import InMemory
 from fathom.workloads._image_classifier import ImageClassifier, Normalise
-from fathom.workloads.alexnet import AlexNet, AlexNetwork, ResponseNormalisation
+from fathom.workloads._response_normalisation import ResponseNormalisation
+from fathom.workloads.alexnet import AlexNet, AlexNetwork
 from fathom.workloads.base import workload_class
 from fathom.workloads.residual import Block, Residual
 from fathom.workloads.vgg import VGG

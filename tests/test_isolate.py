@@ -9,13 +9,13 @@ from pathlib import Path
 import psutil
 import pytest
 
-from fathom.core import plugins
 from fathom.core.errors import Refused
 from fathom.core.events import no_progress
 from fathom.core.spec import RunSpec
 from fathom.core.store import Store
 from fathom.experiments.isolate import isolated
 from fathom.experiments.study import plan, run_all
+from fathom.workloads.catalogue import suite
 
 TINY = RunSpec(workload="autoenc", preset="tiny", device="cpu", steps=3)
 
@@ -73,7 +73,7 @@ def test_a_study_continues_after_a_failure_and_resumes_what_is_left(tmp_path: Pa
 def test_the_plan_covers_every_workload_phase_and_device() -> None:
     specs = plan([], "paper", ["cpu", "cuda:0"])
     pairs = {(spec.workload, spec.phase, spec.device, spec.preset) for spec in specs if spec.threads is None}
-    assert len(pairs) == len(plugins.names("workloads")) * 2 * 3, "the GPU runs both presets"
+    assert len(pairs) == len(suite()) * 2 * 3, "the GPU runs both presets"
     assert {preset for *_, device, preset in pairs if device == "cpu"} == {"small"}
     assert {spec.workload for spec in specs if spec.threads == 1} == {"deepq", "seq2seq", "memnet"}
     assert len({spec.id for spec in specs}) == len(specs)

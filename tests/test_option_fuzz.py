@@ -51,6 +51,8 @@ KNOWN = {  # what an option is meant for, so that half of the cases get beyond t
     "fail_over": ["5%", "0.05", "-5%", "1e999%", "5%%"],
     "format_": ["html", "md", "pdf"],
     "target": ["json:loads", "no.such:model", "json"],
+    "suite": ["fathom", "cookbook", "cookbok"],
+    "memory": ["80GB", "1MiB", "0", "9" * 400, "GB"],
 }
 PATHS = ["records", "empty", "marked", "file", "nowhere", "records/../records", "/proc/nowhere", "/dev/null/x"]
 PATHS += ["records", "records", "x" * 300, "\udcff", ""]

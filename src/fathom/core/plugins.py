@@ -1,6 +1,7 @@
 """Name -> plug-in: a file in the folder of its kind, an entry point of an installed package, or `package.module:Name`.
 
-Nothing is imported before it is asked for, so that listing names costs no import of torch.
+Nothing is imported before it is asked for, so that listing names costs no import of torch. A file is called as its
+plug-in; one that defines several classes with names of their own (variants of a network) registers each by its name.
 """
 
 from __future__ import annotations
@@ -8,7 +9,9 @@ from __future__ import annotations
 import importlib
 import inspect
 import pkgutil
+import re
 import sys
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
@@ -45,6 +48,7 @@ KINDS = {
 
 
 INTERFACES = {"base", "recipe", "catalogue"}  # files of such a package that define what its plug-ins fill in
+CLASS_NAME = re.compile(r"""^    name: ClassVar(?:\[str\])? = ["']([^"'\n]+)["']$""", re.MULTILINE)
 
 
 def names(kind: str) -> list[str]:
@@ -68,8 +72,8 @@ def load(kind: str, name: str) -> Any:
     check(kind, name)
     if ":" in name:
         return named_object(name)
-    if name in _built_in(kind):
-        return importlib.import_module(f"{KINDS[kind].package}.{name}")
+    if path := file_of(kind, name):
+        return importlib.import_module(f"{KINDS[kind].package}.{path.stem}")
     entry = _installed(kind)[name]
     try:
         return entry.load()
@@ -81,19 +85,26 @@ def load_class(kind: str, name: str, base: type[Plugin]) -> type[Plugin]:
     """The plug-in as a class: the one that its module defines, or the class that was named."""
     found = load(kind, name)
     if isinstance(found, ModuleType):
-        return only_class(found, base)
+        return class_called(name, found, base)
     if inspect.isclass(found) and issubclass(found, base):
         return found
     raise BadOption(f"{name} is no {KINDS[kind].word}: expected a subclass of {base.__module__}.{base.__name__}")
 
 
-def only_class(module: ModuleType, base: type[Plugin]) -> type[Plugin]:
-    """The one class of a kind that a module defines itself."""
+def class_called(name: str, module: ModuleType, base: type[Plugin]) -> type[Plugin]:
+    """The class of a kind that a module defines itself: the only one, or of several the one with this name."""
     classes = [value for value in vars(module).values() if inspect.isclass(value)]
     found = [value for value in classes if value.__module__ == module.__name__ and issubclass(value, base)]
+    if len(found) > 1:
+        found = [value for value in found if vars(value).get("name") == name]
     if len(found) != 1:
-        raise TypeError(f"{module.__name__} must define exactly one {base.__name__}, it defines {len(found)}")
+        raise TypeError(f"{module.__name__} must define exactly one {base.__name__} {name}, it defines {len(found)}")
     return found[0]
+
+
+def file_of(kind: str, name: str) -> Path | None:
+    """The file that defines a built-in plug-in; None for one that is defined elsewhere."""
+    return _built_in(kind).get(name)
 
 
 def named_object(target: str) -> Any:
@@ -113,11 +124,30 @@ def named_object(target: str) -> Any:
     return getattr(module, name)
 
 
-def _built_in(kind: str) -> list[str]:
-    """The public files of the kind's package; a folder added to its __path__ adds to them."""
+def _built_in(kind: str) -> dict[str, Path]:
+    """Name -> file, of the public files of the kind's package; a folder added to its __path__ adds to them."""
     package = importlib.import_module(KINDS[kind].package)
-    public = (module.name for module in pkgutil.iter_modules(package.__path__) if not module.name.startswith("_"))
-    return [name for name in public if name not in INTERFACES]
+    found = [module.name for module in pkgutil.iter_modules(package.__path__) if not module.name.startswith("_")]
+    files = [_file(package.__path__, stem) for stem in found if stem not in INTERFACES]
+    return {name: path for path in files for name in _names_in(path)}
+
+
+def _file(folders: Iterable[str], stem: str) -> Path:
+    """The first file of that name, as the import system would find it; a package is its folder."""
+    candidates = [Path(folder) / f"{stem}.py" for folder in folders]
+    return next((path for path in candidates if path.is_file()), candidates[0].with_suffix(""))
+
+
+def _names_in(path: Path) -> list[str]:
+    """The names of the classes of a file that has several; else the file's own."""
+    several = _class_names(path, path.stat().st_mtime_ns) if path.is_file() else []
+    return several if len(several) > 1 else [path.stem]
+
+
+@cache
+def _class_names(path: Path, modified_ns: int) -> list[str]:
+    """Of the file as it was at that time: a listing asks for the names of every file many times."""
+    return CLASS_NAME.findall(path.read_text(encoding="utf-8"))
 
 
 @cache

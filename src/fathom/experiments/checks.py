@@ -77,4 +77,5 @@ def facts_of(workload: str) -> dict[str, Any] | None:
 
 def is_external(workload: str) -> bool:
     """Named by `package.module:Class` or an entry point: only loading it tells what it is."""
-    return ":" in workload or not (catalogue.FOLDER / f"{workload}.py").is_file()
+    path = plugins.file_of("workloads", workload)
+    return path is None or path.parent != catalogue.FOLDER

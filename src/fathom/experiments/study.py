@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from fathom.core import plugins
 from fathom.core.errors import BadOption, FathomError
 from fathom.core.events import OnProgress
 from fathom.core.record import Record
@@ -16,6 +15,7 @@ from fathom.core.store import Store
 from fathom.experiments.checks import facts_of
 from fathom.experiments.isolate import failed, isolated
 from fathom.machine.host import usable_cores
+from fathom.workloads.catalogue import suite
 
 STEPS = 200  # timed in one run, at most
 BUDGET_S = 6.0  # for the timed steps of one run on all devices together
@@ -30,7 +30,7 @@ def plan(names: Sequence[str], preset: str, devices: Sequence[str], engine: str 
     Where there is an accelerator too, the CPU runs the small preset in place of paper, which would take it hours. A
     device that runs paper also times small: machines are compared on the work that all of them did.
     """
-    chosen = list(names) or plugins.names("workloads")
+    chosen = list(names) or suite()
     specs: list[RunSpec] = []
     for device in sorted(devices, key=lambda name: name == "cpu"):  # accelerators first: they are faster
         fitting = COMMON if device == "cpu" and len(devices) > 1 and preset == "paper" else preset

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 from fathom import published
 from fathom.analysis.finding import Chart, Series
-from fathom.core import plugins
 from fathom.core.record import Record
 
 OTHERS = [
@@ -29,8 +28,7 @@ class Colours:
 
     def __init__(self, records: Sequence[Record]) -> None:
         reference = list(published.op_percent())
-        known = {*plugins.names("workloads"), *(record.spec.workload for record in records)}
-        others = sorted(known - {*reference})
+        others = sorted({record.spec.workload for record in records} - {*reference})
         self._workloads = {name: f"var(--w{index})" for index, name in enumerate(sorted(reference))}
         self._workloads |= dict(zip(others, itertools.cycle(["var(--ink)", *OTHERS]), strict=False))
         self._others: dict[str, str] = {}

@@ -27,7 +27,7 @@ from fathom.trace.formulas import (
 from fathom.trace.formulas.rule import Count, Rule
 from fathom.trace.taxonomy import ELEMENTWISE_TYPES, type_of
 
-__all__ = ["Cost", "TracedCall", "bytes_moved", "cost", "flop", "rule_of"]
+__all__ = ["Cost", "TracedCall", "bytes_moved", "cost", "flop", "is_multiply_add", "rule_of"]
 
 RULES: dict[str, Rule] = {
     **products.RULES,
@@ -42,6 +42,9 @@ RULES: dict[str, Rule] = {
     **optimizers.RULES,
     **elementwise.RULES,
 }
+
+
+MULTIPLY_ADDS = {*products.RULES, *convolutions.RULES, *attention.RULES, *recurrent.RULES}
 
 
 class Cost(NamedTuple):
@@ -66,6 +69,11 @@ def bytes_moved(call: TracedCall) -> float | None:
     """Bytes of operands read once and of results written once; 0 for a view. None for an op without a rule."""
     rule = rule_of(call.op)
     return _counted(rule.bytes, call) if rule else None
+
+
+def is_multiply_add(op: str) -> bool:
+    """Whether the FLOP of an op are those of a matrix product or convolution: 2 FLOP are then one MAC."""
+    return op.removeprefix("aten::").removesuffix("_") in MULTIPLY_ADDS
 
 
 @cache

@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Self, TypeVar
@@ -21,7 +21,7 @@ from torch.optim import Optimizer
 from fathom.core import plugins
 from fathom.core.errors import BadOption, UnknownName
 from fathom.data.base import Batch, Dataset, feed, part_of_training, reader_for
-from fathom.workloads.catalogue import check_option, option_facts
+from fathom.workloads.catalogue import SUITE, check_option, option_facts
 from fathom.workloads.recipe import Recipe
 
 Output = dict[str, Tensor]
@@ -70,6 +70,8 @@ class Facts:
     parameters: int
     macs_per_item: int  # forward
     train_flop_per_item: int  # forward and backward
+    cookbook: str | None = None  # its name in the Cookbook's tables of models, where it is there
+    cookbook_biases: int = 0  # that the Cookbook's network has and the published one has not
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,6 +83,7 @@ class Workload(ABC):
     item: ClassVar[str] = "item"  # what one row of a batch is: "image", "sentence pair", ...
     infer_item: ClassVar[str | None] = None  # the same of inference, where it is something else
     expects: ClassVar[str] = "nothing: this workload brings its own data"  # what a --data folder must hold
+    suites: ClassVar[tuple[str, ...]] = (SUITE,)  # that it belongs to: `fathom list --suite NAME`
     interactive: ClassVar[bool] = False  # it acts in an environment, which is no synthetic stand-in for real data
     sweeps_threads: ClassVar[bool] = False  # the study runs it at 1, 2, 4, ... threads, as the paper's Fig. 6 does
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"small": {}}  # tiny, small (the full network) and paper
@@ -166,6 +169,17 @@ class Workload(ABC):
         dataset: Dataset = self.synthetic(seed)
         return dataset[[index % len(dataset) for index in range(self.batch)]]
 
+    def shaped(self, items: int) -> Any:
+        """A batch of so many items on the meta device: names, types and shapes, and no data."""
+        few = min(items, 2)
+        columns = _shapes(replace(self, batch=few)).items()
+        sizes = {name: (items if len(column) == few else len(column), *column.shape[1:]) for name, column in columns}
+        return {name: column.new_empty(sizes[name]) for name, column in columns}
+
+    def kept_bytes(self, phase: str) -> int:
+        """Device memory that a run keeps beside its network, its optimizer and its batch: deepq's replay buffer."""
+        return 0
+
     def feed(self, source: Any, device: torch.device, seed: int, start: int = 0) -> Iterator[Batch]:
         """Batches on the device, for ever, from batch number start on."""
         return feed(source, self.batch, device, seed, start)
@@ -189,3 +203,14 @@ class Workload(ABC):
     def interact(self, state: State, output: Output | None) -> Output | None:
         """What the environment does after a step, with what inference gave (None in training): emulators play on."""
         return output
+
+
+_SHAPES: dict[str, Batch] = {}
+
+
+def _shapes(workload: Workload) -> Batch:
+    """An example on the meta device, made once for each configuration: its data may take a second to make."""
+    key = f"{type(workload)} {workload}"
+    if key not in _SHAPES:
+        _SHAPES[key] = {name: column.to("meta") for name, column in workload.example().items()}
+    return _SHAPES[key]

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 FOLDER = Path(__file__).parent
 FACTS = FOLDER / "facts.json"
+SUITE = "fathom"  # the eight workloads of the 2016 paper: what a command means that is given no names
 LARGEST = 2**40  # of a whole number that a workload takes: sizes and counts are smaller by far
 
 
@@ -39,6 +40,22 @@ def facts(name: str) -> dict[str, Any]:
     return describe(workload_class(name))
 
 
+def suite(name: str = SUITE) -> list[str]:
+    """The workloads of a suite, by name. One that cannot be loaded is in the default suite: its runs record why."""
+    suites = {workload: _suites(workload) for workload in plugins.names("workloads")}
+    if name not in (known := {each for found in suites.values() for each in found}):
+        raise UnknownName.among("suite", name, known)
+    return [workload for workload, found in suites.items() if name in found]
+
+
+def _suites(workload: str) -> list[str]:
+    try:
+        found: list[str] = list(facts(workload)["suites"])
+    except Exception:
+        return [SUITE]
+    return found
+
+
 def describe(kind: type[Workload]) -> dict[str, Any]:
     """A workload class in plain data."""
     published = dataclasses.asdict(kind.facts) if kind.facts else {}
@@ -47,6 +64,7 @@ def describe(kind: type[Workload]) -> dict[str, Any]:
         **published,
         "item": kind.item,
         "data": kind.expects,
+        "suites": list(kind.suites),
         "interactive": kind.interactive,
         "sweeps_threads": kind.sweeps_threads,
         "presets": {preset: dict(fields) for preset, fields in kind.presets.items()},
@@ -91,8 +109,8 @@ def _recipe(recipe: Recipe[Any]) -> dict[str, Any]:
 
 def _source(name: str) -> str | None:
     """A digest of the file that defines a built-in workload; None for one that is defined elsewhere."""
-    path = FOLDER / f"{name}.py"
-    return hashlib.sha256(path.read_bytes()).hexdigest()[:12] if path.is_file() else None
+    path = plugins.file_of("workloads", name)
+    return hashlib.sha256(path.read_bytes()).hexdigest()[:12] if path and path.parent == FOLDER else None
 
 
 @cache
@@ -105,8 +123,9 @@ def write() -> None:
     """Describes every workload of this folder anew."""
     from fathom.workloads.base import workload_class
 
-    names = sorted(path.stem for path in FOLDER.glob("[!_]*.py") if path.stem not in plugins.INTERFACES)
-    found = {name: {**describe(workload_class(name)), "source": _source(name)} for name in names}
+    sources = {name: _source(name) for name in plugins.names("workloads")}
+    own = [name for name, source in sources.items() if source]
+    found = {name: {**describe(workload_class(name)), "source": sources[name]} for name in own}
     FACTS.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
 
 

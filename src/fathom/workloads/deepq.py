@@ -221,6 +221,14 @@ class Deepq(Workload):
     def fit(self, source: atari.Environment) -> Self:
         return replace(self, actions=len(source.actions))
 
+    def kept_bytes(self, phase: str) -> int:
+        """The replay buffer, a byte a pixel and five floats a frame; in training also the target network."""
+        if phase == "infer":
+            return 0
+        with torch.device("meta"):
+            target = sum(weight.nbytes for weight in self.model().parameters())
+        return self.capacity * (atari.SIDE**2 + 5 * 4) + target
+
     def example(self, seed: int = 0) -> Batch:
         """Transitions of noise, for counting costs where there is no emulator."""
         random = torch.Generator().manual_seed(seed)

@@ -1,4 +1,4 @@
-"""vgg: VGG-19, configuration E of Simonyan and Zisserman (2014): sixteen 3x3 convolutions and three dense layers.
+"""vgg and vgg-16: VGG-19 and VGG-16, configurations E and D of Simonyan and Zisserman (2014): 3x3 convolutions.
 
 Harvard's 2016 code had twelve convolutions, a ReLU on the logits and dropout of .2; this is the network of the paper.
 """
@@ -6,7 +6,7 @@ Harvard's 2016 code had twelve convolutions, a ReLU on the logits and dropout of
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from torch import Tensor, nn
@@ -75,7 +75,9 @@ class VGG(ImageClassifier):
         parameters=143_667_240,
         macs_per_item=19_632_062_464,
         train_flop_per_item=117_618_966_528,
+        cookbook="VGG-19",
     )
+    suites: ClassVar[tuple[str, ...]] = ("fathom", "cookbook")
     algorithms: ClassVar = 4  # at the published batch the last of ten take minutes to try, and none of them wins
     smallest_side: ClassVar = 32
     presets: ClassVar = {
@@ -118,10 +120,30 @@ class VGG(ImageClassifier):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.configuration not in _DEPTHS:
-            raise UnknownName.among("configuration of vgg", self.configuration, _DEPTHS)
+            raise UnknownName.among(f"configuration of {self.name}", self.configuration, _DEPTHS)
 
     def network(self) -> nn.Module:
         depths = _DEPTHS[self.configuration]
         network = VGGNetwork(depths, self.side, self.classes, self.shrink, self.dropout, self.channels_last)
         network.initialise(self.weight_gain, self.last_deviation)
         return network
+
+
+@dataclass(frozen=True, kw_only=True)
+class VGG16(VGG):
+    """Configuration D: a convolution fewer in each of the last three stages."""
+
+    name: ClassVar = "vgg-16"
+    facts: ClassVar = replace(
+        VGG.facts,
+        layers=16,
+        parameters=138_357_544,
+        macs_per_item=15_470_264_320,
+        train_flop_per_item=92_648_177_664,
+        cookbook="VGG-16",
+    )
+    suites: ClassVar = ("cookbook",)
+    presets: ClassVar = {**VGG.presets, "tiny": {**VGG.presets["tiny"], "configuration": "B"}}
+    recipe: ClassVar = None  # type: ignore[assignment]
+
+    configuration: str = "D"

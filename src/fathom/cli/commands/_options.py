@@ -14,8 +14,9 @@ MOST_RUNS = 100_000  # of each configuration: that many processes take days
 Name = Annotated[str, typer.Argument(help="A workload of `fathom list`, or your own class as package.module:Class.")]
 Names = Annotated[
     list[str] | None,
-    typer.Argument(help="Workloads of `fathom list`, or your own classes as package.module:Class; default: all."),
+    typer.Argument(help="Workloads of `fathom list`, or your own classes as package.module:Class; default: the eight."),
 ]
+Suite = Annotated[str, typer.Option(help="The workloads that are meant without NAMES: fathom (the eight) or cookbook.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout; messages go to stderr.")]
 Phase = Annotated[str, typer.Option(help="train or infer.")]
 Preset = Annotated[str, typer.Option(help="tiny (seconds), small (the full network) or paper (published sizes).")]

@@ -16,7 +16,6 @@ from fathom.cli.commands._compare_traces import from_traces_only, report_traces,
 from fathom.cli.commands._options import MOST_RUNS, Device, Engine, Json, Names, Phase, Preset
 from fathom.cli.commands._running import result
 from fathom.cli.terminal import count, human, print_json, print_table, progress_bar, screen, skipped
-from fathom.core import plugins
 from fathom.core.errors import BadOption, DataError
 from fathom.core.events import OnProgress
 from fathom.core.record import Record
@@ -24,6 +23,7 @@ from fathom.core.spec import RunSpec
 from fathom.core.store import Store, read
 from fathom.experiments.checks import check
 from fathom.experiments.interleave import BUDGET_S, STEPS, Launch, interleave, launch_order, parse_side
+from fathom.workloads.catalogue import suite
 
 if TYPE_CHECKING:  # the statistics take a second to load
     from fathom.analysis.compare import Change, Comparison
@@ -73,7 +73,7 @@ def command(
         base = RunSpec(
             workload="", phase=phase, preset=preset, device=device, engine=engine, steps=STEPS, budget_s=BUDGET_S
         )
-        folders = _measure(a, b, names or plugins.names("workloads"), base, runs, out)
+        folders = _measure(a, b, names or suite(), base, runs, out)
     else:
         _refuse_measuring(context)
         folders = Path(a), Path(b)

@@ -13,7 +13,6 @@ import typer
 from fathom.cli.commands._options import Device, Json, Names, Out, Precision, Preset, Set, options_of
 from fathom.cli.commands._running import own_store, run_all
 from fathom.cli.terminal import human, print_json, print_table
-from fathom.core import plugins
 from fathom.core.errors import BadOption
 from fathom.core.record import Record
 from fathom.core.spec import PHASES, RunSpec
@@ -21,6 +20,7 @@ from fathom.core.store import Store
 from fathom.experiments import engines
 from fathom.experiments.checks import check, check_external
 from fathom.experiments.isolate import failed, isolated
+from fathom.workloads.catalogue import suite
 
 
 def command(
@@ -61,7 +61,7 @@ def command(
         options=options_of(set_ or []),
     )
     asked = [name.strip() for name in engine.split(",")] if engine else engines.candidates()
-    specs = engines.plan(base, names or plugins.names("workloads"), [phase] if phase else PHASES, asked)
+    specs = engines.plan(base, names or suite(), [phase] if phase else PHASES, asked)
     for spec in specs:
         check(spec)
     if engine:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from fathom.cli.commands._options import Json
+from fathom.cli.commands._options import Json, Suite
 from fathom.cli.terminal import print_json, print_table
-from fathom.core import plugins
-from fathom.workloads.catalogue import facts
+from fathom.workloads import catalogue
 
 COLUMNS = {  # as shown -> the fact
     "name": "name",
@@ -18,9 +17,9 @@ COLUMNS = {  # as shown -> the fact
 }
 
 
-def command(as_json: Json = False) -> None:
-    """Lists the workloads."""
-    found = [facts(name) for name in plugins.names("workloads")]
+def command(suite: Suite = catalogue.SUITE, as_json: Json = False) -> None:
+    """Lists the workloads of a suite."""
+    found = [catalogue.facts(name) for name in catalogue.suite(suite)]
     rows = [{shown: each.get(fact) for shown, fact in COLUMNS.items()} for each in found]
     if as_json:
         print_json(rows)

@@ -13,12 +13,12 @@ from fathom.analysis.selection import trusted
 from fathom.cli.commands._options import MOST_RUNS, Engine, Json, Names, Out, Phase, Preset
 from fathom.cli.commands._running import own_store, run_again, run_all
 from fathom.cli.terminal import count, human, print_json, print_table
-from fathom.core import plugins
 from fathom.core.record import Record
 from fathom.core.spec import RunSpec
 from fathom.core.store import Store
 from fathom.experiments import repeat
 from fathom.experiments.checks import check, check_device, check_external
+from fathom.workloads.catalogue import suite
 
 if TYPE_CHECKING:  # the statistics take a second to load
     from fathom.analysis.questions._launches import Launches
@@ -53,7 +53,7 @@ def command(
     Runs that other programs disturbed are run once more at the end. Started again, it resumes an interrupted series.
     """
     base = RunSpec(workload="", phase=phase, preset=preset, engine=engine, steps=steps)
-    specs = _configurations(base, names or plugins.names("workloads"), device or [])
+    specs = _configurations(base, names or suite(), device or [])
     store, ordered = own_store(out), repeat.run_order(specs, runs, seed)
     left = store.remaining(ordered)
     if done := len(ordered) - len(left):

@@ -12,12 +12,12 @@ from fathom.analysis.finding import Finding, analyse
 from fathom.cli.commands._options import MOST_RUNS, Engine, Json, Names, Out, Phase, Preset
 from fathom.cli.commands._running import own_store, run_again, run_all
 from fathom.cli.terminal import human, print_json, print_table
-from fathom.core import plugins
 from fathom.core.errors import BadOption
 from fathom.core.spec import RunSpec
 from fathom.experiments import scale
 from fathom.experiments.checks import check, check_external
 from fathom.experiments.repeat import run_order
+from fathom.workloads.catalogue import suite
 
 
 def command(
@@ -41,7 +41,7 @@ def command(
     Runs that other programs disturbed are run once more at the end. Started again, it resumes an interrupted series.
     """
     base = RunSpec(workload="", phase=phase, preset=preset, engine=engine, steps=steps, budget_s=budget)
-    chosen = names or plugins.names("workloads")
+    chosen = names or suite()
     for name in chosen:
         check(replace(base, workload=name))
     specs = scale.plan(base, chosen, _counts(cores))

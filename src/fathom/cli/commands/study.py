@@ -10,23 +10,24 @@ from typing import Annotated, Any
 
 import typer
 
-from fathom.cli.commands._options import Json, Names, Out, Preset
+from fathom.cli.commands._options import Json, Names, Out, Preset, Suite
 from fathom.cli.commands._running import energy_in_words, own_store, run_again, run_all
 from fathom.cli.commands.engines import trials
 from fathom.cli.terminal import human, print_json, print_table, seconds, skipped
-from fathom.core import plugins
 from fathom.core.errors import DataError
 from fathom.core.record import Record, moment
 from fathom.core.spec import RunSpec
 from fathom.core.store import Store, check_writable, read
 from fathom.experiments import engines, study
 from fathom.experiments.checks import check, check_device, check_external
+from fathom.workloads import catalogue
 
 TRIAL_S = 2.0  # of timed steps, for each engine that `best` tries
 
 
 def command(
     names: Names = None,
+    suite: Suite = catalogue.SUITE,
     preset: Preset = "small",
     device: Annotated[
         list[str] | None, typer.Option(help="Only this device; repeatable; default: every device of this machine.")
@@ -43,11 +44,12 @@ def command(
     report: Annotated[Path, typer.Option(help="Report to write, a single HTML file.")] = Path("report.html"),
     as_json: Json = False,
 ) -> None:
-    """Run every workload, training and inference, on every device, and write the report.
+    """Run every workload of a suite, training and inference, on every device, and write the report.
 
     Runs that other programs disturbed are run once more at the end. Started again, it resumes an interrupted study.
     """
-    planned = _plan(names or [], preset, device or [], "eager" if engine == engines.BEST else engine)
+    named = names or catalogue.suite(suite)
+    planned = _plan(named, preset, device or [], "eager" if engine == engines.BEST else engine)
     from fathom.report import write
     from fathom.report.runs import trust
 
@@ -76,7 +78,7 @@ def command(
 
 def _plan(names: Sequence[str], preset: str, devices: Sequence[str], engine: str) -> list[RunSpec]:
     """The runs of the study; wrong names are refused before torch is loaded to look for devices."""
-    for name in names or plugins.names("workloads"):
+    for name in names:
         check(RunSpec(workload=name, preset=preset, engine=engine))
     for device in devices:
         check_device(device)

@@ -49,6 +49,18 @@ class OwnModel(Workload):
         while True:
             yield bind(takes, rebuilt(batch, lambda leaf: leaf), wants_target=self.criterion.wants_target)
 
+    def shaped(self, items: int) -> Any:
+        """The batch with as many items: every tensor that has one row an item has that many rows."""
+
+        def resized(leaf: Any) -> Any:
+            rows = isinstance(leaf, Tensor) and leaf.dim() > 0 and len(leaf) == self.batch
+            if not rows:
+                return leaf
+            return leaf.new_empty((items, *leaf.shape[1:]), device="meta").requires_grad_(leaf.requires_grad)
+
+        batch = on_device(rebuilt(self.inputs, resized), torch.device("meta"))
+        return bind(takes_of(self.module), batch, wants_target=self.criterion.wants_target)
+
     def forward(self, model: nn.Module, batch: Any) -> Any:
         return model(*batch.args, **batch.kwargs)
 

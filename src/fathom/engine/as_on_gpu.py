@@ -1,0 +1,192 @@
+"""A mode in which tensors of the meta device take the paths of CUDA tensors.
+
+These are cuDNN's recurrent layers, fused cells, fused dropout, fused attention and autocast. A branch on a tensor's
+value is not taken, so that a decoding loop runs to its full length.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_map_only
+
+# autocast's lists for CUDA, as far as a layer's memory depends on them
+LOWER = {
+    *(F.linear, F.bilinear, F.scaled_dot_product_attention, F.multi_head_attention_forward),
+    *(torch.conv1d, torch.conv2d, torch.conv3d, torch.prelu, torch.lstm_cell, torch.gru_cell, torch.rnn_tanh_cell),
+    *(torch.conv_transpose1d, torch.conv_transpose2d, torch.conv_transpose3d),
+    *(torch.matmul, torch.mm, torch.bmm, torch.mv, torch.addmm, torch.addbmm, torch.baddbmm, torch.einsum),
+    *(Tensor.matmul, Tensor.__matmul__, Tensor.__rmatmul__, Tensor.mm, Tensor.bmm, Tensor.mv, Tensor.addmm),
+}
+FP32 = {
+    *(F.layer_norm, F.group_norm, F.softmax, F.log_softmax, F.softplus, F.cosine_similarity, F.cross_entropy),
+    *(F.nll_loss, F.mse_loss, F.l1_loss, F.smooth_l1_loss, F.huber_loss, F.kl_div, F.binary_cross_entropy_with_logits),
+    *(torch.layer_norm, torch.group_norm, torch.softmax, torch.log_softmax, torch.exp, torch.log, torch.pow),
+    *(torch.cumsum, torch.cumprod, torch.norm, torch.sum, torch.prod, torch.rsqrt, torch.reciprocal),
+    *(Tensor.softmax, Tensor.log_softmax, Tensor.exp, Tensor.log, Tensor.pow, Tensor.__pow__, Tensor.cumsum),
+    *(Tensor.cumprod, Tensor.norm, Tensor.sum, Tensor.prod, Tensor.rsqrt, Tensor.reciprocal),
+}
+WIDEST = {torch.cat, torch.stack, torch.addcdiv, torch.addcmul, torch.index_put, torch.scatter_add}
+MODES = {torch.rnn_relu: 0, torch.rnn_tanh: 1, torch.lstm: 2, torch.gru: 3}  # of cuDNN
+
+
+class AsOnGPU(TorchFunctionMode):
+    def __init__(self) -> None:
+        super().__init__()
+        self._lower: torch.dtype | None = None
+        self._copies: dict[int, Tensor] = {}  # of weights: autocast keeps one of each until it ends
+
+    @contextmanager
+    def autocast(self, dtype: torch.dtype) -> Iterator[None]:
+        """What torch.autocast does for CUDA; the meta device has none."""
+        self._lower = dtype
+        try:
+            yield
+        finally:
+            self._lower = None
+            self._copies.clear()
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        given = kwargs or {}
+        if func is Tensor.__bool__:
+            return False
+        if func is F.multi_head_attention_forward and _is_plain(*args, **given):
+            with self:
+                return _multi_head_attention(*args, **given), None
+        if self._lower is not None:
+            args, given = self._cast(func, args, given)
+        if func in MODES:
+            return _recurrent(MODES[func], *args)
+        return REPLACED.get(func, func)(*args, **given)
+
+    def _cast(self, func: Any, args: Any, given: Any) -> tuple[Any, Any]:
+        if func in LOWER:
+            return tree_map_only(Tensor, self._lowered, (tuple(args), given))  # type: ignore[no-any-return]
+        if func in FP32 or (func in WIDEST and any(map(_is_fp32, _all_tensors(args)))):
+            return tree_map_only(Tensor, _widened, (tuple(args), given))  # type: ignore[no-any-return]
+        return args, given
+
+    def _lowered(self, tensor: Tensor) -> Tensor:
+        if not _is_fp32(tensor) or self._lower is None:
+            return tensor
+        if not (tensor.requires_grad and tensor.is_leaf):
+            return tensor.to(self._lower)
+        if id(tensor) not in self._copies:
+            self._copies[id(tensor)] = tensor.to(self._lower)
+        return self._copies[id(tensor)]
+
+
+def _is_fp32(tensor: Tensor) -> bool:
+    return tensor.dtype == torch.float32
+
+
+def _widened(tensor: Tensor) -> Tensor:
+    return tensor.float() if tensor.dtype in (torch.bfloat16, torch.float16) else tensor
+
+
+def _all_tensors(args: Any) -> list[Tensor]:
+    flat = [each for arg in args for each in (arg if isinstance(arg, tuple | list) else [arg])]
+    return [each for each in flat if isinstance(each, Tensor)]
+
+
+def _dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
+    """One kernel, and a mask of one byte an element."""
+    if not training or not 0 < p < 1:
+        return F.dropout(input, p, training, inplace)
+    return torch.native_dropout(input, p, True)[0]
+
+
+def _lstm_cell(
+    x: Tensor,
+    states: Sequence[Tensor],
+    w_ih: Tensor,
+    w_hh: Tensor,
+    b_ih: Tensor | None = None,
+    b_hh: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Two products, then all gates in one kernel."""
+    hx, cx = states
+    found = torch.ops.aten._thnn_fused_lstm_cell(F.linear(x, w_ih), F.linear(hx, w_hh), cx, b_ih, b_hh)
+    return found[0], found[1]
+
+
+def _attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    **more: Any,
+) -> Tensor:
+    """Flash attention in half precision without a mask, memory-efficient attention else: neither keeps the scores."""
+    scale = more.get("scale")
+    if query.dim() != 4 or more.get("enable_gqa"):
+        return F.scaled_dot_product_attention(query, key, value, attn_mask, dropout_p, is_causal, **more)
+    given = (query, key, value)
+    if attn_mask is None and query.dtype in (torch.bfloat16, torch.float16):
+        found = torch.ops.aten._scaled_dot_product_flash_attention(*given, dropout_p, is_causal, scale=scale)
+    else:
+        bias = None if attn_mask is None else attn_mask.to(query.dtype).expand(*query.shape[:-1], key.shape[-2])
+        kept = torch.is_grad_enabled()
+        efficient = torch.ops.aten._scaled_dot_product_efficient_attention
+        found = efficient(*given, bias, kept, dropout_p, is_causal, scale=scale)
+    output: Tensor = found[0]
+    return output
+
+
+def _is_plain(*args: Any, need_weights: bool = True, use_separate_proj_weight: bool = False, **given: Any) -> bool:
+    """Whether a multi-head attention is one product in, fused attention and one product out, batch and all."""
+    query, more = args[0], args[7:10]  # the last three: biases and zeros that are appended to keys and values
+    simple = not any(each is not None and each is not False for each in more)
+    return query.dim() == 3 and simple and not need_weights and not use_separate_proj_weight and len(args) == 13
+
+
+def _multi_head_attention(*args: Any, training: bool = True, attn_mask: Tensor | None = None, **given: Any) -> Tensor:
+    """As torch's function, which would not show the mode what it calls: queries [L, B, E], keys and values alike."""
+    query, key, _, _, heads, w_in, b_in, _, _, _, dropout, w_out, b_out = args
+    length, items, width = query.shape
+    if query is key:
+        packed = F.linear(query, w_in, b_in).view(length, items, 3, width)
+        parts = list(packed.unsqueeze(0).transpose(0, -2).squeeze(-2).contiguous().unbind(0))
+    else:
+        biases = [None] * 3 if b_in is None else b_in.chunk(3)
+        parts = [F.linear(x, w, b) for x, w, b in zip(args[:3], w_in.chunk(3), biases, strict=True)]
+    q, k, v = (x.view(len(x), items, heads, width // heads).permute(1, 2, 0, 3) for x in parts)
+    mask = given.get("key_padding_mask")
+    mask = attn_mask if mask is None else mask.view(items, 1, 1, -1)
+    is_causal = bool(given.get("is_causal"))
+    output = F.scaled_dot_product_attention(q, k, v, mask, dropout if training else 0.0, is_causal and mask is None)
+    flat = output.permute(2, 0, 1, 3).contiguous().view(length * items, width)
+    result: Tensor = F.linear(flat, w_out, b_out)
+    return result.view(length, items, width)
+
+
+def _recurrent(mode: int, x: Tensor, *rest: Any) -> tuple[Tensor, ...]:
+    """A layer as cuDNN runs it: (states, weights, ...), or for packed rows (batch sizes, states, weights, ...)."""
+    if isinstance(rest[-1], bool) and isinstance(rest[-2], bool) and isinstance(rest[2], bool):
+        states, weights, bias, layers, dropout, train, two_ways, batch_first = rest
+    else:
+        _, states, weights, bias, layers, dropout, train, two_ways = rest
+        batch_first = False
+    turned = x.transpose(0, 1) if batch_first else x
+    hx, cx = states if mode == MODES[torch.lstm] else (states, None)
+    size, stride = weights[1].shape[1], 4 if bias else 2
+    found = torch._cudnn_rnn(
+        *(turned, weights, stride, None, hx, cx, mode, size, 0, layers, False, dropout, train, two_ways, [], None)
+    )
+    output = found[0].transpose(0, 1) if batch_first else found[0]
+    return (output, found[1]) if cx is None else (output, found[1], found[2])
+
+
+REPLACED: dict[Any, Callable[..., Any]] = {
+    F.dropout: _dropout,
+    torch.lstm_cell: _lstm_cell,
+    F.scaled_dot_product_attention: _attention,
+}

@@ -1,0 +1,142 @@
+"""What a network costs before it runs: parameters, MAC and FLOP, memory by precision and optimizer, the largest batch.
+
+Plain typed data. Peak memory includes cuBLAS's workspaces, as assumed in workspaces.py, and what a workload keeps.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import torch
+from torch import nn
+
+from fathom.engine.simulate import FORWARD, Simulated, Simulation, Work
+from fathom.engine.workspaces import workspace_bytes
+from fathom.workloads.base import Workload
+
+PRECISIONS = ("fp32", "bf16")  # bf16 is autocast: weights, gradients and optimizer state stay in fp32
+AS_IT_IS = "own"  # the precision of a network whose weights are not in fp32
+STATES = {"sgd": 0, "sgd with momentum": 1, "adam": 2}  # copies of the weights that an optimizer keeps
+MOST_ITEMS = 1 << 24
+STRAIGHT = 6  # trials along the line
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Device memory of one training step, in bytes."""
+
+    precision: str
+    optimizer: str
+    weights: int
+    gradients: int
+    state: int  # of the optimizer
+    activations: int  # what forward leaves for backward
+    peak: int
+
+
+@dataclass(frozen=True)
+class CostSheet:
+    name: str
+    item: str
+    batch: int
+    parameters: int
+    weight_bytes: int  # parameters and buffers
+    forward: Work  # per item
+    training: Work  # per item: forward, backward and the optimizer's share
+    memory: list[Memory]
+    infer_peak: dict[str, int]  # by precision
+    kept_bytes: int  # of the peaks in training: what is kept beside network, optimizer and batch
+    largest: dict[tuple[str, str], int] = field(default_factory=dict)  # by phase and precision; 0 for none
+    uncounted: list[str] = field(default_factory=list)  # ops without a formula
+
+
+def cost_sheet(workload: Workload, memory_bytes: int | None = None) -> CostSheet:
+    """The costs of a configuration at its batch, and the largest batch that fits."""
+    simulations = {phase: Simulation(workload, phase) for phase in ("train", "infer")}
+    precisions = _precisions(simulations["train"].model)
+    train, infer = ({each: steps.step(each) for each in precisions} for steps in simulations.values())
+    first = train[precisions[0]]
+    kept = workload.kept_bytes("train")
+    own = f"its own ({type(simulations['train'].optimizer).__name__})"
+    return CostSheet(
+        name=workload.name,
+        item=workload.item,
+        batch=first.items,
+        parameters=first.parameters,
+        weight_bytes=first.weight_bytes,
+        forward=_per_item(first, FORWARD),
+        training=_per_item(first),
+        memory=[row for each, step in train.items() for row in _memory(each, own, step, kept)],
+        infer_peak={each: peak_bytes(workload, "infer", step) for each, step in infer.items()},
+        kept_bytes=kept,
+        largest={} if memory_bytes is None else _largest(simulations, precisions, memory_bytes),
+        uncounted=sorted({op for step in train.values() for op in step.uncounted}),
+    )
+
+
+def peak_bytes(workload: Workload, phase: str, step: Simulated) -> int:
+    """What torch's allocator hands out at most, of a simulated step."""
+    return step.step_peak_bytes + workspace_bytes(phase) + workload.kept_bytes(phase)
+
+
+def _precisions(model: nn.Module) -> tuple[str, ...]:
+    """Autocast is for a network in fp32; another has the one that it is in."""
+    types = {each.dtype for each in model.parameters() if each.is_floating_point()}
+    return PRECISIONS if types <= {torch.float32} else (AS_IT_IS,)
+
+
+def largest_batch(peak: Callable[[int], int], limit: int, start: int) -> int:
+    """The most items whose peak is within the limit, up to MOST_ITEMS; 0 where not even one is.
+
+    The peak grows nearly in a straight line: the first trials are where the line through the last two says. Where it
+    bends, the interval that they leave is halved.
+    """
+    fits, fails = 0, MOST_ITEMS + 1
+    trial, before = start, (0, 0)
+    for number in itertools.count():
+        found = peak(trial)
+        fits, fails = (trial, fails) if found <= limit else (fits, trial)
+        if fails - fits <= 1:
+            return fits
+        slope = (found - before[1]) / (trial - before[0])
+        guess = int(trial + (limit - found) / slope) if slope > 0 else 2 * trial
+        before = trial, found
+        halved = (fits + fails) // 2 if fails <= MOST_ITEMS else min(4 * fits, MOST_ITEMS)
+        trial = min(max(guess, fits + 1), fails - 1) if number < STRAIGHT else halved
+    raise AssertionError("unreachable")
+
+
+def _largest(
+    simulations: Mapping[str, Simulation], precisions: tuple[str, ...], limit: int
+) -> dict[tuple[str, str], int]:
+    def search(steps: Simulation, precision: str) -> int:
+        def peak(items: int) -> int:
+            return peak_bytes(steps.workload, steps.phase, steps.step(precision, items, counted=False))
+
+        return largest_batch(peak, limit, steps.workload.batch)
+
+    return {(phase, each): search(steps, each) for phase, steps in simulations.items() for each in precisions}
+
+
+def _per_item(step: Simulated, *parts: str) -> Work:
+    chosen = [step.work.get(part, Work()) for part in parts or step.work]
+    sums = (sum(w.mac for w in chosen), sum(w.flop for w in chosen), sum(w.bytes for w in chosen))
+    return Work(*(each / step.items for each in sums))
+
+
+def _memory(precision: str, own: str, step: Simulated, kept: int) -> list[Memory]:
+    """With the workload's own optimizer, as simulated; with others, fused ones: they only keep more or less state."""
+    added = workspace_bytes("train") + kept
+    rows = [_row(precision, own, step, step.optimizer_bytes, step.step_peak_bytes + added)]
+    for name, copies in STATES.items():
+        state = copies * step.gradient_bytes
+        least = step.weight_bytes + step.batch_bytes + step.gradient_bytes + state
+        peak = max(step.peak_bytes - step.optimizer_bytes + state, least) + added
+        rows.append(_row(precision, name, step, state, peak))
+    return rows
+
+
+def _row(precision: str, optimizer: str, step: Simulated, state: int, peak: int) -> Memory:
+    return Memory(precision, optimizer, step.weight_bytes, step.gradient_bytes, state, step.activation_bytes, peak)

@@ -1,0 +1,82 @@
+"""Live bytes of a step: every storage that its ops make is counted from its first tensor to its last.
+
+On the meta device, whose tensors have no data, this takes no memory and no arithmetic; on others it counts the same
+step as it runs. The peak is what a caching allocator would have handed out, in blocks of 512 bytes.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+BLOCK = 512  # bytes: what the CUDA caching allocator rounds to
+OnOp = Callable[[Any, tuple[Any, ...], dict[str, Any]], None]
+NONE: Mapping[Any, Callable[..., Any]] = {}
+
+
+class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """While entered, counts the storages of all results. hold() adds what was there before."""
+
+    def __init__(self, on_op: OnOp | None = None, stand_ins: Mapping[Any, Callable[..., Any]] = NONE) -> None:
+        """Each op is shown to on_op() first; one that has a stand-in is not run, and its stand-in is."""
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.live = 0
+        self.peak = 0
+        self._on_op, self._stand_ins = on_op, stand_ins
+        self._held: dict[int, tuple[Any, int]] = {}  # storage -> its weak reference and its bytes
+
+    def hold(self, tensors: Iterable[Tensor]) -> None:
+        for tensor in tensors:
+            self._count(tensor)
+
+    def restart_peak(self) -> None:
+        """The peak from now on: a first step also makes what all later ones find."""
+        self.peak = self.live
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        given = kwargs or {}
+        if torch.is_inference_mode_enabled() and func not in self._stand_ins:
+            with self:  # only in inference mode does an op that consists of others come here whole
+                parts = func.decompose(*args, **given)
+            if parts is not NotImplemented:
+                return parts
+        if self._on_op is not None:
+            self._on_op(func, args, given)
+        result = self._stand_ins.get(func, func)(*args, **given)
+        if isinstance(result, Tensor):
+            self._count(result)
+        elif result is not None:
+            self.hold(leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor))
+        return result
+
+    def _count(self, tensor: Tensor) -> None:
+        if tensor.layout != torch.strided:
+            return  # a sparse tensor's parts are counted when they are made
+        storage = tensor.untyped_storage()
+        key, size = storage._cdata, _rounded(storage.nbytes())
+        reference, before = self._held.get(key, (None, 0))
+        if reference is None:
+            reference = weakref.ref(storage, partial(self._freed, key))
+        if size != before:
+            self._held[key] = reference, size
+            self.live += size - before
+            self.peak = max(self.peak, self.live)
+
+    def _freed(self, key: int, _: object) -> None:
+        self.live -= self._held.pop(key)[1]
+
+
+def _rounded(nbytes: int) -> int:
+    return -(-nbytes // BLOCK) * BLOCK
+
+
+def held_bytes(tensors: Iterable[Tensor]) -> int:
+    """What these tensors hold, in the allocator's blocks; views of one storage count once."""
+    return sum({each.untyped_storage()._cdata: _rounded(each.untyped_storage().nbytes()) for each in tensors}.values())

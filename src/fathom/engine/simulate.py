@@ -1,0 +1,207 @@
+"""One step of a workload on the meta device: its FLOP, its bytes and its peak memory, without running it.
+
+The step is the engine's own (forward, backward, clip, apply), op by op in its order; only the device is missing. The
+memory is that of a GPU: a tensor lives as long as it would there.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.utils._pytree import tree_leaves
+
+from fathom.engine.as_on_gpu import AsOnGPU
+from fathom.engine.base import clipping
+from fathom.engine.engines.eager import Eager
+from fathom.engine.live import LiveBytes, held_bytes
+from fathom.engine.op_calls import call_of
+from fathom.engine.session import AUTOCAST
+from fathom.engine.stand_ins import STAND_INS
+from fathom.trace.flops import bytes_moved, flop, is_multiply_add
+from fathom.workloads.base import State, Workload
+
+FORWARD, BACKWARD, OPTIMIZER = "forward", "backward", "optimizer"
+META = torch.device("meta")
+
+
+@dataclass(frozen=True)
+class Work:
+    """What the ops of one part of a step do."""
+
+    mac: float = 0.0  # multiply-adds of matrix products and convolutions: 2 FLOP each
+    flop: float = 0.0  # all arithmetic, theirs included
+    bytes: float = 0.0  # every operand read once, every result written once
+
+
+@dataclass(frozen=True)
+class Simulated:
+    """One step of so many items, in plain numbers. Bytes are in the allocator's blocks."""
+
+    items: int
+    parameters: int
+    weight_bytes: int  # parameters and buffers
+    gradient_bytes: int
+    optimizer_bytes: int
+    batch_bytes: int
+    activation_bytes: int  # what forward leaves for backward
+    peak_bytes: int  # of forward and backward
+    apply_peak_bytes: int  # of clipping and the optimizer
+    work: dict[str, Work]  # by part of the step
+    uncounted: dict[str, int] = field(default_factory=dict)  # ops without a formula, and how often they were called
+
+    @property
+    def step_peak_bytes(self) -> int:
+        return max(self.peak_bytes, self.apply_peak_bytes)
+
+    @property
+    def total(self) -> Work:
+        parts = self.work.values()
+        return Work(sum(w.mac for w in parts), sum(w.flop for w in parts), sum(w.bytes for w in parts))
+
+
+class _Counter:
+    """Adds up what ops do, by part of the step, and notes what is live when backward begins."""
+
+    def __init__(self, counted: bool) -> None:
+        self.counted = counted
+        self.part = FORWARD
+        self.sums: dict[str, list[float]] = {}
+        self.uncounted: Counter[str] = Counter()
+        self.live: LiveBytes | None = None
+        self.after_forward = 0
+
+    def __call__(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if self.part == FORWARD and torch._C._current_graph_task_id() != -1:
+            self.part = BACKWARD
+            self.after_forward = self.live.live if self.live else 0
+        if not self.counted or func.namespace != "aten":
+            return
+        call = call_of(func, args, kwargs)
+        found, moved = flop(call), bytes_moved(call)
+        if found is None and moved is None:
+            self.uncounted[call.op] += 1
+        sums = self.sums.setdefault(self.part, [0.0, 0.0, 0.0])
+        sums[0] += (found or 0.0) / 2 if is_multiply_add(call.op) else 0.0
+        sums[1] += found or 0.0
+        sums[2] += moved or 0.0
+
+    def work(self) -> dict[str, Work]:
+        return {part: Work(*sums) for part, sums in self.sums.items()}
+
+
+class Simulation:
+    """A workload on the meta device, of which steps of any size and precision can be taken."""
+
+    def __init__(self, workload: Workload, phase: str) -> None:
+        self.workload, self.phase = workload, phase
+        with META, LiveBytes(stand_ins=STAND_INS):
+            self.model = workload.model().train(phase == "train")
+        self.optimizer = _with_state(workload, self.model) if phase == "train" else None
+
+    def step(self, precision: str = "fp32", items: int | None = None, counted: bool = True) -> Simulated:
+        """A training or inference step, with the optimizer's state as an earlier one left it.
+
+        Without FLOP and bytes, which are counted op by op, it takes half the time.
+        """
+        items = items or self.workload.batch
+        batch = self.workload.shaped(items)
+        as_on_gpu, counter = AsOnGPU(), _Counter(counted)
+        engine = self._engine(_autocast(as_on_gpu, precision))
+        live = counter.live = LiveBytes(counter, STAND_INS)
+        held = [[*self.model.parameters(), *self.model.buffers()], _state_tensors(self.optimizer), _tensors(batch)]
+        for tensors in held:
+            live.hold(tensors)
+        try:
+            peak, apply_peak = _step(engine, batch, self.phase, live, counter, as_on_gpu)
+        finally:
+            for weight in self.model.parameters():
+                weight.grad = None
+        return self._simulated(items, counter, [held_bytes(tensors) for tensors in held], peak, apply_peak)
+
+    def _engine(self, autocast: Callable[[], AbstractContextManager[Any]]) -> Eager:
+        model, workload = self.model, self.workload
+        state = State(
+            model=model, device=META, source=None, batches=iter(()), optimizer=self.optimizer, autocast=autocast
+        )
+        clip = clipping(state, workload.clip_norm)
+        return Eager(state, partial(workload.loss, model), partial(workload.infer, model), clip)
+
+    def _simulated(self, items: int, counter: _Counter, held: list[int], peak: int, apply_peak: int) -> Simulated:
+        weights, states, inputs = held
+        trained = [weight for weight in self.model.parameters() if weight.requires_grad]
+        return Simulated(
+            items=items,
+            parameters=sum(weight.numel() for weight in self.model.parameters()),
+            weight_bytes=weights,
+            gradient_bytes=held_bytes(trained) if self.phase == "train" else 0,
+            optimizer_bytes=states,
+            batch_bytes=inputs,
+            activation_bytes=max(0, counter.after_forward - weights - states - inputs),
+            peak_bytes=peak,
+            apply_peak_bytes=apply_peak,
+            work=counter.work(),
+            uncounted=dict(counter.uncounted),
+        )
+
+
+def simulate(workload: Workload, phase: str, precision: str = "fp32") -> Simulated:
+    """One step of the workload's own batch."""
+    return Simulation(workload, phase).step(precision)
+
+
+def _step(
+    engine: Eager, batch: Any, phase: str, live: LiveBytes, counter: _Counter, as_on_gpu: AsOnGPU
+) -> tuple[int, int]:
+    """Peaks of forward and backward, and of what follows them."""
+    live.restart_peak()
+    with META, as_on_gpu, live:
+        if phase == "infer":
+            engine.infer(batch)
+            return live.peak, 0
+        engine.gradients(batch)
+        peak = live.peak
+        live.restart_peak()
+        counter.part = OPTIMIZER
+        engine.clip()
+        engine.apply()
+        return peak, live.peak
+
+
+def _with_state(workload: Workload, model: nn.Module) -> Optimizer:
+    """The optimizer after a step, in the implementation that it has on a GPU: fused where asked, else for each."""
+    optimizer = workload.optimizer(model)
+    optimizer._need_device_dtype_check_for_fused = False  # type: ignore[attr-defined]  # the meta device is not listed
+    for group in optimizer.param_groups:
+        if group.get("foreach", False) is None and not group.get("fused"):
+            group["foreach"] = True
+    for weight in model.parameters():
+        weight.grad = torch.empty_like(weight) if weight.requires_grad else None
+    with LiveBytes(stand_ins=STAND_INS):
+        optimizer.step()
+    for weight in model.parameters():
+        weight.grad = None
+    return optimizer
+
+
+def _autocast(as_on_gpu: AsOnGPU, precision: str) -> Callable[[], AbstractContextManager[Any]]:
+    """Of a precision that is not autocast's, nothing: the network computes in the types that it has."""
+    return partial(as_on_gpu.autocast, AUTOCAST[precision]) if precision in AUTOCAST else nullcontext
+
+
+def _state_tensors(optimizer: Optimizer | None) -> list[Tensor]:
+    """Those on the device; counters of steps stay on the host."""
+    return [each for each in _tensors(list(optimizer.state.values()) if optimizer else []) if each.is_meta]
+
+
+def _tensors(value: Any) -> list[Tensor]:
+    """Those in a batch; that of a user's model is a call with arguments."""
+    value = [vars(value), value] if hasattr(value, "__dict__") else value
+    return [leaf for leaf in tree_leaves(value) if isinstance(leaf, Tensor)]

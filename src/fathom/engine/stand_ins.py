@@ -1,0 +1,118 @@
+"""Ops that a GPU runs and the meta device does not: what they allocate, without what they compute.
+
+cuDNN keeps what the backward pass of a recurrent layer needs in a reserve of its own; its size is an assumption, and
+docs/cost.md says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+aten = torch.ops.aten
+GATES = {0: 1, 1: 1, 2: 4, 3: 3}  # of cuDNN's modes: RNN with ReLU, RNN with tanh, LSTM, GRU
+LSTM = 2
+RESERVED = 2  # states per gate set that the reserve holds beside the gates: the cell, and what came out of it
+
+
+def _cudnn_rnn(
+    x: Tensor,
+    weight: Sequence[Tensor],
+    weight_stride0: int,
+    weight_buf: Tensor | None,
+    hx: Tensor,
+    cx: Tensor | None,
+    mode: int,
+    hidden_size: int,
+    proj_size: int,
+    num_layers: int,
+    batch_first: bool,
+    dropout: float,
+    train: bool,
+    bidirectional: bool,
+    batch_sizes: Sequence[int],
+    dropout_state: Tensor | None,
+) -> tuple[Tensor, ...]:
+    """Output, last states, the reserve and the weights in one buffer, which the module has made already."""
+    directions = 2 if bidirectional else 1
+    width = proj_size or hidden_size
+    output = x.new_empty(*x.shape[:-1], width * directions)
+    kept = (GATES[mode] + RESERVED) * hidden_size * x.shape[:-1].numel() * directions * num_layers * x.element_size()
+    reserve = x.new_empty(kept if train else 0, dtype=torch.uint8)
+    last = torch.empty_like(cx) if cx is not None else x.new_empty(0)
+    return output, torch.empty_like(hx), last, reserve, x.new_empty(0)
+
+
+def _cudnn_rnn_backward(x: Tensor, weight: Sequence[Tensor], *rest: Any) -> tuple[Any, ...]:
+    """Gradients of the input, the states and the weights: (..., 2 stride, 3 buffer, 4 hx, 5 cx, ..., 21 mask)."""
+    hx, cx = rest[2], rest[3]
+    state = torch.empty_like(cx) if cx is not None else None
+    return torch.empty_like(x), torch.empty_like(hx), state, [torch.empty_like(each) for each in weight]
+
+
+def _lstm_cell(
+    input_gates: Tensor,
+    hidden_gates: Tensor,
+    cx: Tensor,
+    input_bias: Tensor | None = None,
+    hidden_bias: Tensor | None = None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    return torch.empty_like(cx), torch.empty_like(cx), torch.empty_like(input_gates)
+
+
+def _lstm_cell_backward(
+    grad_hy: Tensor | None, grad_cy: Tensor | None, cx: Tensor, cy: Tensor, workspace: Tensor, has_bias: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    return torch.empty_like(workspace), torch.empty_like(cx), workspace.new_empty(workspace.shape[1])
+
+
+def _ctc_loss(log_probs_TBC: Tensor, targets: Tensor, *lengths_and_rest: Any, **_: Any) -> tuple[Tensor, Tensor]:
+    """The loss of each item, and its alphas: a value for every frame and place between, before and after its labels."""
+    frames, items = log_probs_TBC.shape[:2]
+    longest = targets.shape[1] if targets.dim() == 2 else len(targets)
+    return log_probs_TBC.new_empty(items), log_probs_TBC.new_empty(items, frames, 2 * longest + 1)
+
+
+def _ctc_loss_backward(grad: Tensor, log_probs_TBC: Tensor, *rest: Any, **_: Any) -> Tensor:
+    return torch.empty_like(log_probs_TBC)
+
+
+def _batch_norm(x: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor]:
+    """As torch's own, which takes the meta device a hundred times as long: (..., 5 whether it trains, ...)."""
+    channels = x.shape[1] if rest[4] else 0
+    return torch.empty_like(x), torch.empty(channels, device=x.device), torch.empty(channels, device=x.device)
+
+
+def _batch_norm_backward(gradient: Tensor, x: Tensor, weight: Tensor | None, *rest: Any) -> tuple[Tensor | None, ...]:
+    """(..., 9 which gradients are asked for)"""
+    for_input, for_weight, for_bias = rest[-1]
+    per_channel = [torch.empty(x.shape[1], device=x.device) if asked else None for asked in (for_weight, for_bias)]
+    return torch.empty_like(x) if for_input else None, *per_channel
+
+
+def _in_place(*_: Any, **__: Any) -> None:
+    """A fused optimizer reads and writes what is there."""
+
+
+def _unchanged(x: Tensor, *_: Any, **__: Any) -> Tensor:
+    """An op in place: there is no data to change, and torch would take its time to find that out."""
+    return x
+
+
+STAND_INS: dict[Any, Callable[..., Any]] = {
+    **dict.fromkeys((aten.normal_.default, aten.uniform_.default, aten.clamp_.default, aten.relu_.default), _unchanged),
+    **dict.fromkeys((aten.mul_.Tensor, aten.add_.Tensor, aten.masked_fill_.Scalar), _unchanged),
+    **dict.fromkeys((aten._fused_sgd_.default, aten._fused_adagrad_.default), _in_place),
+    **dict.fromkeys((aten._fused_adam_.default, aten._fused_adamw_.default), _in_place),
+    aten.native_batch_norm.default: _batch_norm,
+    aten.native_batch_norm_backward.default: _batch_norm_backward,
+    aten._cudnn_rnn.default: _cudnn_rnn,
+    aten._cudnn_rnn_backward.default: _cudnn_rnn_backward,
+    aten._thnn_fused_lstm_cell.default: _lstm_cell,
+    aten._thnn_fused_lstm_cell_backward_impl.default: _lstm_cell_backward,
+    aten._ctc_loss.Tensor: _ctc_loss,
+    aten._ctc_loss_backward.Tensor: _ctc_loss_backward,
+}

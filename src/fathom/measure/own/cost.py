@@ -1,0 +1,58 @@
+"""A user's own model as a workload of the meta device, for counting: its weights are not even allocated."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import nn
+
+from fathom.core.errors import BadOption
+from fathom.engine.cost_sheet import CostSheet, cost_sheet
+from fathom.measure.own.batch import items_in, on_device
+from fathom.measure.own.errors import one_line
+from fathom.measure.own.model import OwnModel, prepared
+from fathom.measure.own.target import from_target
+from fathom.measure.own.training import Criterion, LossLike, OptimizerLike
+from fathom.workloads.base import Workload
+
+META = torch.device("meta")
+
+
+def cost_of_target(
+    target: str, memory_bytes: int | None = None, loss: LossLike = None, optimizer: OptimizerLike = None
+) -> CostSheet:
+    """The costs of what package.module:function makes; every fault is one line."""
+    workload = _workload(target, loss, optimizer)
+    try:
+        return replace(cost_sheet(workload, memory_bytes), name=target)
+    except Exception as error:  # the model's own code runs here, and the meta device refuses what needs values
+        raise one_line(f"the step of {target} on the meta device, where tensors have no values,", error) from None
+
+
+def _workload(target: str, loss: LossLike, optimizer: OptimizerLike) -> Workload:
+    made = _made(target)
+    model = made["model"]
+    if isinstance(model, Workload):
+        return model
+    if not isinstance(model, nn.Module):
+        raise BadOption(f"{target} makes a step; its cost can be counted of a model and a batch alone")
+    criterion = Criterion.of(loss if loss is not None else made.get("loss"), META)
+    batch = on_device(made["batch"], META)
+    return OwnModel(
+        module=prepared(model, batch, META, criterion.wants_target),
+        inputs=batch,
+        criterion=criterion,
+        updated_by=optimizer if optimizer is not None else made.get("optimizer"),
+        batch=items_in(batch) or 1,
+    )
+
+
+def _made(target: str) -> dict[str, Any]:
+    """Made on the meta device, in no time whatever its size; where its code needs values, made for real."""
+    try:
+        with META:
+            return from_target(target)
+    except BadOption:
+        return from_target(target)

@@ -1,0 +1,150 @@
+"""fathom cost as a user types it: the Cookbook's example, one's own model, and one line for every mistake."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import fathom
+
+from fathom.cli.commands.cost import size_of
+from fathom.core.errors import BadOption
+
+OWN = """
+import torch
+from torch import nn
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.TransformerEncoderLayer(64, 4, 128, batch_first=True)
+        self.out = nn.Linear(64, 10)
+
+    def forward(self, x):
+        return self.out(self.layer(x).mean(1))
+
+def make():
+    return Block(), (torch.randn(8, 16, 64), torch.zeros(8, dtype=torch.long)), "cross_entropy", "adamw"
+
+def huge():
+    return nn.Linear(1_000_000, 1_000_000), torch.empty(2, 1_000_000)
+
+def loads():
+    weights = torch.ones(4, 4).numpy()
+    model = nn.Linear(4, 4)
+    model.weight.data = torch.from_numpy(weights)
+    return model, torch.ones(2, 4)
+
+class Peeks(nn.Linear):
+    def forward(self, x):
+        return super().forward(x) * x.max().item()
+
+def peeks():
+    return Peeks(4, 4), torch.ones(2, 4)
+
+def step():
+    return lambda: None
+"""
+
+
+@pytest.fixture
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    (tmp_path / "costed_model.py").write_text(OWN)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    return "costed_model"
+
+
+def shown(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:
+    assert fathom(monkeypatch, "cost", *arguments, "--json") == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_the_cookbooks_example(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """ResNet-152 on 14 million images: 3 x 11.3e9 x 14e6, about 5e17, and 140 T a second, are MAC; FLOP are twice."""
+    found = shown(monkeypatch, capsys, "resnet-152", "--batch", "2", "--items", "14e6")
+    assert found["parameters"] == 60_192_808
+    assert found["forward"]["mac"] == 11_282_415_616
+    epoch = found["epoch"]
+    assert float(f"{epoch['cookbook_mac']:.0e}") == 5e17
+    assert epoch["cookbook_mac"] == pytest.approx(3 * 11.3e9 * 14e6, rel=0.01)
+    assert 130 < epoch["cookbook_tmac_per_s"] < 140, "5e17 / 3600 s is 139e12"
+    assert epoch["flop"] / epoch["cookbook_mac"] == pytest.approx(2, rel=0.01)
+    assert epoch["tflop_per_s"] == pytest.approx(2 * epoch["cookbook_tmac_per_s"], rel=0.01)
+
+
+def test_the_tables_are_printed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert fathom(monkeypatch, "cost", "sensor_net", "--memory", "1GB", "--items", "1e6") == 0
+    printed = capsys.readouterr().out
+    assert "2,919,440" in printed
+    assert "2.916 MMAC = 5.833 MFLOP" in printed
+    assert "Largest batch in 1GB, train, bf16" in printed
+    assert "An epoch of 1e+06 readings: 1.6e+13 FLOP" in printed
+
+
+def test_ones_own_model(module: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    found = shown(monkeypatch, capsys, f"{module}:make", "--memory", "1GB")
+    assert found["parameters"] == 4 * 64 * 65 + 2 * 64 * 128 + 128 + 64 + 4 * 64 + 650
+    # four projections and the scores and sums of attention, two layers of the MLP; then one row an item
+    assert found["forward"]["mac"] == 16 * (4 * 64**2 + 2 * 16 * 64 + 2 * 64 * 128) + 640
+    assert {row["optimizer"] for row in found["memory"]} >= {"its own (AdamW)"}
+    assert all(each["items"] > 1000 for each in found["largest"])
+
+
+def test_a_model_larger_than_memory_is_counted(
+    module: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """4 TB of weights: nothing of it is allocated."""
+    found = shown(monkeypatch, capsys, f"{module}:huge", "--memory", "80GB")
+    assert found["parameters"] == 10**12 + 10**6
+    assert {each["items"] for each in found["largest"]} == {0}
+
+
+def test_a_model_that_needs_values_while_it_is_made_is_made_for_real(
+    module: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert shown(monkeypatch, capsys, f"{module}:loads")["parameters"] == 20
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (["alexnt"], "no workload 'alexnt'; did you mean alexnet"),
+        (["alexnet", "--preset", "papr"], "did you mean paper"),
+        (["alexnet", "--set", "shrik=2"], "no option of alexnet"),
+        (["alexnet", "--memory", "lots"], "--memory must be a size such as 80GB"),
+        (["alexnet", "--items", "0"], "--items must be 1 or more"),
+        (["--suite", "cookbok"], "no suite 'cookbok'"),
+        (["costed_model:step"], "its cost can be counted of a model and a batch alone"),
+        (["costed_model:nothing"], "costed_model has no nothing"),
+        (["costed_model:peeks"], "item() cannot be called on meta tensors"),
+        (["costed_model:make", "--batch", "3"], "a model of your own brings its own batch"),
+    ],
+)
+def test_a_mistake_is_one_line(
+    module: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    arguments: list[str],
+    line: str,
+) -> None:
+    assert fathom(monkeypatch, "cost", *arguments) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert line in printed.err
+    assert len(printed.err.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "size"), [("80GB", 80 * 10**9), ("141 GiB", 141 << 30), ("1.5g", 1_500_000_000), ("512", 512)]
+)
+def test_sizes(text: str, size: int) -> None:
+    assert size_of(text) == size
+
+
+@pytest.mark.parametrize("text", ["", "GB", "0", "-1GB", "1e9GB", "80XB", "nan", "1.2.3G", "9" * 400, "9999999TB"])
+def test_no_sizes(text: str) -> None:
+    with pytest.raises(BadOption, match="--memory must be a size"):
+        size_of(text)

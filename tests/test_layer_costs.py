@@ -1,0 +1,196 @@
+"""FLOP, bytes and parameters of every layer type beside a hand count; memory of a few of them by hand, too."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fathom.engine.simulate import BACKWARD, FORWARD, simulate
+from fathom.measure.own.model import OwnModel
+
+B, T, C, H = 4, 6, 8, 16  # items, time, channels, hidden
+
+
+class Layer(NamedTuple):
+    name: str
+    make: Callable[[], nn.Module]
+    inputs: Callable[[], Tensor]
+    forward_mac: float  # of the batch
+    backward_mac: float  # the gradient of the weights, and of the input where it is asked for
+    parameters: int
+
+
+def image(side: int = 10, channels: int = C) -> Callable[[], Tensor]:
+    return lambda: torch.empty(B, channels, side, side, requires_grad=True)
+
+
+def sequence() -> Tensor:
+    return torch.empty(B, T, C, requires_grad=True)
+
+
+class Attention(nn.Module):
+    """Two heads, by torch's function."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        heads = x.view(B, T, 2, C // 2).transpose(1, 2)
+        return nn.functional.scaled_dot_product_attention(heads, heads, heads)
+
+
+class Heads(nn.Module):
+    def forward(self, heads: Tensor) -> Tensor:
+        return nn.functional.scaled_dot_product_attention(heads, heads, heads)
+
+
+CONV = B * 10 * 10 * H * C * 9
+LSTM = B * T * 4 * H * (C + H)
+LAYERS = [
+    Layer("linear", lambda: nn.Linear(C, H), sequence, B * T * C * H, 2 * B * T * C * H, C * H + H),
+    Layer("conv", lambda: nn.Conv2d(C, H, 3, padding=1), image(), CONV, 2 * CONV, H * C * 9 + H),
+    Layer(
+        "grouped", lambda: nn.Conv2d(C, H, 3, padding=1, groups=4), image(), CONV / 4, 2 * CONV / 4, H * C // 4 * 9 + H
+    ),
+    Layer(
+        "depthwise", lambda: nn.Conv2d(C, C, 3, padding=1, groups=C), image(), B * 100 * C * 9, 2 * B * 100 * C * 9, 80
+    ),
+    Layer("strided", lambda: nn.Conv2d(C, H, 3, 2, 1), image(), CONV / 4, 2 * CONV / 4, H * C * 9 + H),
+    Layer("conv1d", lambda: nn.Conv1d(T, H, 3), sequence, B * 6 * H * T * 3, 2 * B * 6 * H * T * 3, H * T * 3 + H),
+    # every input element times a window
+    Layer(
+        "transposed",
+        lambda: nn.ConvTranspose2d(C, H, 2, 2),
+        image(),
+        B * 100 * C * H * 4,
+        2 * B * 100 * C * H * 4,
+        C * H * 4 + H,
+    ),
+    # a bias of the input and one of the state
+    Layer("lstm", lambda: nn.LSTM(C, H, batch_first=True), sequence, LSTM, 2 * LSTM, 4 * H * (C + H + 2)),
+    Layer("gru", lambda: nn.GRU(C, H, batch_first=True), sequence, LSTM * 3 / 4, LSTM * 3 / 2, 3 * H * (C + H + 2)),
+    Layer("rnn", lambda: nn.RNN(C, H, batch_first=True), sequence, LSTM / 4, LSTM / 2, H * (C + H + 2)),
+    Layer(
+        "both ways",
+        lambda: nn.LSTM(C, H, batch_first=True, bidirectional=True),
+        sequence,
+        2 * LSTM,
+        4 * LSTM,
+        8 * H * (C + H + 2),
+    ),
+    # backward makes the scores again: five products for two
+    Layer("attention", Attention, sequence, 2 * B * T * T * C, 5 * B * T * T * C, 0),
+    Layer("batch norm", lambda: nn.BatchNorm2d(C), image(), 0, 0, 2 * C),
+    Layer("layer norm", lambda: nn.LayerNorm(C), sequence, 0, 0, 2 * C),
+    Layer("max pool", lambda: nn.MaxPool2d(2), image(), 0, 0, 0),
+    Layer("mean pool", lambda: nn.AvgPool2d(2), image(), 0, 0, 0),
+]
+
+
+def own(make: Callable[[], nn.Module], inputs: Callable[[], Tensor]) -> OwnModel:
+    with torch.device("meta"):
+        return OwnModel(module=make(), inputs=inputs(), batch=B)
+
+
+@pytest.mark.parametrize("layer", LAYERS, ids=lambda layer: layer.name)
+def test_a_layer_costs_what_a_hand_count_says(layer: Layer) -> None:
+    workload = own(layer.make, layer.inputs)
+    if not layer.parameters:
+        workload.module.register_parameter("unused", nn.Parameter(torch.empty(0, device="meta")))
+    step = simulate(workload, "train")
+    assert step.parameters == layer.parameters
+    assert step.work[FORWARD].mac == pytest.approx(layer.forward_mac, rel=0.01)
+    assert step.work[BACKWARD].mac == pytest.approx(layer.backward_mac, rel=0.01)
+    assert step.work[FORWARD].flop >= 2 * step.work[FORWARD].mac
+    assert step.work[FORWARD].bytes > 0
+    assert not step.uncounted
+
+
+def test_an_embedding_moves_rows_and_multiplies_nothing() -> None:
+    workload = own(lambda: nn.Embedding(1000, C), lambda: torch.empty(B, T, dtype=torch.int64))
+    step = simulate(workload, "infer")
+    assert step.parameters == 1000 * C
+    assert step.total.mac == 0
+    assert step.total.bytes == B * T * (8 + 2 * 4 * C), "the indices, and each row read and written"
+
+
+def test_a_linear_layer_moves_its_operands_once() -> None:
+    """Input, weight, bias and output."""
+    step = simulate(own(lambda: nn.Linear(C, H), sequence), "infer")
+    assert step.total.bytes == 4 * (B * T * C + C * H + H + B * T * H)
+
+
+def test_attention_keeps_no_scores() -> None:
+    """Half precision: query, key and value once, the result, and a number a row."""
+    length, width = 2048, 64
+    kept = {}
+    for dtype in (torch.bfloat16, torch.float32):
+        with torch.device("meta"):
+            x = torch.empty(B, 2, length, width, dtype=dtype, requires_grad=True)
+            module = Heads()
+        module.register_parameter("unused", nn.Parameter(torch.empty(0, device="meta")))
+        step = simulate(OwnModel(module=module, inputs=x, batch=B), "train")
+        kept[dtype] = step.activation_bytes
+        assert step.work[BACKWARD].mac == 2.5 * step.work[FORWARD].mac == 2.5 * 2 * B * 2 * length**2 * width
+    elements, scores = B * 2 * length * width, B * 2 * length**2
+    assert kept[torch.bfloat16] == pytest.approx(2 * elements + 4 * B * 2 * length, rel=0.05)
+    assert kept[torch.float32] < scores, "the scores alone would have four times as many bytes"
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_an_encoder_layer_keeps_no_scores_either(precision: str) -> None:
+    """torch's own multi-head attention, in a layer of a transformer."""
+    length, width = 1024, 64
+    module = nn.TransformerEncoderLayer(width, 2, 2 * width, batch_first=True)
+    workload = own(lambda: module.to("meta"), lambda: torch.empty(B, length, width))
+    step = simulate(workload, "train", precision)
+    products = B * length * (4 * width**2 + 2 * length * width + 4 * width**2)
+    assert step.work[FORWARD].mac == products
+    assert step.activation_bytes < 4 * B * 2 * length**2, "the scores alone would have as many bytes"
+    assert not step.uncounted
+
+
+def test_what_an_op_is_made_of_is_seen_in_inference_mode_too() -> None:
+    class Loss(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(C, C)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return nn.functional.mse_loss(self.layer(x), x) + nn.functional.triplet_margin_loss(x, x + 1, x - 1)
+
+    step = simulate(own(Loss, lambda: torch.empty(B, 1 << 16, C)), "infer")
+    assert step.peak_bytes > 4 * 4 * (B << 16) * C, "the batch, a layer, and differences inside of a loss"
+
+
+def test_packed_sequences_cost_what_their_rows_do() -> None:
+    lengths = [6, 5, 3, 1]
+
+    class Packed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.GRU(C, H)
+
+        def forward(self, x: Tensor) -> Tensor:
+            packed = nn.utils.rnn.PackedSequence(x, torch.tensor([4, 3, 3, 2, 2, 1], device="cpu"))
+            output: Tensor = self.layer(packed)[0].data
+            return output
+
+    step = simulate(own(Packed, lambda: torch.empty(sum(lengths), C)), "train")
+    assert step.work[FORWARD].mac == sum(lengths) * 3 * H * (C + H)
+
+
+def test_pooling_keeps_the_places_of_its_maxima_for_backward() -> None:
+    """An int64 for each of the results, which themselves nobody needs again; the input is the batch."""
+    workload = own(lambda: nn.MaxPool2d(2), image(side=64))
+    workload.module.register_parameter("unused", nn.Parameter(torch.empty(0, device="meta")))
+    results = B * C * 32 * 32
+    assert simulate(workload, "train").activation_bytes == pytest.approx(results * 8, abs=2048)
+
+
+def test_dropout_keeps_a_byte_an_element() -> None:
+    workload = own(lambda: nn.Sequential(nn.Linear(C, C), nn.Dropout(0.5)), lambda: torch.empty(B, 1024, C))
+    elements = B * 1024 * C
+    kept = simulate(workload, "train").activation_bytes
+    assert kept == pytest.approx(elements, abs=2048), "its mask: what it gets and gives, a mean does not need again"

@@ -1,0 +1,198 @@
+"""A step without data against the same step with data: live bytes, counts, precisions; and the largest batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import pytest
+import torch
+from torch import nn
+
+import fathom
+from fathom.core import plugins
+from fathom.engine.as_on_gpu import AsOnGPU
+from fathom.engine.cost_sheet import MOST_ITEMS, cost_sheet, largest_batch
+from fathom.engine.live import BLOCK, LiveBytes, held_bytes
+from fathom.engine.simulate import FORWARD, OPTIMIZER, Simulation, simulate
+from fathom.engine.workspaces import workspace_bytes
+from fathom.measure.own.model import OwnModel
+from fathom.workloads.base import workload_class
+
+ALL = [name for name in plugins.names("workloads") if name != "deepq"]  # a session of deepq plays games first
+REAL = [name for name in ALL if name not in ("seq2seq", "speech")]  # these two have ops that only a GPU has
+MIB = 1 << 20
+
+
+def accumulators(state: fathom.State) -> list[torch.Tensor]:
+    """What the optimizer keeps from the start on, as Adagrad does; counters of steps stay on the host."""
+    states = state.optimizer.state.values() if state.optimizer else []
+    return [each for kept in states for each in kept.values() if isinstance(each, torch.Tensor) and each.dim()]
+
+
+def real_peak(name: str, phase: str) -> int:
+    """The peak of a second step on real tensors."""
+    with fathom.load(name, preset="tiny", device="cpu", phase=phase).setup() as session:
+        state = session.state
+        for group in state.optimizer.param_groups if state.optimizer else []:
+            if group.get("foreach", False) is None and not group.get("fused"):
+                group["foreach"] = True
+        batch = next(state.batches)
+        step: Callable[[], object] = partial(session.engine.update if phase == "train" else session.engine.infer, batch)
+        with LiveBytes() as live, AsOnGPU():
+            live.hold([*state.model.parameters(), *state.model.buffers(), *batch.values(), *accumulators(state)])
+            for weight in state.weights:
+                weight.grad = None
+            step()
+            for weight in state.weights:
+                weight.grad = None
+            live.restart_peak()
+            step()
+        peak: int = live.peak
+        return peak
+
+
+@pytest.mark.parametrize("phase", ["train", "infer"])
+@pytest.mark.parametrize("name", REAL)
+def test_live_bytes_are_those_of_the_same_step_on_real_tensors(name: str, phase: str) -> None:
+    simulated = simulate(workload_class(name).configured("tiny"), phase)
+    assert simulated.step_peak_bytes == pytest.approx(real_peak(name, phase), rel=0.03)
+
+
+@pytest.mark.parametrize("name", plugins.names("workloads"))
+def test_mac_and_flop_are_those_of_the_facts(name: str) -> None:
+    kind = workload_class(name)
+    assert kind.facts is not None
+    step = simulate(kind.configured("small"), "train")
+    assert step.parameters == kind.facts.parameters
+    assert step.work[FORWARD].mac == pytest.approx(kind.facts.macs_per_item * step.items, rel=1e-9)
+    # cuDNN's backward also has the products of the first state, which is zero
+    exact = 1e-3 if name == "seq2seq" else 1e-9
+    assert 2 * step.total.mac == pytest.approx(kind.facts.train_flop_per_item * step.items, rel=exact)
+    assert step.total.flop > 2 * step.total.mac
+    assert not set(step.uncounted) - {"aten::scalar_tensor"}
+
+
+def test_memory_is_its_parts() -> None:
+    step = simulate(workload_class("sensor_net").configured("paper"), "train")
+    weights = 4 * 2_919_440
+    assert step.weight_bytes == pytest.approx(weights, rel=1e-3)
+    assert step.gradient_bytes == step.optimizer_bytes == step.weight_bytes
+    # two hidden layers give what the next needs: a ReLU works in place, and its result is its own gradient's mask
+    assert step.activation_bytes == pytest.approx(512 * (3 * 1024 + 2 * 16) * 4, rel=0.05)
+    assert step.apply_peak_bytes == pytest.approx(3 * weights + step.batch_bytes, rel=0.01)
+    assert step.peak_bytes > 2 * weights + step.activation_bytes
+    assert OPTIMIZER in step.work
+
+
+def test_bf16_halves_activations_and_keeps_one_copy_of_each_weight() -> None:
+    wide = Simulation(own(nn.Sequential(nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 256)), 1 << 14), "train")
+    full, half = wide.step("fp32"), wide.step("bf16")
+    hidden = 256 << 14
+    assert full.activation_bytes == pytest.approx(4 * hidden, rel=0.01)
+    # the input in bf16, what goes through the ReLU, and copies of the weights
+    assert half.activation_bytes == pytest.approx(2 * 2 * hidden + 2 * 2 * 256 * 257, rel=0.01)
+    assert half.gradient_bytes == full.gradient_bytes
+
+
+def own(module: nn.Module, rows: int) -> OwnModel:
+    width = next(module.parameters()).shape[1]
+    return OwnModel(module=module.to("meta"), inputs=torch.empty(rows, width, device="meta"), batch=rows)
+
+
+def test_a_weight_used_twice_is_cast_once() -> None:
+    class Twice(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(512, 512, bias=False)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            result: torch.Tensor = self.layer(self.layer(x))
+            return result
+
+    kept = simulate(own(Twice(), 8), "infer", "bf16")
+    assert kept.peak_bytes == pytest.approx(4 * 512**2 + 2 * 512**2, rel=0.1), "one copy, and not two"
+
+
+def test_a_storage_counts_once_in_blocks_until_its_last_view_is_gone() -> None:
+    with LiveBytes() as live:
+        first = torch.empty(1000, device="meta")
+        assert live.live == 8 * BLOCK
+        view = first.view(10, 100)[2:]
+        assert live.live == 8 * BLOCK
+        del first
+        assert live.live == 8 * BLOCK
+        other = view + 1
+        del view
+        assert live.live == 7 * BLOCK == held_bytes([other, other[1:]])
+        assert live.peak == 15 * BLOCK
+        live.restart_peak()
+        assert live.peak == live.live
+        other.add_(1)
+        assert live.peak == live.live
+
+
+def test_no_step_leaves_anything_behind() -> None:
+    simulation = Simulation(workload_class("residual").configured("tiny"), "train")
+    assert simulation.step() == simulation.step()
+    assert all(weight.grad is None for weight in simulation.model.parameters())
+
+
+def test_costs_grow_with_the_batch_and_counts_per_item_do_not() -> None:
+    simulation = Simulation(workload_class("googlenet").configured("tiny"), "train")
+    two, four = (simulation.step(items=items) for items in (2, 4))
+    assert four.work[FORWARD].mac == 2 * two.work[FORWARD].mac
+    assert two.peak_bytes < four.peak_bytes < 2 * two.peak_bytes
+
+
+def test_a_decoder_runs_to_its_full_length() -> None:
+    """Whether all sentences have ended is not known without data."""
+    short, long = (
+        simulate(workload_class("seq2seq").configured("tiny", target_length=length), "infer") for length in (16, 32)
+    )
+    assert long.work[FORWARD].mac > 1.7 * short.work[FORWARD].mac
+
+
+def test_deepqs_memory_includes_its_replay_buffer() -> None:
+    workload = workload_class("deepq").configured("paper")
+    sheet = cost_sheet(workload)
+    assert sheet.kept_bytes == 1_000_000 * (84 * 84 + 20) + 4 * 1_686_180
+    assert all(row.peak > sheet.kept_bytes for row in sheet.memory)
+    assert max(sheet.infer_peak.values()) < 100 * MIB
+
+
+@pytest.mark.parametrize(
+    ("peak", "limit", "largest"),
+    [
+        (lambda items: 100 + 7 * items, 100 + 7 * 61 + 3, 61),
+        (lambda items: 100 + 7 * items, 106, 0),
+        (lambda items: 100 + 7 * items, 107, 1),
+        (lambda items: 5, 5, MOST_ITEMS),
+        (lambda items: max(1000, 3 * items**2), 3 * 1234**2, 1234),  # bent
+        (lambda items: 1000 * -(-items // 32), 7999, 7 * 32),  # in steps
+    ],
+)
+@pytest.mark.parametrize("start", [1, 8, 256, 4000])
+def test_the_largest_batch_is_found(peak: Callable[[int], int], limit: int, largest: int, start: int) -> None:
+    found = largest_batch(peak, limit, start)
+    assert found == largest
+    assert found == 0 or peak(found) <= limit
+
+
+def test_the_largest_batch_of_a_workload_fits_and_the_next_does_not() -> None:
+    workload, limit = workload_class("text_cnn").configured("small"), 100 * MIB
+    sheet = cost_sheet(workload, limit)
+    for phase in ("train", "infer"):
+        items, simulation = sheet.largest[phase, "fp32"], Simulation(workload, phase)
+        peaks = [simulation.step(items=each).step_peak_bytes + workspace_bytes(phase) for each in (items, items + 1)]
+        assert peaks[0] <= limit < peaks[1]
+
+
+def test_other_optimizers_keep_their_state() -> None:
+    rows = {
+        (row.precision, row.optimizer): row for row in cost_sheet(workload_class("vgg-16").configured("tiny")).memory
+    }
+    sgd, momentum, adam = (rows["fp32", name] for name in ("sgd", "sgd with momentum", "adam"))
+    assert (sgd.state, momentum.state, adam.state) == (0, sgd.gradients, 2 * sgd.gradients)
+    assert sgd.peak < momentum.peak < adam.peak
+    assert rows["fp32", "its own (SGD)"].peak == momentum.peak, "its own is SGD with momentum"
