@@ -109,8 +109,8 @@ def select(records: Sequence[Record], *, profiled: bool, phases: Sequence[str] =
 
 def usable(records: Sequence[Record], profiled: bool, phases: Sequence[str]) -> tuple[list[Record], list[str]]:
     """The runs that can answer a question about whole machines, and notes on the others."""
-    # a program run has no timed steps; trials of engines, runs bound to some of the cores, of several ranks, below a cap
-    # on power or clocks, or fed in several ways belong to questions of their own
+    # a program run has no timed steps; trials of engines, runs bound to some of the cores, of several ranks, below a
+    # cap on power or clocks, or fed in several ways belong to questions of their own
     apart = ("program", "training", "trial", "feed")
     records = [
         record
