@@ -98,9 +98,9 @@ def command(
             return
         _series.measure(specs, runs, out, jobs.Jobs(launch), "scale", "ranks", as_json)
         return
-    given = {"strategy": strategy, "scaling": scaling, "tune": tune, "slow-rank": slow_rank, "slow-link": slow_link}
-    given |= {"timeout": timeout, "max-restarts": max_restarts, "nodes": nodes, "rendezvous": rendezvous}
-    _refuse_without_ranks(given | {"slurm": slurm, "device": device})
+    given: dict[str, object] = {"strategy": strategy, "scaling": scaling, "tune": tune, "slow-rank": slow_rank}
+    given |= {"slow-link": slow_link, "timeout": timeout, "max-restarts": max_restarts, "nodes": nodes}
+    _refuse_without_ranks(given | {"rendezvous": rendezvous, "slurm": slurm, "device": device})
     specs = scale.plan(base, chosen, _counts(cores))
     check_external(specs)
     _series.measure(specs, runs, out, isolated, "scale", "cores", as_json)
