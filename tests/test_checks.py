@@ -157,11 +157,11 @@ def test_the_engine_that_is_asked_for_is_that_of_every_run(
     def run(spec: RunSpec, *_: object, **__: object) -> Record:
         return replace(record_of(spec.workload), spec=spec, sections=sections_of(10.0))
 
-    def run_all(specs: Sequence[RunSpec], store: Store, job: str) -> None:
+    def run_all(specs: Sequence[RunSpec], store: Store, job: str, *_: object) -> None:
         for spec in specs:
             store.add(run(spec))
 
-    for name in ("study", "repeat", "scale"):
+    for name in ("study", "repeat", "_series"):
         monkeypatch.setattr(f"fathom.cli.commands.{name}.run_all", run_all)
     monkeypatch.setattr("fathom.cli.commands.run.isolated", run)
     monkeypatch.setattr(interleave, "isolated", run)

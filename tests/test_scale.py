@@ -202,12 +202,12 @@ def test_failed_runs_are_noted() -> None:
 def test_scale_ends_with_1_where_a_run_failed(
     fails: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def run_all(specs: Sequence[RunSpec], store: Store, job: str) -> None:
+    def run_all(specs: Sequence[RunSpec], store: Store, job: str, run: object) -> None:
         for spec in specs:
             record = failed_on(1) if fails else bound(1, 8.0, 1)
             store.add(replace(record, spec=spec))
 
-    monkeypatch.setattr("fathom.cli.commands.scale.run_all", run_all)
+    monkeypatch.setattr("fathom.cli.commands._series.run_all", run_all)
     arguments = ["scale", "vgg", "--cores", "1", "--out", str(tmp_path), "--json"]
     assert run_fathom(monkeypatch, *arguments) == (1 if fails else 0)
     told = document(capsys)
@@ -220,12 +220,12 @@ def test_each_point_is_launched_three_times_and_a_started_series_is_completed(
 ) -> None:
     asked: list[int] = []
 
-    def run_all(specs: Sequence[RunSpec], store: Store, job: str) -> None:
+    def run_all(specs: Sequence[RunSpec], store: Store, job: str, run: object) -> None:
         asked.append(len(specs))
         for spec in specs:
             store.add(replace(bound(1, 8.0, 1), spec=spec))
 
-    monkeypatch.setattr("fathom.cli.commands.scale.run_all", run_all)
+    monkeypatch.setattr("fathom.cli.commands._series.run_all", run_all)
     monkeypatch.setattr(scale, "topology", lambda: TWO_NODES[:1])
     arguments = ["scale", "vgg", "--cores", "1", "--out", str(tmp_path), "--json"]
     assert run_fathom(monkeypatch, *arguments, "--runs", "1") == 0

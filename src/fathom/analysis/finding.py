@@ -129,13 +129,16 @@ def analyse(question: str, records: Sequence[Record], frameworks: Sequence[Frame
     """The answer of questions/QUESTION.py, or of a question that another package brings.
 
     Of a disturbed and an undisturbed run of the same work, the undisturbed one answers. An answer that would be another
-    without the disturbed runs that are left has a note on them.
+    without the disturbed runs that are left has a note on them. Jobs of several ranks answer those questions alone that
+    ask for them (RANKED), and no other runs do.
     """
     module = plugins.load("questions", question)
     if getattr(module, "FRAMEWORKS", False):
         found: Finding = module.analyse(frameworks)
         return found
     answer: Callable[[Sequence[Record]], Finding] = module.analyse
+    ranked = getattr(module, "RANKED", False)
+    records = [record for record in records if (record.spec.ranks is not None) == ranked]
     used = trusted(labelled(records))
     finding = answer(used)
     notes = []

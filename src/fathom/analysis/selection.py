@@ -109,10 +109,14 @@ def select(records: Sequence[Record], *, profiled: bool, phases: Sequence[str] =
 
 def usable(records: Sequence[Record], profiled: bool, phases: Sequence[str]) -> tuple[list[Record], list[str]]:
     """The runs that can answer a question about whole machines, and notes on the others."""
-    # a program run has no timed steps; trials of engines, runs bound to some of the cores, below a cap on power or
-    # clocks, or fed in several ways belong to questions of their own
+    # a program run has no timed steps; trials of engines, runs bound to some of the cores, of several ranks, below a
+    # cap on power or clocks, or fed in several ways belong to questions of their own
     apart = ("program", "training", "trial", "feed")
-    records = [record for record in records if not (record.spec.kind in apart or record.spec.cores or capped(record))]
+    records = [
+        record
+        for record in records
+        if not (record.spec.kind in apart or record.spec.cores or record.spec.ranks or capped(record))
+    ]
     failed = [record for record in records if record.outcome != "ok"]
     succeeded = [record for record in records if record.outcome == "ok"]
     asked = [record for record in succeeded if record.spec.phase in phases]

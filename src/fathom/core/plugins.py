@@ -37,6 +37,7 @@ KINDS = {
     "workloads": Kind("workload", "fathom.workloads", "fathom.workloads"),
     "readers": Kind("data reader", "fathom.data", "fathom.readers"),
     "engines": Kind("engine", "fathom.engine.engines", "fathom.engines"),
+    "strategies": Kind("strategy", "fathom.engine.ranks.strategies", "fathom.strategies"),
     "trainers": Kind("trainer", "fathom.training.trainers", "fathom.trainers"),
     "questions": Kind("question", "fathom.analysis.questions", "fathom.questions"),
     "meters": Kind("meter", "fathom.machine.meters", "fathom.meters"),

@@ -18,6 +18,7 @@ from fathom.core.energy import Energy
 from fathom.core.errors import DataError, FathomError
 from fathom.core.feeding import FeedTimes
 from fathom.core.fingerprint import Gpu, Machine
+from fathom.core.ranks import Ranks
 from fathom.core.spec import RunSpec
 from fathom.core.traced import Memory, RowKernels, Sources, Timeline
 from fathom.core.trial import Trial
@@ -286,6 +287,7 @@ class Record:
     trial: Trial | None = None  # of an engine: beside eager in the same process
     program: GpuTime | None = None  # of a program run: all of the program after its context stood
     feed: FeedTimes | None = None  # of a feed run; None in all others
+    ranks: Ranks | None = None  # of a job of several ranks; its step_s are those of the slowest rank, step by step
     disturbance: Disturbance = field(default_factory=Disturbance)
     notes: list[str] = field(default_factory=list)  # for people: nothing is decided by their words
     started: str = field(default_factory=moment)

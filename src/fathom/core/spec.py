@@ -25,6 +25,7 @@ SOURCES = {  # where the work comes from -> the fields that may then be None: no
     "model": ("precision", "seed"),  # a user's module and batch
     "step": ("precision", "seed"),  # a user's own training or inference step
     "trace": ("precision", "seed"),  # a profiler trace made elsewhere
+    "ranks": ("precision", "seed"),  # messages between ranks, without a network
 }
 KINDS = {  # what is measured -> the fields that say how long; the others keep their defaults
     "timed": ("warmup", "steps", "budget_s"),
@@ -35,7 +36,9 @@ KINDS = {  # what is measured -> the fields that say how long; the others keep t
     # a baseline without work, and then one window of steps that is long enough for what meters it
     "energy": ("warmup", "window_s", "idle_s", "period_s", "estimates"),
     "feed": ("warmup", "steps", "budget_s"),  # input alone, compute alone, both; each pass takes the budget
+    "collectives": (),  # operations of torch.distributed over message sizes
 }
+SCALINGS = ("weak", "strong")  # the batch of a rank, or that of all ranks together, stays the same
 LONGEST_SLUG = 80  # characters: file systems allow 255 in the whole name of a file
 LARGEST_SEED = 2**62  # every generator takes those below
 LONGEST_BUDGET_S = 30 * 86_400
@@ -46,6 +49,8 @@ RANGES = {  # the smallest and the largest that can be meant, on any machine; be
     "warmup": (0, 10_000_000),
     "steps": (1, 10_000_000),
     "seed": (0, math.inf),
+    "ranks": (1, 65_536),
+    "nodes": (1, 65_536),
 }
 
 _SWITCHES = {"profile": "profiled", "learn": "training", "life": "program"}  # what kinds were called up to schema 2
@@ -56,6 +61,7 @@ _POSITIVE = {  # field -> what a message calls it
     "power_cap_w": "a power cap in watts",
     "clock_cap_mhz": "a clock cap in MHz",
 }
+_SLOW = ("slow_rank", "slow_link")
 _SECONDS_AND_CAPS = ("budget_s", "idle_s", *_POSITIVE)
 
 
@@ -92,12 +98,20 @@ class RunSpec:
     seed: int | None = 0
     options: Mapping[str, Any] = field(default_factory=dict)  # fields of the workload, changed
     feeding: Feeding | None = None  # how batches reach the device; None is as the data is usually fed
+    ranks: int | None = None  # processes that work together; None is one, without torch.distributed
+    nodes: int = 1  # machines that the ranks are divided among
+    strategy: str | None = None  # how they divide the work, by name
+    scaling: str | None = None  # of SCALINGS: what `batch` is the batch of, one rank or all of them
+    strategy_options: Mapping[str, Any] = field(default_factory=dict)  # fields of the strategy, changed
+    slow_rank: tuple[int, float] | None = None  # a rank whose computing takes so many times as long, injected
+    slow_link: tuple[int, float] | None = None  # a rank whose communication does, injected
     source: str = "workload"  # of SOURCES; in all but the first, precision and seed may be None: not known
 
     def __post_init__(self) -> None:
         self._normalise()
         self._check_names()
         self._check_numbers()
+        self._check_ranks()
         if self.kind == "training" and self.phase != "train":
             raise BadOption(f"a training run has phase train, not {self.phase}")
         if self.kind == "training" and self.feeding is not None:
@@ -117,6 +131,25 @@ class RunSpec:
         if self.seed is None and "seed" not in SOURCES[self.source]:
             raise BadOption(f"a {self.source} needs a seed")
 
+    def _check_ranks(self) -> None:
+        if self.ranks is None:
+            for name in ("strategy", "scaling", "strategy_options", *_SLOW):
+                if getattr(self, name):
+                    raise BadOption(f"{name} needs a number of ranks")
+            if self.nodes > 1:
+                raise BadOption("nodes needs a number of ranks")
+            return
+        if self.ranks % self.nodes:
+            raise BadOption(f"{self.ranks} ranks cannot be divided among {self.nodes} nodes")
+        if self.scaling is not None and self.scaling not in SCALINGS:
+            raise UnknownName.among("scaling", self.scaling, SCALINGS)
+        for name in _SLOW:
+            rank, factor = getattr(self, name) or (0, 1.0)
+            if not 0 <= rank < self.ranks:
+                raise BadOption(f"{name} must be of rank 0 to {self.ranks - 1}, not {rank}")
+            if not 1 <= factor <= 1000:
+                raise BadOption(f"{name} is 1 to 1000 times slower, not {factor:g}")
+
     def _normalise(self) -> None:
         options = dict(self.options)
         batch = options.pop("batch", self.batch)
@@ -134,6 +167,11 @@ class RunSpec:
             changes["cores"] = tuple(self.cores)  # JSON has only lists
         if isinstance(self.feeding, Mapping):  # as JSON has it
             changes["feeding"] = _feeding(self.feeding)
+        for name in _SLOW:
+            if (slow := getattr(self, name)) is not None:
+                changes[name] = (int(slow[0]), float(slow[1]))
+        if self.ranks == 1 and self.scaling is not None:
+            changes["scaling"] = SCALINGS[0]  # one rank does the same work in both
         if self.device.startswith("cpu:"):
             changes["device"] = "cpu"  # torch takes any index for the one CPU
         elif self.device in ("cuda", "mps", "xpu"):

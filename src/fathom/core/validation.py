@@ -18,6 +18,7 @@ from fathom.core.trial import FLOORS
 
 if TYPE_CHECKING:
     from fathom.core.feeding import FeedTimes
+    from fathom.core.ranks import Ranks
     from fathom.core.record import Artifact, Learning, Profile, Record
     from fathom.core.trial import Trial
 
@@ -31,8 +32,11 @@ LONGEST_TEXT = 1_000_000  # characters; an image has a limit of its own
 LARGEST_IMAGE = 20_000_000  # characters of base 64
 SIGNED = {"loss", "losses", "rounded_losses", "quality", "target", "temperature_c"}  # what may be negative
 UNBOUNDED = {"loss", "losses", "quality"}  # what may be no number in a record of a failed run
-FREE = {"options", "rows"}  # what holds anything: a workload's options, the cells of an artifact
-STEPS = {"step_s", "plain_step_s", "free_step_s", "turn_step_s", "turn_update_s", "compute_s"}  # are divided by
+FREE = {"options", "strategy_options", "settings", "rows"}  # what holds anything: options, the cells of an artifact
+STEPS = {  # lists of times that medians are divided by
+    *("step_s", "plain_step_s", "free_step_s", "sample_s"),
+    *("turn_step_s", "turn_update_s", "compute_s"),
+}
 PNG = b"\x89PNG\r\n\x1a\n"
 DEVICE = re.compile(r"[a-z_]{1,20}(:[0-9]{1,4})?")
 
@@ -60,6 +64,8 @@ def check(record: Record) -> Record:
         _check_trial(record.trial, record.spec.precision or "fp32")
     if record.learning:
         _check_learning(record.learning)
+    if record.ranks:
+        _check_ranks(record.ranks)
     return record
 
 
@@ -91,6 +97,12 @@ def _check_feed(feed: FeedTimes, steps: int) -> None:
 def check_values(record: object, *, failed: bool) -> None:
     """Every number and text of a record of any kind, by the names of its fields."""
     _check_value("", record, failed=failed)
+
+
+def _check_ranks(ranks: Ranks) -> None:
+    """Analyses divide by these."""
+    if ranks.ranks < 1 or any(not each.sample_s or each.message_bytes < 1 for each in ranks.collectives):
+        raise Implausible("ranks has a collective without samples, or no ranks")
 
 
 def _check_profile(profile: Profile) -> None:

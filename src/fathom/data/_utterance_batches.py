@@ -25,7 +25,8 @@ def by_length(source: Utterances, batch: int, device: torch.device, seed: int, s
     """
     columns = {name: column.to(device) for name, column in source.columns.items()}
     lengths = source.columns["frames"]
-    for rows in islice(_batches_of_similar_length(lengths, batch, seed), start, None):
+    rank, ranks = source.share
+    for rows in islice(_batches_of_similar_length(lengths, batch, seed), start * ranks + rank, None, ranks):
         width = int(lengths[rows].max())
         on_device = (rows.pin_memory() if device.type == "cuda" else rows).to(device, non_blocking=True)
         chosen = {name: column.index_select(0, on_device) for name, column in columns.items() if name != "features"}

@@ -45,6 +45,8 @@ class Dataset(ABC):
     Reading may be expensive (decoding a JPEG): feed() then uses worker processes.
     """
 
+    share: tuple[int, int] = (0, 1)  # the rank whose batches are fed, of how many ranks
+
     @abstractmethod
     def __len__(self) -> int: ...
 
@@ -54,6 +56,12 @@ class Dataset(ABC):
     def subset(self, rows: Sequence[int]) -> Dataset:
         """The same with these items alone."""
         return _Subset(self, rows)
+
+    def share_of(self, rank: int, ranks: int) -> Self:
+        """The same items; feed() gives every ranks-th batch, so that all ranks together see each item once an epoch."""
+        shared = copy(self)
+        shared.share = (rank, ranks)
+        return shared
 
     @property
     def notes(self) -> list[str]:
@@ -155,10 +163,14 @@ class InMemory(Dataset):
 
 
 class ShuffledBatches(Sampler[list[int]]):
-    """Endless batches of item indices: seeded shuffles of all items, one after another, cut into batches."""
+    """Endless batches of item indices: seeded shuffles of all items, one after another, cut into batches.
 
-    def __init__(self, items: int, batch: int, seed: int, start: int = 0) -> None:
-        self.items, self.batch, self.seed, self.start = items, batch, seed, start
+    Of several ranks, each takes its turn: batch n of rank r of R is number n R + r. The R batches n of all ranks are
+    then batch n of one rank with a batch that is R times as large.
+    """
+
+    def __init__(self, items: int, batch: int, seed: int, start: int = 0, share: tuple[int, int] = (0, 1)) -> None:
+        self.items, self.batch, self.seed, self.start, self.share = items, batch, seed, start, share
 
     def __iter__(self) -> Iterator[list[int]]:
         return (rows.tolist() for rows in self.tensors(torch.device("cpu")))
@@ -171,7 +183,8 @@ class ShuffledBatches(Sampler[list[int]]):
             while len(pending) < self.batch:
                 shuffle = torch.randperm(self.items, generator=generator, pin_memory=device.type == "cuda")
                 pending = torch.cat([pending, shuffle.to(device, non_blocking=True)])
-            if number >= self.start:
+            turn, whose = divmod(number, self.share[1])
+            if turn >= self.start and whose == self.share[0]:
                 yield pending[: self.batch]
             pending = pending[self.batch :]
 
@@ -203,7 +216,7 @@ def feeding(wanted: Feeding | None) -> Iterator[_Choice]:
 
 def feed(dataset: Dataset, batch: int, device: torch.device, seed: int, start: int = 0) -> Iterator[Batch]:
     """Endless batches on the device, in an order that depends on the seed only; starts at batch number `start`."""
-    order = ShuffledBatches(len(dataset), batch, seed, start)
+    order = ShuffledBatches(len(dataset), batch, seed, start, dataset.share)
     choice = _choice.get() or _Choice(None)
     choice.fed = True
     fits = isinstance(dataset, InMemory) and (device.type == "cpu" or dataset.nbytes <= RESIDENT_BYTES)

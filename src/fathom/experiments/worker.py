@@ -48,12 +48,12 @@ def supervise(parent: int, pipe: int) -> None:
         signal.signal(number, stop)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)  # fathom/worker.py blocked them
     _prctl(PR_SET_CHILD_SUBREAPER, 1)  # orphans of the worker become children of the supervisor, whatever their session
-    _signal_at_death_of(parent, signal.SIGTERM)
+    signal_at_death_of(parent, signal.SIGTERM)
     supervisor, worker = os.getpid(), os.fork()
     if worker == 0:
         for number in SIGNALS:
             signal.signal(number, signal.SIG_DFL)  # no exception: it could be lost, or crash, while torch is imported
-        _signal_at_death_of(supervisor, signal.SIGKILL)
+        signal_at_death_of(supervisor, signal.SIGKILL)
         return
     os.close(pipe)
     while (ended := os.wait())[0] != worker:
@@ -63,7 +63,7 @@ def supervise(parent: int, pipe: int) -> None:
     os._exit(code if code >= 0 else 128 - code)  # a signal as a shell reports it
 
 
-def _signal_at_death_of(parent: int, number: signal.Signals) -> None:
+def signal_at_death_of(parent: int, number: signal.Signals) -> None:
     """On Linux the kernel sends this signal when the parent ends, however that happens."""
     _prctl(PR_SET_PDEATHSIG, number)
     if os.getppid() != parent:
@@ -116,6 +116,10 @@ def work(pipe: int, job: Mapping[str, Any]) -> None:
 
 
 def _run(spec: RunSpec, on_progress: OnProgress, on_event: OnEvent) -> Record:
+    if spec.ranks is not None:
+        from fathom.experiments.launch import launched  # here, as it loads torch
+
+        return launched(spec, on_progress)
     if spec.kind == "training":
         from fathom.training.run import train  # here, as it loads torch
 

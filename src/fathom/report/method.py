@@ -92,7 +92,7 @@ def _sums(records: Sequence[Record]) -> str:
 
 
 def _data(records: Sequence[Record]) -> str:
-    own = sum(record.spec.source != "workload" for record in records)
+    own = sum(record.spec.source not in ("workload", "ranks") for record in records)
     records = [record for record in records if record.spec.source == "workload"]
     text = f"{formatting.count(own, 'run')} had batches of the user's own." if own else ""
     return " ".join(filter(None, [_workload_data(records) if records or not own else "", text]))

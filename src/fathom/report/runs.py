@@ -15,7 +15,10 @@ from fathom.core.record import Record
 from fathom.report.method import outside_percent
 
 # runs that differ in these are not pooled
-COMPARED = ("preset", "precision", "engine", "batch", "data", "options", "power_cap_w", "clock_cap_mhz")
+COMPARED = (
+    *("preset", "precision", "engine", "batch", "data", "options", "power_cap_w", "clock_cap_mhz"),
+    *("ranks", "strategy", "scaling"),
+)
 SETTINGS = (*COMPARED, "threads", "seed")  # repetitions and sweeps may differ in the last two
 OK = "ok"  # the outcome of a run that succeeded
 DISTURBED = "disturbed"  # the column of what disturbed a run, and the outcome of one that has only disturbed runs
@@ -57,13 +60,15 @@ def common_settings(records: Sequence[Record]) -> list[tuple[str, str]]:
 
 
 def unbound(records: Sequence[Record]) -> list[Record]:
-    """Without runs bound to some of the cores, where there are others: these have a finding of their own."""
-    return [record for record in records if not record.spec.cores] or list(records)
+    """Without runs bound to some of the cores, or of several ranks, where there are others: they have own findings."""
+    return [record for record in records if not (record.spec.cores or record.spec.ranks)] or list(records)
 
 
 def timed(records: Sequence[Record]) -> list[Record]:
-    """Without training runs, trials of engines, and runs fed in several ways: these have findings of their own."""
-    return [record for record in _without_trials(records) if record.spec.kind not in ("training", "feed")]
+    """Without training runs, trials of engines, feeding and collective operations: these have findings of their own."""
+    return [
+        record for record in _without_trials(records) if record.spec.kind not in ("training", "feed", "collectives")
+    ]
 
 
 def _without_trials(records: Sequence[Record]) -> list[Record]:

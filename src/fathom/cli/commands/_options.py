@@ -30,12 +30,12 @@ Out = Annotated[Path, typer.Option(help="Folder of records to write to.")]
 Set = Annotated[list[str] | None, typer.Option("--set", help="An option of the workload, as name=value; repeatable.")]
 
 
-def options_of(pairs: list[str]) -> dict[str, Any]:
-    """The values of --set by name."""
+def options_of(pairs: list[str], option: str = "--set") -> dict[str, Any]:
+    """The values of --set, or another such option, by name."""
     options = {}
     for pair in pairs:
         name, equals, value = pair.partition("=")
         if not (name and equals):
-            raise BadOption(f"--set takes name=value, not {pair!r}")
+            raise BadOption(f"{option} takes name=value, not {pair!r}")
         options[name] = read_value(value)
     return options

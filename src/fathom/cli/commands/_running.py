@@ -15,6 +15,8 @@ from fathom.experiments import study
 from fathom.experiments.isolate import isolated
 from fathom.machine.host import fingerprint
 
+Run = Callable[[RunSpec, OnProgress], Record]
+
 
 def own_store(folder: Path) -> Store:
     """The folder as this machine's: what another machine has measured does not count as done here, and is kept."""
@@ -30,9 +32,7 @@ def own_store(folder: Path) -> Store:
     return store
 
 
-def run_all(
-    specs: Sequence[RunSpec], store: Store, job: str, run: Callable[[RunSpec, OnProgress], Record] = isolated
-) -> None:
+def run_all(specs: Sequence[RunSpec], store: Store, job: str, run: Run = isolated) -> None:
     """One bar for the job and one for the current run; above them, a line for each finished run."""
     with progress_bar() as bar:
         whole = bar.add_task(job, total=len(specs))
@@ -50,7 +50,7 @@ def run_all(
             bar.console.print(f"{number:3} of {len(specs)}  {_line(record)}", highlight=False)
 
 
-def run_again(planned: Sequence[RunSpec], store: Store, since: str = "") -> None:
+def run_again(planned: Sequence[RunSpec], store: Store, since: str = "", run: Run = isolated) -> None:
     """Disturbed runs once more, after all others; both records are kept. Those older than `since` are not counted.
 
     Where most runs were disturbed the machine is a busy one: as many runs again would take as long and be no better.
@@ -60,7 +60,7 @@ def run_again(planned: Sequence[RunSpec], store: Store, since: str = "") -> None
         human.print(f"{len(again)} of {len(planned)} runs were disturbed: other programs keep this machine busy")
     elif again:
         human.print(f"{count(len(again), 'disturbed run')} to run again")
-        run_all(again, store, "disturbed runs again")
+        run_all(again, store, "disturbed runs again", run)
 
 
 def result(record: Record) -> str:
@@ -73,6 +73,8 @@ def result(record: Record) -> str:
         trial = record.trial
         steps = f"{seconds(trial.engine.step_s)} per step, eager {seconds(trial.eager.step_s)}"
         return f"{steps}: {trial.speedup:.3g} times as fast"
+    if record.spec.kind == "collectives":
+        return f"collectives timed{disturbed(record)}"
     from fathom.analysis.step_time import UNSTEADY, levels, step_time
 
     mark = f", {UNSTEADY}" if levels(record) else ""
@@ -98,6 +100,7 @@ def _line(record: Record) -> str:
     what = f"{spec.workload} {spec.phase} on {record.device}"
     what += f", {spec.engine}" if "engine" in spec.non_defaults() else ""
     what += f", {count(len(spec.cores), 'core')}" if spec.cores else ""
-    what += f", {count(spec.threads, 'thread')}" if spec.threads else ""
+    what += f", {count(spec.ranks, 'rank')}" if spec.ranks else ""
+    what += f", {count(spec.threads, 'thread')}{' each' if spec.ranks else ''}" if spec.threads else ""
     what += f", {spec.feeding.readers if record.device == 'cpu' else spec.feeding}" if spec.feeding else ""
     return f"{what}: {result(record)}"

@@ -1,22 +1,27 @@
-"""fathom scale: speed-up and parallel efficiency of workloads on 1, 2, 4, ... cores."""
+"""fathom scale: speed-up and parallel efficiency of workloads on 1, 2, 4, ... cores, or ranks."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+import re
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from fathom.analysis.finding import Finding, analyse
-from fathom.cli.commands._options import MOST_RUNS, Engine, Json, Names, Out, Phase, Preset
-from fathom.cli.commands._running import own_store, run_again, run_all
-from fathom.cli.terminal import human, print_json, print_table
+from fathom.cli.commands import _series
+from fathom.cli.commands._options import MOST_RUNS, Engine, Json, Names, Out, Phase, Preset, options_of
+from fathom.cli.terminal import human
 from fathom.core.errors import BadOption
-from fathom.core.spec import RunSpec
+from fathom.core.spec import SCALINGS, RunSpec
+from fathom.experiments import ranks as jobs
 from fathom.experiments import scale
-from fathom.experiments.checks import check, check_external
-from fathom.experiments.repeat import run_order
+from fathom.experiments.checks import check, check_device, check_external
+from fathom.experiments.isolate import isolated
+from fathom.experiments.ranks import MOST_RANKS, TIMEOUT_S, Launch
+from fathom.experiments.slurm import PORT, write
 from fathom.workloads.catalogue import suite
 
 
@@ -25,6 +30,31 @@ def command(
     cores: Annotated[
         str | None, typer.Option(help="Core counts, such as 1,2,4; default: powers of two up to all cores.")
     ] = None,
+    ranks: Annotated[
+        str | None, typer.Option(help="Numbers of ranks, such as 1,2,4: several processes that train together.")
+    ] = None,
+    strategy: Annotated[str | None, typer.Option(help="How ranks divide the work: ddp, or another strategy.")] = None,
+    scaling: Annotated[
+        str | None, typer.Option(help="weak: a rank's batch stays the same; strong: that of all ranks together.")
+    ] = None,
+    tune: Annotated[
+        list[str] | None, typer.Option("--tune", help="An option of the strategy, as name=value; repeatable.")
+    ] = None,
+    slow_rank: Annotated[str | None, typer.Option(help="A rank to make slower, such as 1:2x.")] = None,
+    slow_link: Annotated[str | None, typer.Option(help="A rank whose messages to make slower, such as 1:2x.")] = None,
+    timeout: Annotated[
+        float | None, typer.Option(help=f"Seconds without progress that end a job of ranks; default {TIMEOUT_S:g}.")
+    ] = None,
+    max_restarts: Annotated[int | None, typer.Option(help="How often torchrun restarts a failed job of ranks.")] = None,
+    nodes: Annotated[
+        int | None, typer.Option(help="Machines of a job of ranks; the same command runs on each.")
+    ] = None,
+    rendezvous: Annotated[str | None, typer.Option(help="Where nodes meet: HOST:PORT of the first one.")] = None,
+    slurm: Annotated[
+        Path | None, typer.Option(help="Write a Slurm batch file that runs this, and run nothing.")
+    ] = None,
+    device: Annotated[str | None, typer.Option(help="Of ranks: cpu (gloo) or cuda (NCCL); default cpu.")] = None,
+    batch: Annotated[int | None, typer.Option(help="Items in a batch; default: the preset's.")] = None,
     phase: Phase = "train",
     preset: Preset = "small",
     engine: Engine = "eager",
@@ -36,38 +66,84 @@ def command(
     out: Out = Path("records"),
     as_json: Json = False,
 ) -> None:
-    """Run workloads bound to 1, 2, 4, ... CPU cores and print speed-up and parallel efficiency.
+    """Run workloads bound to 1, 2, 4, ... CPU cores, or as 1, 2, 4, ... ranks, and print speed-up and efficiency.
 
     Runs that other programs disturbed are run once more at the end. Started again, it resumes an interrupted series.
     """
-    base = RunSpec(workload="", phase=phase, preset=preset, engine=engine, steps=steps, budget_s=budget)
+    base = RunSpec(workload="", phase=phase, preset=preset, engine=engine, steps=steps, budget_s=budget, batch=batch)
     chosen = names or suite()
     for name in chosen:
         check(replace(base, workload=name))
+    if ranks is not None:
+        if cores is not None:
+            raise BadOption("--cores and --ranks are two kinds of scaling: give one of them")
+        meeting = rendezvous or (f"first-node:{PORT}" if slurm else None)
+        launch = Launch(
+            timeout_s=timeout or TIMEOUT_S, max_restarts=max_restarts or 0, nodes=nodes or 1, rendezvous=meeting
+        )
+        base = replace(base, ranks=MOST_RANKS * launch.nodes, nodes=launch.nodes)  # until the plan says how many
+        settings = _Ranked(
+            jobs.strategy_named(strategy or "ddp"),
+            scaling or SCALINGS[0],
+            tune or [],
+            slow_rank,
+            slow_link,
+            device or "cpu",
+        )
+        specs = jobs.plan(_ranked_base(base, settings), chosen, _series.counts_of(ranks, "--ranks"))
+        check_external(specs)
+        if slurm:
+            write(slurm, sys.argv[1:], launch.nodes)
+            human.print(f"batch file: {slurm}; submit it with sbatch {slurm}")
+            return
+        _series.measure(specs, runs, out, jobs.Jobs(launch), "scale", "ranks", as_json)
+        return
+    given: dict[str, object] = {"strategy": strategy, "scaling": scaling, "tune": tune, "slow-rank": slow_rank}
+    given |= {"slow-link": slow_link, "timeout": timeout, "max-restarts": max_restarts, "nodes": nodes}
+    _refuse_without_ranks(given | {"rendezvous": rendezvous, "slurm": slurm, "device": device})
     specs = scale.plan(base, chosen, _counts(cores))
     check_external(specs)
-    store, planned = own_store(out), run_order(specs, runs, seed=0)
-    left = store.remaining(planned)
-    if done := len(planned) - len(left):
-        human.print(f"{done} of {len(planned)} runs are in {out} already; another --out repeats them")
-    run_all(left, store, "scale")
-    run_again(planned, store)
-    wanted = {spec.id for spec in planned}
-    finding = analyse("cores", [record for record in store.records() if record.spec.id in wanted])
-    if as_json:
-        print_json({"records": str(out), **finding.to_json()})
-    else:
-        _print(finding)
-    if store.remaining(planned):
-        raise typer.Exit(1)
+    _series.measure(specs, runs, out, isolated, "scale", "cores", as_json)
 
 
-def _print(finding: Finding) -> None:
-    for table in finding.tables:
-        print_table(table.title, table.columns, table.rows)
-    human.print(finding.summary)
-    for note in finding.notes:
-        human.print(note, style="dim")
+@dataclass(frozen=True)
+class _Ranked:
+    """The options of scaling over ranks."""
+
+    strategy: str
+    scaling: str
+    tune: list[str]
+    slow_rank: str | None
+    slow_link: str | None
+    device: str
+
+
+def _ranked_base(base: RunSpec, settings: _Ranked) -> RunSpec:
+    check_device(settings.device)
+    return replace(
+        base,
+        device=settings.device,
+        strategy=settings.strategy,
+        scaling=settings.scaling,
+        strategy_options=options_of(settings.tune, "--tune"),
+        slow_rank=_slow(settings.slow_rank, "--slow-rank"),
+        slow_link=_slow(settings.slow_link, "--slow-link"),
+    )
+
+
+def _slow(text: str | None, option: str) -> tuple[int, float] | None:
+    if text is None:
+        return None
+    found = re.fullmatch(r"(\d{1,5}):(\d{1,4}(?:\.\d{1,6})?)x?", text)
+    if not found:
+        raise BadOption(f"{option} takes a rank and a factor such as 1:2x, not {text!r}")
+    return int(found[1]), float(found[2])
+
+
+def _refuse_without_ranks(options: Mapping[str, object]) -> None:
+    for name, value in options.items():
+        if value:
+            raise BadOption(f"--{name} needs --ranks")
 
 
 def _counts(cores: str | None) -> list[int] | None:

@@ -1,0 +1,172 @@
+"""Collective operations over message sizes: latency, bandwidth as nccl-tests defines it, and the line they fit."""
+
+from __future__ import annotations
+
+import statistics
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from fathom.analysis.alpha_beta import AlphaBeta, fit
+from fathom.analysis.finding import Cell, Chart, Finding, Series, Table, not_measured
+from fathom.analysis.formatting import count, finite, prefixed, seconds
+from fathom.analysis.selection import counted
+from fathom.analysis.statistics import Interval, median_interval
+from fathom.core.ranks import OPERATIONS, bus_factor
+from fathom.core.record import Record
+
+TITLE = "Collectives: what does a message between ranks cost?"
+ORDER = 112
+RANKED = True
+POOR_FIT = 0.5  # relative error of a fitted time from which a line is said not to describe an operation
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One operation among so many ranks, over message sizes; each latency is over the launches."""
+
+    machine: str
+    backend: str
+    ranks: int
+    name: str
+    latency_s: dict[int, Interval]  # by message bytes, in order
+
+    @property
+    def line(self) -> AlphaBeta | None:
+        return fit({size: each.median for size, each in self.latency_s.items()})
+
+    def bus_bytes_per_s(self, size: int) -> float:
+        return size / self.latency_s[size].median * bus_factor(self.name, self.ranks)
+
+    @property
+    def label(self) -> str:
+        return f"{self.name}, {self.ranks} ranks"
+
+
+def analyse(records: Sequence[Record]) -> Finding:
+    records = [record for record in records if record.spec.kind == "collectives"]
+    operations, failed = operations_of(records), _failed(records)
+    if not operations:
+        reason = "every run failed" if failed else ""
+        return not_measured("collectives", TITLE, "fathom collectives", failed, reason)
+    return Finding(
+        question="collectives",
+        title=TITLE,
+        summary=_summary(operations),
+        tables=[_lines(operations), _sizes(operations)],
+        charts=[_bandwidths(operations), _latencies(operations)],
+        notes=[*_notes(operations), *failed],
+    )
+
+
+def operations_of(records: Sequence[Record]) -> list[Operation]:
+    """Of all launches together, by machine, backend, number of ranks and operation."""
+    found: dict[tuple[str, str, int, str], dict[int, list[list[float]]]] = defaultdict(lambda: defaultdict(list))
+    for record in records:
+        if record.outcome == "ok" and record.ranks:
+            where = (record.machine_label, record.ranks.backend, record.ranks.ranks)
+            for each in record.ranks.collectives:
+                found[*where, each.operation][each.message_bytes].append(each.sample_s)
+    order = {name: index for index, name in enumerate(OPERATIONS)}
+    keys = sorted(found, key=lambda key: (key[0], key[1], key[2], order.get(key[3], len(order)), key[3]))
+    return [Operation(*key, {size: median_interval(found[key][size]) for size in sorted(found[key])}) for key in keys]
+
+
+def _failed(records: Sequence[Record]) -> list[str]:
+    failed = [record for record in records if record.outcome != "ok"]
+    reasons = counted(f"{count(record.spec.ranks or 0, 'rank')}: {record.reason}" for record in failed)
+    return [f"Not shown: failed runs: {reasons}."] if failed else []
+
+
+def _summary(operations: Sequence[Operation]) -> str:
+    """The all-reduce of the most ranks, as gradients travel by it; the first operation where there is none."""
+    reduces = [each for each in operations if each.name == OPERATIONS[0]] or list(operations)
+    chosen = max(reduces, key=lambda each: each.ranks)
+    least, most = min(chosen.latency_s), max(chosen.latency_s)
+    line = chosen.line
+    fitted = ""
+    if line and line.bytes_per_s:
+        fitted = f" Fitted: alpha {seconds(line.alpha_s)}, 1/beta {prefixed(line.bytes_per_s, 'B/s')}."
+    return (
+        f"{chosen.name} among {count(chosen.ranks, 'rank')} ({chosen.backend}): "
+        f"{seconds(chosen.latency_s[least].median)} for {prefixed(least, 'B')}, bus bandwidth "
+        f"{prefixed(chosen.bus_bytes_per_s(most), 'B/s')} at {prefixed(most, 'B')}.{fitted}"
+    )
+
+
+def _lines(operations: Sequence[Operation]) -> Table:
+    rows: list[list[Cell]] = []
+    for each in operations:
+        line = each.line
+        best = max(each.bus_bytes_per_s(size) for size in each.latency_s)
+        fitted: list[Cell] = [None] * 4
+        if line:
+            errors: list[Cell] = [100 * line.median_error, 100 * line.largest_error]
+            bandwidth = line.bytes_per_s
+            fitted = [1e6 * line.alpha_s, None if bandwidth is None else bandwidth / 1e9, *errors]
+        rows.append([each.name, each.machine, each.backend, each.ranks, *fitted, best / 1e9])
+    columns = ["operation", "machine", "backend", "ranks", "alpha (µs)", "1/beta (GB/s)"]
+    columns += ["median error (%)", "largest error (%)", "best bus bandwidth (GB/s)"]
+    return Table(title="Latency and bandwidth: time = alpha + beta x bytes", columns=columns, rows=rows)
+
+
+def _sizes(operations: Sequence[Operation]) -> Table:
+    rows: list[list[Cell]] = [
+        [
+            *(each.name, each.machine, each.ranks, size),
+            *(finite(1e6 * value) for value in (step.median, step.low, step.high)),
+            step.claim,
+            size / step.median / 1e9,
+            each.bus_bytes_per_s(size) / 1e9,
+        ]
+        for each in operations
+        for size, step in each.latency_s.items()
+    ]
+    columns = ["operation", "machine", "ranks", "bytes", "time (µs)", "from", "to", "interval"]
+    columns += ["algorithm bandwidth (GB/s)", "bus bandwidth (GB/s)"]
+    return Table(title="Every message size", columns=columns, rows=rows)
+
+
+def _bandwidths(operations: Sequence[Operation]) -> Chart:
+    series = [
+        Series(name=each.label, x=list(each.latency_s), y=[each.bus_bytes_per_s(size) / 1e9 for size in each.latency_s])
+        for each in operations
+    ]
+    return Chart(
+        kind="line",
+        title="Bus bandwidth",
+        x_title="message (bytes)",
+        y_title="GB/s",
+        unit="GB/s",
+        series=series,
+        log_x=True,
+    )
+
+
+def _latencies(operations: Sequence[Operation]) -> Chart:
+    series = [
+        Series(name=each.label, x=list(each.latency_s), y=[1e6 * step.median for step in each.latency_s.values()])
+        for each in operations
+    ]
+    return Chart(
+        kind="line",
+        title="Time of one call",
+        x_title="message (bytes)",
+        y_title="µs",
+        unit="µs",
+        series=series,
+        log_x=True,
+        log_y=True,
+    )
+
+
+def _notes(operations: Sequence[Operation]) -> list[str]:
+    notes = [
+        "Sizes and bandwidths as nccl-tests defines them: algorithm bandwidth is message size over time; bus bandwidth "
+        "is that times 2(n-1)/n for all-reduce, (n-1)/n for all-gather and reduce-scatter, and 1 for broadcast and "
+        "send-receive (each rank sends to the next and receives from the one before). Times are means over the ranks.",
+    ]
+    errors = [each.line.largest_error for each in operations if each.line]
+    if errors and statistics.median(errors) > POOR_FIT:
+        notes.append("The times are far from a line: a library that changes its algorithm with the size makes them so.")
+    return notes

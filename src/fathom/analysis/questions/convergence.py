@@ -1,0 +1,162 @@
+"""Convergence of strategies: the time and the items until a loss is reached, as Fig. 2 of the guide asks of clusters.
+
+A job that makes steps faster is of no use if it needs more of them. Losses are compared per item of the global batch,
+and smoothed; the target of a workload is the lowest loss that every one of its jobs has reached.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+from fathom.analysis.finding import Cell, Chart, Finding, Series, Table, not_measured
+from fathom.analysis.formatting import number, seconds
+from fathom.analysis.rank_jobs import job_name
+from fathom.analysis.selection import workload_order
+from fathom.core.record import Record
+
+TITLE = "Convergence: which way of sharing the work reaches a loss first?"
+ORDER = 113
+RANKED = True
+LEAST_STEPS = 30  # of a job, below which its losses say little
+WINDOW = 0.1  # part of the steps over which a loss is the mean, and at least LEAST_WINDOW of them
+LEAST_WINDOW = 5
+COMMAND = "fathom scale memnet --ranks 1,2 --strategy async --steps 300 --budget 60"
+
+
+@dataclass(frozen=True)
+class Course:
+    """One launch of one job: its smoothed loss after each step, with the items and seconds up to then."""
+
+    losses: list[float]
+    items: list[int]
+    seconds: list[float]
+
+    def reached(self, target: float) -> int | None:
+        """The first step after which the loss is no higher."""
+        return next((index for index, loss in enumerate(self.losses) if loss <= target), None)
+
+
+@dataclass(frozen=True)
+class Group:
+    """All launches of one job."""
+
+    workload: str
+    machine: str
+    name: str  # strategy, scaling and ranks
+    ranks: int
+    courses: list[Course]
+
+    @property
+    def lowest(self) -> float:
+        """That every launch has reached."""
+        return max(min(course.losses) for course in self.courses)
+
+
+def analyse(records: Sequence[Record]) -> Finding:
+    groups = groups_of(records)
+    if not groups:
+        return not_measured("convergence", TITLE, COMMAND)
+    targets = targets_of(groups)
+    return Finding(
+        question="convergence",
+        title=TITLE,
+        summary=_summary(groups, targets),
+        tables=[_table(groups, targets)],
+        charts=[_chart(name, [group for group in groups if group.workload == name]) for name in _workloads(groups)],
+        notes=[
+            f"Losses are per item, the mean over {100 * WINDOW:.0f} % of the steps (at least {LEAST_WINDOW}). The "
+            "target of a workload on a machine is the lowest loss that each of its jobs reaches in every launch. Time "
+            "is that of the steps alone. With synthetic data and one seed, the order on real data may be another.",
+            "Published: the guide's Fig. 2 shows hours until a loss for asynchronous groups of GPUs, with a stronger "
+            "improvement from the first clusters than from 8 or 16. It is an image, without numbers.",
+        ],
+    )
+
+
+def groups_of(records: Sequence[Record]) -> list[Group]:
+    """Jobs with enough steps, by workload, machine and job."""
+    found: dict[tuple[str, str, str, int], list[Course]] = defaultdict(list)
+    for record in records:
+        enough = record.outcome == "ok" and record.ranks and len(record.losses) >= LEAST_STEPS
+        if enough and record.items_per_step and record.ranks and record.spec.kind == "timed":
+            key = (record.spec.workload, record.machine_label, job_name(record), record.ranks.ranks)
+            found[key].append(course_of(record))
+    groups = [Group(*key, courses) for key, courses in found.items()]
+    return sorted(groups, key=lambda each: (workload_order(each.workload), each.machine, each.ranks, each.name))
+
+
+def course_of(record: Record) -> Course:
+    assert record.ranks is not None
+    assert record.items_per_step is not None
+    scale = record.items_per_step if record.ranks.settings.get("loss_is_summed") else 1
+    values = [loss / scale for loss in record.losses]
+    window = max(LEAST_WINDOW, round(WINDOW * len(values)))
+    sums = [0.0, *accumulate(values)]
+    ends = range(window, len(values) + 1)
+    elapsed = list(accumulate([*record.warmup_s, *record.step_s]))
+    return Course(
+        losses=[(sums[end] - sums[end - window]) / window for end in ends],
+        items=[end * record.items_per_step for end in ends],
+        seconds=[elapsed[end - 1] for end in ends],
+    )
+
+
+def targets_of(groups: Sequence[Group]) -> dict[tuple[str, str], float]:
+    """By workload and machine."""
+    found: dict[tuple[str, str], float] = {}
+    for group in groups:
+        key = (group.workload, group.machine)
+        found[key] = max(group.lowest, found.get(key, group.lowest))
+    return found
+
+
+def _medians(group: Group, target: float) -> tuple[float, float, list[float]]:
+    """Items and seconds to the target, in the median over launches, and the seconds of each."""
+    reached = [(course, index) for course in group.courses if (index := course.reached(target)) is not None]
+    times = [course.seconds[index] for course, index in reached]
+    return statistics.median(course.items[index] for course, index in reached), statistics.median(times), times
+
+
+def _summary(groups: Sequence[Group], targets: dict[tuple[str, str], float]) -> str:
+    sentences = []
+    for (workload, machine), target in targets.items():
+        same = [group for group in groups if (group.workload, group.machine) == (workload, machine)]
+        if len(same) < 2:
+            continue
+        times = {group.name: _medians(group, target)[1] for group in same}
+        first, last = min(times, key=lambda name: times[name]), max(times, key=lambda name: times[name])
+        ends = f"{seconds(times[first])} ({first}) to {seconds(times[last])} ({last})"
+        sentences.append(f"{workload} to a loss of {number(target)}: {ends}.")
+    launches = min(len(group.courses) for group in groups)
+    basis = (
+        f"{launches} launches or more a job."
+        if launches > 1
+        else "One launch of some jobs: nothing is said of the next."
+    )
+    return " ".join([*sentences, basis]) if sentences else "Only one job of each workload: nothing to compare."
+
+
+def _table(groups: Sequence[Group], targets: dict[tuple[str, str], float]) -> Table:
+    rows: list[list[Cell]] = []
+    for group in groups:
+        target = targets[group.workload, group.machine]
+        items, middle, times = _medians(group, target)
+        rows.append(
+            [group.workload, group.name, group.ranks, target, items, middle, min(times), max(times), len(group.courses)]
+        )
+    columns = ["workload", "job", "ranks", "target loss", "items", "time (s)", "fastest (s)", "slowest (s)", "launches"]
+    return Table(title="Items and time to the same loss", columns=columns, rows=rows, leading=True)
+
+
+def _chart(workload: str, groups: Sequence[Group]) -> Chart:
+    """The first launch of each job."""
+    series = [Series(name=group.name, x=group.courses[0].seconds, y=group.courses[0].losses) for group in groups]
+    return Chart(kind="line", title=f"Loss over time: {workload}", x_title="seconds", y_title="loss", series=series)
+
+
+def _workloads(groups: Sequence[Group]) -> list[str]:
+    return list(dict.fromkeys(group.workload for group in groups))

@@ -1,0 +1,176 @@
+"""Scaling over ranks: speed-up and efficiency in weak and strong scaling, and what keeps a step from being shorter."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from fathom.analysis.finding import Cell, Chart, Finding, Series, Table, not_measured
+from fathom.analysis.formatting import count, finite, in_percent, listed
+from fathom.analysis.rank_jobs import PARTS, STRONG, Curve, Job, curves_of
+from fathom.analysis.selection import counted
+from fathom.core.record import Record
+
+TITLE = "Ranks: how does training scale over several workers?"
+ORDER = 111
+RANKED = True
+GAIN = ["speed-up", "speed-up from", "speed-up to", "efficiency (%)", "efficiency from (%)", "efficiency to (%)"]
+PART_NAMES = {"compute_s": "compute", "exposed_s": "exposed communication", "wait_s": "waiting for the slowest rank"}
+STATEMENTS = [  # of the papers, beside which ours stand
+    "Cookbook (2017): larger models, such as ResNet and VGG, are easier to scale.",
+    "Guide (2018): synchronous training is recommended up to 40 GPUs; one slower unit makes all others idle.",
+]
+
+
+def analyse(records: Sequence[Record]) -> Finding:
+    records = [record for record in records if record.spec.kind != "collectives"]
+    curves, failed = curves_of(records), _failed(records)
+    if not curves:
+        reason = "every job failed" if failed else ""
+        return not_measured("ranks", TITLE, "fathom scale --ranks 1,2", failed, reason)
+    return Finding(
+        question="ranks",
+        title=TITLE,
+        summary=_summary(curves),
+        tables=[_scaling(curves), _parts(curves), _every_rank(curves)],
+        charts=[_efficiencies(curves), _steps(curves)],
+        notes=[*_notes(), *failed],
+    )
+
+
+def _failed(records: Sequence[Record]) -> list[str]:
+    failed = [record for record in records if record.outcome != "ok"]
+    reasons = counted(
+        f"{record.spec.workload}, {record.spec.strategy}, {count(record.spec.ranks or 0, 'rank')}: {record.reason}"
+        for record in failed
+    )
+    return [f"Not shown: failed jobs: {reasons}."] if failed else []
+
+
+def _summary(curves: Sequence[Curve]) -> str:
+    known = [(curve, found) for curve in curves if curve.widest.ranks > 1 and (found := curve.efficiency(curve.widest))]
+    if not known:
+        measured = sorted({job.ranks for curve in curves for job in curve.jobs})
+        return (
+            f"Measured on {listed([count(ranks, 'rank') for ranks in measured])}: "
+            "speed-up needs one rank and several. Run `fathom scale --ranks 1,2`."
+        )
+    sentences = [
+        f"{curve.name}: efficiency {100 * found.median:.0f} % on {curve.widest.ranks} ranks{_cause(curve.widest)}."
+        for curve, found in sorted(known, key=lambda each: -each[1].median)
+    ]
+    launches = {found.launches or 1 for _, found in known}
+    basis = "One launch a point: nothing is said of the next launch." if launches == {1} else ""
+    return " ".join([*sentences, *filter(None, [basis])])
+
+
+def _cause(job: Job) -> str:
+    """The larger of the two parts of a step in which a rank does not compute."""
+    step_s = job.step.median
+    name = max(("exposed_s", "wait_s"), key=job.part_s)
+    share = job.part_s(name) / step_s if step_s else 0.0
+    return f" ({PART_NAMES[name]}: {100 * share:.0f} % of a step)" if share >= 0.005 else ""
+
+
+def _scaling(curves: Sequence[Curve]) -> Table:
+    rows: list[list[Cell]] = []
+    for curve in curves:
+        for job in curve.jobs:
+            law = "Amdahl" if curve.scaling == STRONG else "Gustafson"
+            rows.append(
+                [
+                    *(curve.workload, curve.strategy, curve.scaling, job.ranks, job.threads, job.items_per_step),
+                    1e3 * job.step.median,
+                    *_gain(curve, job),
+                    job.step.claim,
+                    law,
+                    in_percent(curve.serial),
+                    curve.predicted(job.ranks),
+                ]
+            )
+    columns = ["workload", "strategy", "scaling", "ranks", "cores each", "items/step", "step (ms)", *GAIN, "interval"]
+    columns += ["law", "serial fraction (%)", "speed-up by it"]
+    return Table(title="Speed-up and efficiency", columns=columns, rows=rows, leading=True)
+
+
+def _gain(curve: Curve, job: Job) -> list[Cell]:
+    speedup, efficiency = curve.speedup(job), curve.efficiency(job)
+    if speedup is None or efficiency is None:
+        return [None] * len(GAIN)
+    values = [speedup.median, speedup.low, speedup.high]
+    values += [100 * part for part in (efficiency.median, efficiency.low, efficiency.high)]
+    bounded = math.isfinite(speedup.high)
+    return [value if bounded or index % 3 == 0 else None for index, value in enumerate(values)]
+
+
+def _parts(curves: Sequence[Curve]) -> Table:
+    rows: list[list[Cell]] = [
+        [
+            *(curve.workload, curve.strategy, curve.scaling, job.ranks),
+            *(1e3 * job.part_s(name) for name in PARTS),
+            job.wire_bytes / 1e6,
+        ]
+        for curve in curves
+        for job in curve.jobs
+    ]
+    columns = ["workload", "strategy", "scaling", "ranks", "compute (ms)", "exposed communication (ms)"]
+    columns += ["waiting (ms)", "hidden communication (ms)", "sent by a rank (MB)"]
+    return Table(title="What a step is spent on, mean over the ranks", columns=columns, rows=rows)
+
+
+def _every_rank(curves: Sequence[Curve]) -> Table:
+    """Of the widest job of each curve, its last launch."""
+    rows: list[list[Cell]] = []
+    for curve in curves:
+        last = max(curve.widest.runs, key=lambda run: run.started)
+        for each in last.ranks.series if last.ranks else []:
+            cores = None if each.cores is None else ", ".join(map(str, each.cores))
+            times = [sum(getattr(each, name)) / max(1, len(each.step_s)) for name in ("step_s", *PARTS)]
+            rows.append(
+                [curve.name, each.rank, each.host, each.device, cores, *(finite(1e3 * value) for value in times)]
+            )
+    columns = ["job", "rank", "host", "device", "cores", "step (ms)", "compute (ms)", "exposed (ms)"]
+    columns += ["waiting (ms)", "hidden (ms)"]
+    return Table(title="Every rank of the largest jobs, mean over the steps", columns=columns, rows=rows)
+
+
+def _efficiencies(curves: Sequence[Curve]) -> Chart:
+    series = []
+    for curve in curves:
+        found = {job.ranks: gain for job in curve.jobs if (gain := curve.efficiency(job))}
+        if len(found) > 1:
+            text = [f"{100 * gain.low:.0f} to {100 * gain.high:.0f} %" for gain in found.values()]
+            values = [100 * gain.median for gain in found.values()]
+            series.append(Series(name=curve.name, workload=curve.workload, x=list(found), y=values, text=text))
+    return Chart(
+        kind="line",
+        title="Parallel efficiency over ranks",
+        x_title="ranks",
+        y_title="efficiency (%)",
+        unit="%",
+        series=series,
+        log_x=True,
+    )
+
+
+def _steps(curves: Sequence[Curve]) -> Chart:
+    """Stacked: the three parts that add up to a step, of every job."""
+    jobs = [(f"{curve.name}, {job.ranks}", job) for curve in curves for job in curve.jobs]
+    series = [
+        Series(name=name, x=[label for label, _ in jobs], y=[1e3 * job.part_s(part) for _, job in jobs])
+        for part, name in PART_NAMES.items()
+    ]
+    return Chart(kind="stacked", title="Parts of a step", x_title="job", y_title="ms", unit="ms", series=series)
+
+
+def _notes() -> list[str]:
+    return [
+        "Speed-up is items per second over those of one rank with the same number of cores; efficiency is speed-up "
+        "over ranks. In strong scaling the global batch stays the same (Amdahl), in weak scaling each rank's "
+        "(Gustafson); the serial fraction is fitted to the speed-ups. A step is that of the slowest rank; of "
+        "asynchronous ranks, whose rates add up, the harmonic mean.",
+        "Exposed communication is what a step waits for after its last gradient is ready and after the slowest rank "
+        "has come as far; hidden communication runs while the rank computes, and is a part of compute. Bytes are those "
+        "that the algorithm must send.",
+        "Published: " + " ".join(STATEMENTS),
+    ]

@@ -1,0 +1,176 @@
+"""Jobs of several ranks as curves: one workload, strategy and scaling over ranks, and what a step is spent on."""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from fathom.analysis.questions.cores import quotient
+from fathom.analysis.selection import configuration, workload_order
+from fathom.analysis.statistics import Interval
+from fathom.analysis.step_time import step_time
+from fathom.core.ranks import RankSeries
+from fathom.core.record import Record
+
+WEAK, STRONG = "weak", "strong"
+PARTS = ("compute_s", "exposed_s", "wait_s", "hidden_s")
+
+
+@dataclass(frozen=True)
+class Job:
+    """All launches of one number of ranks."""
+
+    ranks: int
+    runs: list[Record]
+
+    @property
+    def step(self) -> Interval:
+        return step_time(self.runs)
+
+    @property
+    def items_per_step(self) -> int:
+        return self.runs[0].items_per_step or 0
+
+    def part_s(self, name: str) -> float:
+        """Of a step, in the median over steps and launches; the mean over the ranks."""
+        return statistics.median(_mean_over_ranks(run, name) for run in self.runs)
+
+    @property
+    def wire_bytes(self) -> float:
+        """Sent by a rank in a step, the mean over the ranks."""
+        return statistics.median(_mean_over_ranks(run, "wire_bytes") for run in self.runs)
+
+    @property
+    def threads(self) -> int | None:
+        series = self.runs[0].ranks.series if self.runs[0].ranks else []
+        return series[0].threads if series else None
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One workload by one strategy on one machine, in weak or strong scaling."""
+
+    workload: str
+    machine: str
+    strategy: str
+    scaling: str
+    jobs: list[Job]  # by ranks
+
+    @property
+    def base(self) -> Job | None:
+        return next((job for job in self.jobs if job.ranks == 1), None)
+
+    @property
+    def widest(self) -> Job:
+        return max(self.jobs, key=lambda job: job.ranks)
+
+    @property
+    def name(self) -> str:
+        return f"{self.workload}, {self.strategy}, {self.scaling}"
+
+    def speedup(self, job: Job) -> Interval | None:
+        """Items per second over those of one rank: in strong scaling the ratio of step times, in weak n times that."""
+        if self.base is None or not self.base.items_per_step:
+            return None
+        gained = job.items_per_step / self.base.items_per_step
+        found = quotient(self.base.step, job.step)
+        return Interval(gained * found.median, gained * found.low, gained * found.high, found.launches)
+
+    def efficiency(self, job: Job) -> Interval | None:
+        found = self.speedup(job)
+        if found is None:
+            return None
+        return Interval(found.median / job.ranks, found.low / job.ranks, found.high / job.ranks, found.launches)
+
+    @property
+    def serial(self) -> float | None:
+        """The serial fraction that fits the speed-ups best: Amdahl's in strong scaling, Gustafson's in weak."""
+        known = {job.ranks: found.median for job in self.jobs if (found := self.speedup(job)) and job.ranks > 1}
+        return serial_fraction(known, self.scaling)
+
+    def predicted(self, ranks: int) -> float | None:
+        return None if self.serial is None else law(self.serial, ranks, self.scaling)
+
+
+def law(serial: float, ranks: int, scaling: str) -> float:
+    """Speed-up on so many ranks. Amdahl: 1 / (s + (1 - s) / n), equal work. Gustafson: n - s (n - 1), equal time."""
+    if scaling == STRONG:
+        return 1 / (serial + (1 - serial) / ranks)
+    return ranks - serial * (ranks - 1)
+
+
+def serial_fraction(speedups: Mapping[int, float], scaling: str) -> float | None:
+    """Least squares on 1/speed-up (Amdahl) or speed-up (Gustafson), which are linear in it; between 0 and 1."""
+    points = []
+    for ranks, found in speedups.items():
+        if scaling == STRONG:  # 1/S - 1/n = s (1 - 1/n)
+            points.append((1 - 1 / ranks, 1 / found - 1 / ranks))
+        else:  # n - S = s (n - 1)
+            points.append((ranks - 1.0, ranks - found))
+    below = sum(x * x for x, _ in points)
+    return min(1.0, max(0.0, sum(x * y for x, y in points) / below)) if below else None
+
+
+def curves_of(records: Sequence[Record]) -> list[Curve]:
+    """A job of one rank is the base of weak and of strong scaling alike."""
+    groups: dict[tuple[str, ...], dict[str, dict[int, list[Record]]]] = defaultdict(
+        lambda: defaultdict(lambda: defaultdict(list))
+    )
+    for record in records:
+        if record.outcome == "ok" and record.step_s and record.ranks and record.spec.strategy:
+            free = dataclasses.replace(
+                configuration(record), ranks=2, nodes=1, scaling=None, slow_rank=None, slow_link=None
+            )
+            key = (record.spec.workload, record.machine_label, _circumstances(record), _strategy(record), str(free))
+            scalings = (WEAK, STRONG) if record.spec.ranks == 1 else (record.spec.scaling or WEAK,)
+            for scaling in scalings:
+                groups[key][scaling][record.ranks.ranks].append(record)
+    curves = []
+    for (workload, machine, apart, strategy, free_text), by_scaling in list(groups.items()):
+        if apart:  # one rank is on one node, and has no slower one among its peers: the base is the same
+            for scaling, jobs in groups[workload, machine, "", strategy, free_text].items():
+                by_scaling[scaling][1] = by_scaling[scaling][1] or jobs[1]
+            by_scaling = {name: {n: runs for n, runs in jobs.items() if runs} for name, jobs in by_scaling.items()}
+        several = {name: jobs for name, jobs in by_scaling.items() if len(jobs) > 1} or {WEAK: by_scaling[WEAK]}
+        for scaling, jobs in several.items():
+            if jobs:
+                found = [Job(ranks, jobs[ranks]) for ranks in sorted(jobs)]
+                named = ", ".join(filter(None, [strategy, apart]))
+                curves.append(Curve(workload, machine, named, scaling, found))
+    return sorted(
+        curves, key=lambda curve: (curve.machine, workload_order(curve.workload), curve.strategy, curve.scaling)
+    )
+
+
+def job_name(record: Record) -> str:
+    """What was run, in words: "ddp accumulate=2, weak, 4 ranks"."""
+    ranks = record.spec.ranks or 1
+    apart = _circumstances(record)
+    parts = [_strategy(record), record.spec.scaling or WEAK, f"{ranks} rank{'s' * (ranks > 1)}", apart]
+    return ", ".join(filter(None, parts))
+
+
+def _strategy(record: Record) -> str:
+    """Its name, with the options that were changed."""
+    changed = [f"{name}={value}" for name, value in sorted(record.spec.strategy_options.items())]
+    return " ".join([record.spec.strategy or "", *changed])
+
+
+def _circumstances(record: Record) -> str:
+    """Several nodes, and what was injected; "" for one node on which nothing was."""
+    slow, link, nodes = record.spec.slow_rank, record.spec.slow_link, record.spec.nodes
+    return ", ".join(
+        [f"{nodes} nodes"] * (nodes > 1)
+        + ([f"rank {slow[0]} {slow[1]:g}x slower"] if slow else [])
+        + ([f"link of rank {link[0]} {link[1]:g}x slower"] if link else [])
+    )
+
+
+def _mean_over_ranks(run: Record, name: str) -> float:
+    """The median over the steps of the mean over the ranks."""
+    series: list[RankSeries] = run.ranks.series if run.ranks else []
+    steps = list(zip(*(getattr(each, name) for each in series), strict=False))
+    return statistics.median(statistics.fmean(same) for same in steps) if steps else 0.0

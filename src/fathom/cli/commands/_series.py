@@ -1,0 +1,52 @@
+"""A series of runs that answers one question: run what is missing, analyse all of it, print the answer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fathom.analysis.finding import Finding, analyse
+from fathom.cli.commands._running import Run, own_store, run_again, run_all
+from fathom.cli.terminal import human, print_json, print_table
+from fathom.core.errors import BadOption
+from fathom.core.spec import RunSpec
+from fathom.experiments.repeat import run_order
+
+Timeout = Annotated[float, typer.Option(help="Seconds without progress of a rank after which the job is ended.")]
+
+
+def counts_of(text: str, option: str) -> list[int]:
+    try:
+        return [int(count) for count in text.split(",")]
+    except ValueError:
+        raise BadOption(f"{option} takes numbers such as 1,2,4, not {text!r}") from None
+
+
+def measure(specs: Sequence[RunSpec], runs: int, out: Path, run: Run, job: str, question: str, as_json: bool) -> None:
+    """Runs what is not in the folder yet, answers the question from all of it, and prints the answer."""
+    store, planned = own_store(out), run_order(specs, runs, seed=0)
+    left = store.remaining(planned)
+    if done := len(planned) - len(left):
+        human.print(f"{done} of {len(planned)} runs are in {out} already; another --out repeats them")
+    run_all(left, store, job, run)
+    if all(spec.nodes == 1 for spec in planned):  # nodes may disagree on what was disturbed
+        run_again(planned, store, run=run)
+    wanted = {spec.id for spec in planned}
+    finding = analyse(question, [record for record in store.records() if record.spec.id in wanted])
+    if as_json:
+        print_json({"records": str(out), **finding.to_json()})
+    else:
+        print_finding(finding)
+    if store.remaining(planned):
+        raise typer.Exit(1)
+
+
+def print_finding(finding: Finding) -> None:
+    for table in finding.tables:
+        print_table(table.title, table.columns, table.rows)
+    human.print(finding.summary)
+    for note in finding.notes:
+        human.print(note, style="dim")

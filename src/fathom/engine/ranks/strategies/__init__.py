@@ -1,0 +1,1 @@
+"""One file per strategy: a way to divide training among ranks."""

@@ -1,0 +1,110 @@
+"""The program of one rank, as torchrun starts it: `python -m fathom.experiments.rank FOLDER`.
+
+The folder of the job holds what to do (job.json). The rank writes its heartbeat there, what went wrong, and rank 0 the
+record. Cores are chosen before torch is loaded, which sizes its thread pools by them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from fathom.core.errors import BadOption, FathomError
+from fathom.core.heartbeat import END, Heartbeat
+from fathom.core.spec import RunSpec
+from fathom.experiments.scale import spread
+from fathom.experiments.worker import signal_at_death_of
+from fathom.machine.host import HardwareThread, topology
+
+JOB, RECORD = "job.json", "record.json"
+PEERS = (  # how backends say that another rank is gone: a consequence, and never the cause
+    *("connection closed by peer", "connection reset by peer", "broken pipe", "timed out waiting", "timeout"),
+    *("connectfullmesh failed", "remote process exited", "socket error", "connection was likely closed"),
+)
+
+
+def heartbeat_path(folder: Path, rank: int) -> Path:
+    return folder / f"rank-{rank}.beat"
+
+
+def error_path(folder: Path, rank: int) -> Path:
+    return folder / f"rank-{rank}.error"
+
+
+def share_of_cores(here: Sequence[HardwareThread], local_rank: int, local_ranks: int, threads: int | None) -> list[int]:
+    """The cores of one rank: so many in a row, or an equal part of all; ranks share them where there are fewer."""
+    order = list(spread(here, len(here)))
+    each = threads or max(1, len(order) // local_ranks)
+    begin = local_rank * each
+    return sorted({order[(begin + index) % len(order)] for index in range(min(each, len(order)))})
+
+
+def main() -> None:
+    """Exit code 1 where anything went wrong; the error file says what."""
+    signal_at_death_of(os.getppid(), signal.SIGKILL)
+    folder, rank = Path(sys.argv[1]), int(os.environ["RANK"])
+    heartbeat = Heartbeat(heartbeat_path(folder, rank))
+    error_path(folder, rank).unlink(missing_ok=True)  # of a process before a restart
+    try:
+        job = json.loads((folder / JOB).read_text())
+        document = _done(RunSpec.from_json(job["spec"]), folder, job, heartbeat)
+    except BaseException as error:
+        error_path(folder, rank).write_text(json.dumps(described(error)))
+        raise SystemExit(1) from None
+    if os.environ["LOCAL_RANK"] == "0":  # one of each node: every node keeps the record
+        part = folder / f"{RECORD}.part"
+        part.write_text(json.dumps(document))
+        part.replace(folder / RECORD)
+    heartbeat.doing(END)
+
+
+def _done(spec: RunSpec, folder: Path, job: dict[str, Any], heartbeat: Heartbeat) -> Any:
+    """The job's record as plain data."""
+    local_rank, local_ranks = int(os.environ["LOCAL_RANK"]), int(os.environ["LOCAL_WORLD_SIZE"])
+    threads = _bind(share_of_cores(topology(), local_rank, local_ranks, spec.threads))
+    os.environ["OMP_NUM_THREADS"] = str(spec.threads or threads)
+    from fathom.engine.ranks.checkpoints import Checkpoints  # torch, from here on
+    from fathom.engine.ranks.group import Group
+    from fathom.measure import collectives, ranks
+
+    with Group(spec.device, heartbeat, job["timeout_s"] * GROUP_TIMEOUT) as group:
+        if group.ranks != spec.ranks:
+            raise BadOption(f"the job has {spec.ranks} ranks, and torchrun started {group.ranks}")
+        group.check_agreement({"spec": spec.id, **spec.non_defaults(), "torch": _torch_version()})
+        kept = Checkpoints(folder / "checkpoints", group, every) if (every := job.get("checkpoint_every")) else None
+        messages = spec.kind == "collectives"
+        record = collectives.measured(spec, group) if messages else ranks.measured(spec, group, kept)
+        return group.gathered(record and record.to_json())[0]
+
+
+GROUP_TIMEOUT = 2.0  # of the job's: the watcher, which knows of all ranks, speaks first
+
+
+def _torch_version() -> str:
+    import torch
+
+    return str(torch.__version__)
+
+
+def _bind(cores: list[int]) -> int:
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, cores)
+    return len(cores)
+
+
+def described(error: BaseException) -> dict[str, str]:
+    """What went wrong, and its kind: refused (the user can put it right), peer (a consequence), or failure."""
+    if isinstance(error, FathomError):
+        return {"kind": "refused", "text": str(error)}
+    text = " ".join(str(error).split()) or type(error).__name__
+    kind = "peer" if any(sign in text.lower() for sign in PEERS) else "failure"
+    return {"kind": kind, "text": f"{type(error).__name__}: {text}"[:300]}
+
+
+if __name__ == "__main__":
+    main()

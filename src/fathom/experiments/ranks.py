@@ -1,0 +1,139 @@
+"""Jobs of several ranks: which are run, and how one of them is measured in a supervised process of its own.
+
+Every rank of a series has the same number of cores, so that one rank and many differ in their number alone.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from fathom.core import plugins
+from fathom.core.errors import BadOption, UnknownName
+from fathom.core.events import OnProgress, no_progress
+from fathom.core.ranks import OPERATIONS
+from fathom.core.record import Record
+from fathom.core.spec import OWN, RunSpec
+from fathom.experiments.isolate import isolated
+from fathom.machine.host import usable_cores
+
+TIMEOUT_S = 300.0  # without progress of a rank
+SETTINGS = "FATHOM_LAUNCH"  # the environment variable that carries a Launch to the worker, as JSON
+MOST_RANKS = 1024  # of one command: each is a process that loads torch
+PORTS = 100  # from that of the rendezvous on, which the jobs of a series take in turn
+_ENDPOINT = re.compile(r"[A-Za-z0-9_.-]{1,253}:[0-9]{1,5}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Launch:
+    """How a job is started. Of all this, only the number of nodes changes what is measured: it is the spec's."""
+
+    timeout_s: float = TIMEOUT_S
+    max_restarts: int = 0
+    nodes: int = 1
+    rendezvous: str | None = None  # host:port of the first node; needed with several
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.timeout_s <= 86_400:
+            raise BadOption(f"the timeout must be 1 to 86,400 seconds, not {self.timeout_s:g}")
+        if not 0 <= self.max_restarts <= 1000:
+            raise BadOption(f"max_restarts must be 0 to 1000, not {self.max_restarts}")
+        if not 1 <= self.nodes <= MOST_RANKS:
+            raise BadOption(f"nodes must be 1 to {MOST_RANKS}, not {self.nodes}")
+        if self.nodes > 1 and not self.rendezvous:
+            raise BadOption("several nodes need a rendezvous: --rendezvous HOST:PORT of the first one")
+        if self.rendezvous is not None and not _ENDPOINT.fullmatch(self.rendezvous):
+            raise BadOption(f"a rendezvous is HOST:PORT, such as node1:29500, not {self.rendezvous!r}")
+
+    @property
+    def local(self) -> bool:
+        """Whether all nodes are this machine."""
+        return self.nodes == 1 or (self.rendezvous or "").startswith(("localhost:", "127."))
+
+    def nth(self, number: int) -> Launch:
+        """For the nth job of a series: its rendezvous has a port of its own, as the one before may be closing."""
+        if not self.rendezvous:
+            return self
+        host, _, port = self.rendezvous.rpartition(":")
+        return replace(self, rendezvous=f"{host}:{int(port) + number % PORTS}")
+
+    def environment(self) -> dict[str, str]:
+        """For the worker that starts the job."""
+        return {SETTINGS: json.dumps(asdict(self))}
+
+    @classmethod
+    def from_environment(cls) -> Launch:
+        return cls(**json.loads(os.environ.get(SETTINGS, "{}")))
+
+
+class Jobs:
+    """Runs one job after another, each in a worker of its own."""
+
+    def __init__(self, launch: Launch) -> None:
+        self.launch, self.done = launch, 0
+
+    def __call__(self, spec: RunSpec, on_progress: OnProgress = no_progress) -> Record:
+        launch = self.launch.nth(self.done)
+        self.done += 1
+        return isolated(spec, on_progress, environment=launch.environment())
+
+
+def plan(base: RunSpec, names: Sequence[str], counts: Sequence[int]) -> list[RunSpec]:
+    """Each workload on each number of ranks, each rank with the cores that the largest job leaves it."""
+    check_counts(counts)
+    plugins.check("strategies", base.strategy or "")
+    slow = max(pair[0] for pair in (base.slow_rank, base.slow_link, (0, 1.0)) if pair)
+    if slow >= max(counts):
+        raise BadOption(f"no job has the slow rank {slow}: the largest has ranks 0 to {max(counts) - 1}")
+    threads = base.threads or (max(1, usable_cores() * base.nodes // max(counts)) if base.device == "cpu" else None)
+    whole = replace(base, slow_rank=None, slow_link=None)
+    specs = [
+        replace(base if slow < count else whole, workload=name, ranks=count, threads=threads)
+        for name in names
+        for count in counts
+    ]
+    return list({spec.id: spec for spec in specs}.values())
+
+
+def collectives(
+    counts: Sequence[int], device: str, least_bytes: int, most_bytes: int, operations: Sequence[str], nodes: int = 1
+) -> list[RunSpec]:
+    """One job for each number of ranks."""
+    check_counts(counts)
+    if min(counts) < 2:
+        raise BadOption("a message needs at least 2 ranks")
+    if not 1 <= least_bytes <= most_bytes <= 1 << 34:
+        raise BadOption(f"message sizes go from 1 byte to 16 GiB, the least first, not {least_bytes} to {most_bytes}")
+    for name in operations:
+        if name not in OPERATIONS:
+            raise UnknownName.among("operation", name, OPERATIONS)
+    options: dict[str, Any] = {"least_bytes": least_bytes, "most_bytes": most_bytes}
+    if set(operations) != set(OPERATIONS):
+        options["operations"] = sorted(set(operations))
+    base = RunSpec(
+        workload="collectives",
+        kind="collectives",
+        source="ranks",
+        preset=OWN,
+        precision=None,
+        seed=None,
+        device=device,
+        options=options,
+        ranks=2,
+    )
+    threads = max(1, usable_cores() * nodes // max(counts)) if device == "cpu" else None
+    return [replace(base, ranks=count, nodes=nodes, threads=threads) for count in dict.fromkeys(counts)]
+
+
+def strategy_named(name: str) -> str:
+    """The plug-in of a name as people write it: async is a word of Python, and local-sgd no name of a module."""
+    return "asynchronous" if name == "async" else name if ":" in name else name.replace("-", "_")
+
+
+def check_counts(counts: Sequence[int]) -> None:
+    if not counts or min(counts) < 1 or max(counts) > MOST_RANKS:
+        raise BadOption(f"ranks are numbers from 1 to {MOST_RANKS}, such as 1,2,4, not {','.join(map(str, counts))}")

@@ -1,0 +1,57 @@
+"""A batch file for Slurm: the same `fathom` command on every node of the allocation, one task each, by srun."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+
+from fathom.core.errors import BadOption
+
+PORT = 29_500
+TEMPLATE = """#!/bin/bash
+#SBATCH --job-name=fathom
+#SBATCH --nodes={nodes}
+#SBATCH --ntasks-per-node=1
+#SBATCH --exclusive
+#SBATCH --output=fathom-%j.log
+# Add the partition, account, time and GPUs that your cluster asks for.
+
+set -euo pipefail
+first=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | awk 'NR == 1')
+srun --kill-on-bad-exit=1 {command}
+"""
+
+
+def batch_file(arguments: Sequence[str], nodes: int) -> str:
+    """Its text. The arguments are those of `fathom`; a rendezvous at the first node is added for several nodes."""
+    command = shlex.join(["fathom", *arguments])
+    if nodes > 1:
+        command += f' --rendezvous "$first:{PORT}"'
+    return TEMPLATE.format(nodes=nodes, command=command)
+
+
+def without(arguments: Sequence[str], *options: str) -> list[str]:
+    """The arguments less these options and their values, written as two words or with an equals sign."""
+    kept: list[str] = []
+    skip = False
+    for argument in arguments:
+        if skip:
+            skip = False
+        elif argument in options:
+            skip = True
+        elif not argument.startswith(tuple(f"{option}=" for option in options)):
+            kept.append(argument)
+    return kept
+
+
+def write(path: Path, arguments: Sequence[str], nodes: int) -> None:
+    """Refuses to overwrite: somebody may have added what his cluster asks for."""
+    text = batch_file(without(arguments, "--slurm", "--rendezvous"), nodes)
+    try:
+        with path.open("x", encoding="utf-8") as file:
+            file.write(text)
+    except FileExistsError:
+        raise BadOption(f"{path} exists already; another name, or remove it") from None
+    except OSError as error:
+        raise BadOption(f"cannot write {path}: {error.strerror or error}") from None

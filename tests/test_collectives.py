@@ -1,0 +1,144 @@
+"""Collective operations: sizes and bandwidths as nccl-tests defines them, the fitted line, checked results."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import fathom as run_fathom
+from ranked_jobs import records_of
+from sample_records import record_of
+
+from fathom.analysis.alpha_beta import fit
+from fathom.analysis.finding import analyse
+from fathom.core.errors import BadOption, DataError, UnknownName
+from fathom.core.ranks import OPERATIONS, Collective, Ranks, bus_factor
+from fathom.core.record import Record
+from fathom.core.store import Store
+from fathom.experiments.ranks import collectives
+from fathom.measure import collectives as measured
+from fathom.report import write
+
+US, GB = 1e-6, 1e9
+
+
+def test_bus_factors_are_those_of_nccl_tests() -> None:
+    assert [bus_factor(name, 4) for name in OPERATIONS] == [1.5, 0.75, 0.75, 1.0, 1.0]
+    assert bus_factor("all-reduce", 1) == 0.0
+    one = Collective(operation="all-reduce", message_bytes=4_000_000, sample_s=[1e-3, 2e-3, 4e-3], calls=1)
+    assert one.latency_s == 2e-3
+    assert one.algorithm_bytes_per_s == 2 * GB
+    assert one.bus_bytes_per_s(4) == 3 * GB
+
+
+def test_every_rank_has_the_same_number_of_elements_at_every_size() -> None:
+    assert measured.sizes(1024, 65536, 2) == [1024, 4096, 16384, 65536]
+    assert measured.sizes(1, 64, 3) == [12, 24, 72]
+    assert all(size % (4 * 7) == 0 for size in measured.sizes(1, 1 << 20, 7))
+
+
+def test_a_line_is_found_again() -> None:
+    times = {size: 40e-6 + size / (5 * GB) for size in (1024, 4096, 65536, 1 << 20, 1 << 26)}
+    found = fit(times)
+    assert found is not None
+    assert found.alpha_s == pytest.approx(40e-6, rel=1e-9)
+    assert found.bytes_per_s == pytest.approx(5 * GB, rel=1e-9)
+    assert found.largest_error < 1e-9
+    assert found.seconds(5_000_000) == pytest.approx(1.04e-3)
+
+
+def test_alpha_is_that_of_small_messages_though_large_ones_take_longer() -> None:
+    """Least squares in seconds would take the noise of the largest message for latency."""
+    times = {size: 20e-6 + size / GB for size in (1024, 4096, 16384, 1 << 26)}
+    times[1 << 26] *= 1.05
+    found = fit(times)
+    assert found is not None
+    assert found.alpha_s == pytest.approx(20e-6, rel=0.05)
+    assert fit({1024: 1e-3}) is None
+    flat = fit({1024: 1e-3, 4096: 1e-3})
+    assert flat is not None
+    assert flat.bytes_per_s is None or flat.bytes_per_s > 1e9
+
+
+def record(count: int = 2, **changes: Any) -> Record:
+    (spec,) = collectives([count], "cpu", 1024, 65536, OPERATIONS)
+    timed = [
+        Collective(operation=name, message_bytes=size, sample_s=[10 * US + size / GB] * 5, calls=10)
+        for name in OPERATIONS
+        for size in (1024, 4096, 65536)
+    ]
+    fields: dict[str, Any] = {"ranks": Ranks(backend="gloo", ranks=count, collectives=timed), "step_s": [], **changes}
+    return replace(record_of("autoenc"), spec=spec, warmup_s=[], losses=[], **fields)
+
+
+def test_the_question_gives_alpha_and_beta_of_every_operation() -> None:
+    finding = analyse("collectives", [record(), record(4)])
+    rows = [dict(zip(finding.tables[0].columns, row, strict=True)) for row in finding.tables[0].rows]
+    assert [(row["operation"], row["ranks"]) for row in rows] == [(name, n) for n in (2, 4) for name in OPERATIONS]
+    for row in rows:
+        assert row["alpha (µs)"] == pytest.approx(10)
+        assert row["1/beta (GB/s)"] == pytest.approx(1)
+    assert len(finding.tables[1].rows) == 2 * 5 * 3
+    assert finding.summary.startswith("all-reduce among 4 ranks (gloo): 11 µs for 1.02 kB, bus bandwidth 1.3 GB/s")
+
+
+def test_other_questions_do_not_see_these_records_nor_this_one_others(tmp_path: Path) -> None:
+    both = [record(), record_of("autoenc")]
+    assert analyse("collectives", [record_of("autoenc")]).answered is False
+    assert "Run `fathom collectives`" in analyse("collectives", []).summary
+    for question in ("suite", "sections", "breakdown", "cores"):
+        assert analyse(question, both) == analyse(question, both[1:])
+    page = write(both, tmp_path / "report.html").read_text()
+    assert "what does a message between ranks cost?" in page
+
+
+def test_records_are_read_back_and_impossible_ones_are_refused() -> None:
+    good = record()
+    assert Record.from_json(good.to_json()) == good
+    document = good.to_json()
+    document["ranks"]["collectives"][0]["sample_s"] = []
+    with pytest.raises(DataError, match="without samples"):
+        Record.from_json(document)
+
+
+def test_a_failed_job_is_named() -> None:
+    failed = record(outcome="failed", reason="rank 1: killed by SIGKILL", ranks=None)
+    assert "2 ranks: rank 1: killed by SIGKILL" in analyse("collectives", [failed]).notes[0]
+
+
+@pytest.mark.parametrize(
+    ("counts", "least", "most", "operations", "problem"),
+    [
+        ([1], 1, 2, OPERATIONS, "at least 2 ranks"),
+        ([0], 1, 2, OPERATIONS, "numbers from 1"),
+        ([2], 2, 1, OPERATIONS, "the least first"),
+        ([2], 1, 1 << 40, OPERATIONS, "16 GiB"),
+    ],
+)
+def test_what_cannot_be_measured_is_refused(
+    counts: list[int], least: int, most: int, operations: list[str], problem: str
+) -> None:
+    with pytest.raises(BadOption, match=problem):
+        collectives(counts, "cpu", least, most, operations)
+
+
+def test_a_wrong_operation_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(UnknownName, match="did you mean all-reduce"):
+        collectives([2], "cpu", 1, 2, ["allreduce"])
+    assert run_fathom(monkeypatch, "collectives", "--ranks", "two") == 2
+    assert "--ranks takes numbers such as 1,2,4" in capsys.readouterr().err
+
+
+def test_two_ranks_measure_every_operation_and_check_its_results(tmp_path: Path) -> None:
+    (spec,) = collectives([2], "cpu", 64, 4096, OPERATIONS)
+    (found,) = records_of([spec], 2, tmp_path)
+    assert found.outcome == "ok"
+    assert found.ranks is not None
+    assert [(each.operation, each.message_bytes) for each in found.ranks.collectives] == [
+        (name, size) for name in OPERATIONS for size in (64, 256, 1024, 4096)
+    ]
+    assert all(each.wrong == 0 and len(each.sample_s) == measured.SAMPLES for each in found.ranks.collectives)
+    Store(tmp_path / "records").add(found)
+    assert next(Store(tmp_path / "records").records()).ranks == found.ranks

@@ -1,0 +1,166 @@
+"""Scaling over ranks: speed-ups, Amdahl and Gustafson from records made by hand, and which runs are compared."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from conftest import fathom as run_fathom
+from sample_records import record_of
+
+from fathom.analysis.finding import Finding, analyse
+from fathom.analysis.rank_jobs import STRONG, WEAK, curves_of, law, serial_fraction
+from fathom.core.ranks import Ranks, RankSeries
+from fathom.core.record import Record
+from fathom.core.spec import RunSpec
+
+BATCH = 16
+
+
+def job(
+    ranks: int, step_s: float, scaling: str = WEAK, parts: tuple[float, float] = (0.0, 0.0), **changes: Any
+) -> Record:
+    """Twenty equal steps; parts are exposed communication and waiting."""
+    exposed_s, wait_s = parts
+    fields: dict[str, Any] = {"strategy": "ddp", "scaling": scaling, "device": "cpu", "threads": 1, **changes}
+    spec = RunSpec(workload="vgg", ranks=ranks, **fields)
+    series = [
+        RankSeries(
+            rank=rank,
+            host="here",
+            device="cpu",
+            cores=[rank],
+            threads=1,
+            step_s=[step_s] * 20,
+            compute_s=[step_s - exposed_s - wait_s] * 20,
+            exposed_s=[exposed_s] * 20,
+            wait_s=[wait_s] * 20,
+            hidden_s=[0.0] * 20,
+            wire_bytes=[1000] * 20,
+        )
+        for rank in range(ranks)
+    ]
+    items = BATCH if scaling == STRONG else BATCH * ranks
+    held = Ranks(backend="gloo", ranks=ranks, series=series)
+    return replace(
+        record_of("vgg"), spec=spec, step_s=[step_s] * 20, warmup_s=[], items_per_step=items, ranks=held, profile=None
+    )
+
+
+def rows(finding: Finding, title: str = "Speed-up and efficiency") -> list[dict[str, Any]]:
+    (table,) = [table for table in finding.tables if table.title == title]
+    return [dict(zip(table.columns, row, strict=True)) for row in table.rows]
+
+
+def test_the_laws_and_their_fits() -> None:
+    assert law(0.1, 1, STRONG) == law(0.1, 1, WEAK) == 1
+    assert law(0.1, 10, STRONG) == pytest.approx(1 / 0.19)
+    assert law(0.1, 10, WEAK) == pytest.approx(9.1)
+    for scaling in (STRONG, WEAK):
+        exact = {ranks: law(0.07, ranks, scaling) for ranks in (2, 4, 8, 16)}
+        assert serial_fraction(exact, scaling) == pytest.approx(0.07)
+    assert serial_fraction({}, WEAK) is None
+    assert serial_fraction({2: 2.5}, STRONG) == 0  # faster than linear is no negative fraction
+
+
+def test_strong_speed_up_is_the_ratio_of_step_times() -> None:
+    finding = analyse("ranks", [job(1, 0.8), job(2, 0.5, STRONG), job(4, 0.4, STRONG)])
+    assert [(row["ranks"], row["speed-up"], row["efficiency (%)"]) for row in rows(finding)] == [
+        (1, 1.0, 100.0),
+        (2, pytest.approx(1.6), pytest.approx(80)),
+        (4, pytest.approx(2.0), pytest.approx(50)),
+    ]
+    assert {row["law"] for row in rows(finding)} == {"Amdahl"}
+
+
+def test_weak_speed_up_is_the_ratio_of_items_per_second() -> None:
+    finding = analyse("ranks", [job(1, 0.8), job(2, 1.0), job(4, 1.6)])
+    assert [row["speed-up"] for row in rows(finding)] == [1.0, pytest.approx(1.6), pytest.approx(2.0)]
+    assert [row["items/step"] for row in rows(finding)] == [16, 32, 64]
+    assert {row["law"] for row in rows(finding)} == {"Gustafson"}
+
+
+def test_one_rank_is_the_base_of_both_kinds_and_of_slow_ranks_and_several_nodes() -> None:
+    records = [job(1, 0.8), job(2, 1.0), job(2, 0.5, STRONG), job(2, 1.6, slow_rank=(1, 2.0)), job(2, 1.1, nodes=2)]
+    curves = curves_of(records)
+    assert [(curve.strategy, curve.scaling) for curve in curves] == [
+        ("ddp", "strong"),
+        ("ddp", "weak"),
+        ("ddp, 2 nodes", "weak"),
+        ("ddp, rank 1 2x slower", "weak"),
+    ]
+    found = [curve.speedup(curve.widest) for curve in curves]
+    assert [each and each.median for each in found] == [
+        pytest.approx(1.6),
+        pytest.approx(1.6),
+        pytest.approx(2 * 0.8 / 1.1),
+        pytest.approx(1.0),
+    ]
+
+
+def test_options_of_a_strategy_are_apart_and_have_their_own_base() -> None:
+    tuned: dict[str, Any] = {"strategy_options": {"accumulate": 2}}
+    curves = curves_of([job(1, 0.8), job(2, 1.0), job(1, 0.9, **tuned), job(2, 0.9, **tuned)])
+    assert [(curve.strategy, len(curve.jobs)) for curve in curves] == [("ddp", 2), ("ddp accumulate=2", 2)]
+
+
+def test_launches_of_one_point_are_pooled_with_an_interval_over_them() -> None:
+    finding = analyse(
+        "ranks", [*(job(1, 0.8 + 0.01 * n) for n in range(3)), *(job(2, 1.0 + 0.01 * n) for n in range(3))]
+    )
+    (one, two) = rows(finding)
+    assert one["interval"] == two["interval"] == "over 3 launches"
+    assert two["speed-up from"] < two["speed-up"] < two["speed-up to"]
+
+
+def test_the_summary_names_what_a_step_is_lost_to() -> None:
+    finding = analyse("ranks", [job(1, 0.8), job(2, 1.0, parts=(0.05, 0.15))])
+    assert finding.summary.startswith(
+        "vgg, ddp, weak: efficiency 80 % on 2 ranks (waiting for the slowest rank: 15 % of a step)."
+    )
+    (_, parts) = rows(finding, "What a step is spent on, mean over the ranks")
+    assert parts["compute (ms)"] == pytest.approx(800)
+    assert parts["exposed communication (ms)"] == pytest.approx(50)
+    assert parts["waiting (ms)"] == pytest.approx(150)
+    assert parts["sent by a rank (MB)"] == pytest.approx(0.001)
+
+
+def test_without_a_base_there_is_no_speed_up_and_failed_jobs_are_named() -> None:
+    failed = replace(job(4, 1.0), outcome="failed", reason="rank 3: killed by SIGKILL")
+    finding = analyse("ranks", [job(2, 1.0), failed])
+    assert finding.summary.startswith("Measured on 2 ranks: speed-up needs one rank and several.")
+    assert finding.notes[-1] == "Not shown: failed jobs: vgg, ddp, 4 ranks: rank 3: killed by SIGKILL."
+    assert "Run `fathom scale --ranks 1,2`" in analyse("ranks", [record_of("vgg")]).summary
+
+
+def test_jobs_of_ranks_answer_no_other_question() -> None:
+    alone = [record_of("vgg")]
+    for question in ("suite", "sections", "cores", "variance", "stationarity"):
+        assert analyse(question, [*alone, job(2, 1.0)]) == analyse(question, alone)
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        (["--ranks", "x"], "--ranks takes numbers such as 1,2,4"),
+        (["--ranks", "0"], "numbers from 1"),
+        (["--ranks", "2", "--cores", "2"], "give one of them"),
+        (["--ranks", "2", "--strategy", "ddq"], "did you mean ddp"),
+        (["--ranks", "2", "--scaling", "wide"], "no scaling 'wide'"),
+        (["--ranks", "2", "--slow-rank", "1"], "such as 1:2x"),
+        (["--ranks", "2", "--slow-rank", "5:2x"], "no job has the slow rank 5"),
+        (["--ranks", "2", "--tune", "accumulate"], "--tune takes name=value"),
+        (["--ranks", "2", "--nodes", "2"], "need a rendezvous"),
+        (["--ranks", "3", "--nodes", "2", "--rendezvous", "a:1"], "3 ranks cannot be divided among 2 nodes"),
+        (["--ranks", "2", "--timeout", "0.1"], "timeout must be 1 to 86,400"),
+        (["--strategy", "ddp"], "--strategy needs --ranks"),
+        (["--max-restarts", "2"], "--max-restarts needs --ranks"),
+    ],
+)
+def test_wrong_options_are_one_line(
+    options: list[str], problem: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_fathom(monkeypatch, "scale", "memnet", *options) == 2
+    (line,) = capsys.readouterr().err.strip().splitlines()
+    assert problem in line
