@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from fathom.cli import main
+from fathom.core import stopping
 from fathom.machine.host import usable_cores
 
 MOST_PROCESSES = 8  # each of them loads torch
@@ -68,6 +70,19 @@ def real_data(name: str) -> Path:
     if not folder.is_dir():
         pytest.skip(f"{folder} is not there")
     return folder
+
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE)
+
+
+@pytest.fixture(autouse=True)
+def _signals_as_before() -> Iterator[None]:
+    """Tests share a process: one that leaves a handler, or a signal that was asked for, would end a later one."""
+    before = {number: signal.getsignal(number) for number in SIGNALS}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+    stopping._state.number, stopping._state.releasing = None, []
 
 
 def fathom(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> int:

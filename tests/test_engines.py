@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.optim import Adam, Optimizer
 
 import fathom as suite
+from fathom.core import plugins
 from fathom.core.errors import BadOption, EngineError, UnknownName
 from fathom.core.spec import RunSpec
 from fathom.data.base import Batch
@@ -64,7 +65,7 @@ def test_a_graph_is_outermost_and_the_network_innermost(name: str) -> None:
     ("name", "error", "told"),
     [
         ("compile+cudagraf", UnknownName, "no engine 'cudagraf'; did you mean cudagraph?"),
-        ("compile+", UnknownName, "no engine ''; there are: channels_last, compile, cudagraph, eager, fused"),
+        ("compile+", UnknownName, f"no engine ''; there are: {', '.join(plugins.names('engines'))}"),
         ("compile+eager", BadOption, "engine eager does not combine with others"),
     ],
 )

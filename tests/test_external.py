@@ -120,12 +120,13 @@ def instantly(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         ran.append(spec.workload)
         return replace(record_of(spec.workload), spec=spec, sections=sections_of(10.0))
 
-    def run_all(specs: Sequence[RunSpec], store: Store, job: str) -> None:
+    def run_all(specs: Sequence[RunSpec], store: Store, job: str, *_: object) -> None:
         for spec in specs:
             store.add(record(spec))
 
     for command in ("study", "repeat", "scale"):
-        monkeypatch.setattr(f"fathom.cli.commands.{command}.run_all", run_all)
+        where = "_series" if command == "scale" else command
+        monkeypatch.setattr(f"fathom.cli.commands.{where}.run_all", run_all)
     monkeypatch.setattr(interleave, "isolated", lambda spec, *_, **__: record(spec))
     return ran
 

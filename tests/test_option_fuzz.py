@@ -210,7 +210,6 @@ def test_a_fault_of_our_own_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: object) -> list[Record]:
         raise KeyError("no such thing")
 
-    monkeypatch.setattr("fathom.cli.commands.analyse.analyse", broken)
-    monkeypatch.setattr("fathom.cli.commands.analyse._records", lambda _: [])
+    monkeypatch.setattr("fathom.cli.commands.analyse._answer", broken)
     with pytest.raises(KeyError):
         fathom(monkeypatch, "analyse", "breakdown")

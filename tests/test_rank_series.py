@@ -77,7 +77,7 @@ def test_a_heartbeat_is_read_from_outside(tmp_path: Path) -> None:
 
 
 def at(doing: str, begun: int, done: int, since_s: float, step: int = 0) -> Beat:
-    return Beat(1, doing, step, begun, done, since_s, since_s if begun > done else 0.0)
+    return Beat(1, 0, doing, step, begun, done, since_s, since_s if begun > done else 0.0)
 
 
 def test_the_rank_that_computes_holds_up_those_that_wait() -> None:

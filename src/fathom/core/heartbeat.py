@@ -16,7 +16,8 @@ from pathlib import Path
 
 from fathom.core.ranks import OPERATIONS
 
-_LAYOUT = struct.Struct("<qqqqqdd")
+_LAYOUT = struct.Struct("<qqqqqqdd")
+_ATTEMPT = "TORCHELASTIC_RESTART_COUNT"  # which attempt of the job this process is, as torchrun tells it
 WORDS = (*OPERATIONS, "set-up", "step", "rendezvous", "end", "barrier")  # what a rank may be doing; kept by number
 SET_UP, STEP, RENDEZVOUS, END, BARRIER = WORDS[-5:]
 
@@ -26,6 +27,7 @@ class Beat:
     """Where a rank was when it last said so."""
 
     pid: int
+    attempt: int  # how often the job had been restarted when the rank began
     doing: str  # of WORDS
     step: int
     begun: int  # collective operations so far
@@ -47,6 +49,7 @@ class Heartbeat:
             file.truncate(_LAYOUT.size)
             self._memory = mmap.mmap(file.fileno(), _LAYOUT.size)
         self._word, self._step, self._done = SET_UP, 0, 0
+        self._process = os.getpid(), int(os.environ.get(_ATTEMPT, "0"))
         self._under_way: deque[tuple[str, float]] = deque()  # operations and when they began, the oldest first
         self._write()
 
@@ -69,7 +72,7 @@ class Heartbeat:
 
     def _write(self) -> None:
         word, oldest_s = self._under_way[0] if self._under_way else (self._word, 0.0)
-        numbers = (os.getpid(), WORDS.index(word), self._step, self._done + len(self._under_way), self._done)
+        numbers = (*self._process, WORDS.index(word), self._step, self._done + len(self._under_way), self._done)
         self._memory[:] = _LAYOUT.pack(*numbers, time.monotonic(), oldest_s)
 
 
@@ -81,7 +84,7 @@ def read(path: Path) -> Beat | None:
         return None
     if len(content) != _LAYOUT.size:
         return None
-    pid, doing, step, begun, done, since_s, oldest_s = _LAYOUT.unpack(content)
+    pid, attempt, doing, step, begun, done, since_s, oldest_s = _LAYOUT.unpack(content)
     if pid <= 0 or not 0 <= doing < len(WORDS):
         return None
-    return Beat(pid, WORDS[doing], step, begun, done, since_s, oldest_s)
+    return Beat(pid, attempt, WORDS[doing], step, begun, done, since_s, oldest_s)

@@ -179,7 +179,6 @@ class _Watch:
         self._expected, self._since_s = set(expected), time.monotonic()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="heartbeats", daemon=True)
-        self._seen: dict[int, int] = {}  # rank -> the process that it was
         self._groups: set[int] = set()  # of processes, one for each rank that there was
         self._born: set[int] = set()  # ranks that have begun
 
@@ -191,10 +190,13 @@ class _Watch:
         self._stop.set()
         self._thread.join()
         self._beats()
+        left = []
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.Error, OSError):
                 if os.getpgid(process.pid) in self._groups and process.pid != os.getpid():
                     process.kill()
+                    left.append(process)
+        psutil.wait_procs(left, timeout=GRACE_S)
 
     def _run(self) -> None:
         step = 0
@@ -217,15 +219,10 @@ class _Watch:
             if beat:
                 self._groups.add(beat.pid)
                 self._born.add(rank)
+                if beat.attempt > self.restarts:  # what was wrong with the attempt before has ended with it
+                    self.restarts, self.verdict, self._since_s = beat.attempt, None, time.monotonic()
             if beat and beat.doing != heartbeat.END and psutil.pid_exists(beat.pid):
                 found[rank] = beat
-        for rank, beat in found.items():
-            if self._seen.get(rank, beat.pid) != beat.pid:
-                self._seen.clear()
-                self.restarts += 1
-                self.verdict, self._since_s = None, time.monotonic()
-                break
-        self._seen |= {rank: beat.pid for rank, beat in found.items()}
         return found
 
     def _unborn(self, rank: int) -> str | None:

@@ -24,7 +24,7 @@ RANKED = True
 LEAST_STEPS = 30  # of a job, below which its losses say little
 WINDOW = 0.1  # part of the steps over which a loss is the mean, and at least LEAST_WINDOW of them
 LEAST_WINDOW = 5
-COMMAND = "fathom scale memnet --ranks 1,2 --strategy async --steps 300 --budget 60"
+COMMAND = "fathom scale NAME --ranks 1,2 --strategy async --steps 300 --budget 60"
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ RANKED = True
 GAIN = ["speed-up", "speed-up from", "speed-up to", "efficiency (%)", "efficiency from (%)", "efficiency to (%)"]
 PART_NAMES = {"compute_s": "compute", "exposed_s": "exposed communication", "wait_s": "waiting for the slowest rank"}
 STATEMENTS = [  # of the papers, beside which ours stand
-    "Cookbook (2017): larger models, such as ResNet and VGG, are easier to scale.",
+    "Cookbook (2017): larger models are easier to scale.",
     "Guide (2018): synchronous training is recommended up to 40 GPUs; one slower unit makes all others idle.",
 ]
 

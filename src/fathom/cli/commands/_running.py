@@ -12,7 +12,6 @@ from fathom.core.record import Record
 from fathom.core.spec import RunSpec
 from fathom.core.store import Store
 from fathom.experiments import study
-from fathom.experiments.isolate import isolated
 from fathom.machine.host import fingerprint
 
 Run = Callable[[RunSpec, OnProgress], Record]
@@ -32,8 +31,9 @@ def own_store(folder: Path) -> Store:
     return store
 
 
-def run_all(specs: Sequence[RunSpec], store: Store, job: str, run: Run = isolated) -> None:
+def run_all(specs: Sequence[RunSpec], store: Store, job: str, run: Run | None = None) -> None:
     """One bar for the job and one for the current run; above them, a line for each finished run."""
+    how = {} if run is None else {"run": run}
     with progress_bar() as bar:
         whole = bar.add_task(job, total=len(specs))
         current = bar.add_task("")
@@ -46,11 +46,11 @@ def run_all(specs: Sequence[RunSpec], store: Store, job: str, run: Run = isolate
         def on_wait() -> None:
             bar.console.print(f"waiting: another process is measuring into {store.folder}", highlight=False)
 
-        for number, (record, _) in enumerate(study.run_all(specs, store, watch, run, on_wait), start=1):
+        for number, (record, _) in enumerate(study.run_all(specs, store, watch, on_wait=on_wait, **how), start=1):
             bar.console.print(f"{number:3} of {len(specs)}  {_line(record)}", highlight=False)
 
 
-def run_again(planned: Sequence[RunSpec], store: Store, since: str = "", run: Run = isolated) -> None:
+def run_again(planned: Sequence[RunSpec], store: Store, since: str = "", run: Run | None = None) -> None:
     """Disturbed runs once more, after all others; both records are kept. Those older than `since` are not counted.
 
     Where most runs were disturbed the machine is a busy one: as many runs again would take as long and be no better.

@@ -25,7 +25,9 @@ def counts_of(text: str, option: str) -> list[int]:
         raise BadOption(f"{option} takes numbers such as 1,2,4, not {text!r}") from None
 
 
-def measure(specs: Sequence[RunSpec], runs: int, out: Path, run: Run, job: str, question: str, as_json: bool) -> None:
+def measure(
+    specs: Sequence[RunSpec], runs: int, out: Path, run: Run | None, job: str, question: str, as_json: bool
+) -> None:
     """Runs what is not in the folder yet, answers the question from all of it, and prints the answer."""
     store, planned = own_store(out), run_order(specs, runs, seed=0)
     left = store.remaining(planned)

@@ -19,7 +19,6 @@ from fathom.core.spec import SCALINGS, RunSpec
 from fathom.experiments import ranks as jobs
 from fathom.experiments import scale
 from fathom.experiments.checks import check, check_device, check_external
-from fathom.experiments.isolate import isolated
 from fathom.experiments.ranks import MOST_RANKS, TIMEOUT_S, Launch
 from fathom.experiments.slurm import PORT, write
 from fathom.workloads.catalogue import suite
@@ -103,7 +102,7 @@ def command(
     _refuse_without_ranks(given | {"rendezvous": rendezvous, "slurm": slurm, "device": device})
     specs = scale.plan(base, chosen, _counts(cores))
     check_external(specs)
-    _series.measure(specs, runs, out, isolated, "scale", "cores", as_json)
+    _series.measure(specs, runs, out, None, "scale", "cores", as_json)
 
 
 @dataclass(frozen=True)
