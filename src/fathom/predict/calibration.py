@@ -22,7 +22,7 @@ from fathom.core.record import Record
 from fathom.predict.communication import ALGORITHMS, Link, cost
 
 Times = Mapping[tuple[int, int], float]  # (ranks, message bytes) -> seconds
-EQUALLY_GOOD = 1.01  # an algorithm later in the list must explain the times better than this
+EQUALLY_GOOD = 0.001  # difference of mean relative errors up to which two algorithms explain the times equally well
 
 
 @dataclass(frozen=True)
@@ -37,6 +37,7 @@ class Calibrated:
     ranks: tuple[int, ...]
     median_error: float
     largest_error: float
+    equally_good: tuple[str, ...]  # other algorithms; on powers of two, tree and recursive doubling are proportional
     extrapolated_error: float | None  # mean, at the most ranks, of a fit without them; None with one number of ranks
 
     def seconds(self, ranks: int, message_bytes: float) -> float:
@@ -57,15 +58,11 @@ def calibrate(records: Sequence[Record]) -> list[Calibrated]:
 
 
 def calibrated(machine: str, backend: str, operation: str, times: Times) -> Calibrated:
-    best: tuple[float, str, Link, list[float]] | None = None
-    for algorithm in ALGORITHMS[operation]:
-        link = fit(operation, algorithm, times)
-        wrong = errors(operation, algorithm, link, times)
-        mean = sum(wrong) / len(wrong)
-        if best is None or mean * EQUALLY_GOOD < best[0]:
-            best = (mean, algorithm, link, wrong)
-    assert best is not None  # every operation has an algorithm
-    _, algorithm, link, wrong = best
+    """Of equally good algorithms the first of the list: for all operations but broadcast, the ring."""
+    links = {name: fit(operation, name, times) for name in ALGORITHMS[operation]}
+    means = {name: sum(errors(operation, name, link, times)) / len(times) for name, link in links.items()}
+    algorithm, *others = (name for name, mean in means.items() if mean <= min(means.values()) + EQUALLY_GOOD)
+    link, wrong = links[algorithm], errors(operation, algorithm, links[algorithm], times)
     return Calibrated(
         machine=machine,
         backend=backend,
@@ -75,6 +72,7 @@ def calibrated(machine: str, backend: str, operation: str, times: Times) -> Cali
         ranks=tuple(sorted({ranks for ranks, _ in times})),
         median_error=float(np.median(wrong)),
         largest_error=max(wrong),
+        equally_good=tuple(others),
         extrapolated_error=_extrapolated(operation, algorithm, times),
     )
 

@@ -22,7 +22,7 @@ PRECISIONS = ("fp64", "fp32", "tf32", "bf16", "fp16")
 
 @dataclass(frozen=True)
 class Source:
-    """Where a number was read. `kind` says how near that is to the vendor: vendor, reseller, paper, review, code, secondary."""
+    """Where a number was read; `kind` is one of vendor, reseller, paper, review, code and secondary."""
 
     name: str
     title: str
