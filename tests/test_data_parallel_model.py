@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import operator
 import random
+from functools import partial
 
 import pytest
 
@@ -55,9 +57,7 @@ def test_overlap_never_takes_longer_and_hides_no_more_than_the_backward_pass() -
     for _ in range(200):
         local = LocalStep(1.0, [Gradient(numbers.random(), numbers.randrange(1, 60 * MIB)) for _ in range(12)])
         per_byte = 10 ** numbers.uniform(-10, -6)
-        step, plain = (
-            model(local, lambda size, rate=per_byte: size * rate) for model in (synchronous, without_overlap)
-        )
+        step, plain = (model(local, partial(operator.mul, per_byte)) for model in (synchronous, without_overlap))
         assert step.communication_s == pytest.approx(plain.communication_s)  # without latency
         assert step.step_s <= plain.step_s + 1e-9
         assert 0 <= step.exposed_s <= step.communication_s + 1e-12

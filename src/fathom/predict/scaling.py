@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from fathom.analysis.rank_jobs import STRONG, WEAK
 from fathom.core.errors import BadOption
@@ -136,11 +137,11 @@ def curve(
         raise BadOption(f"scaling is {WEAK} or {STRONG}, not {scaling}")
     if batch < 1 or any(count < 1 for count in ranks):
         raise BadOption("batch and ranks are numbers from 1")
-    alone = batch / synchronous(local_at(batch), lambda size: all_reduce_s(1, size)).step_s
+    alone = batch / synchronous(local_at(batch), partial(all_reduce_s, 1)).step_s
     found: list[Scaled] = []
     for count in ranks:
         own = batch if scaling == WEAK else -(-batch // count)
-        step = synchronous(local_at(own), lambda size, count=count: all_reduce_s(count, size))  # type: ignore[misc]
+        step = synchronous(local_at(own), partial(all_reduce_s, count))
         rate = (batch * count if scaling == WEAK else batch) / step.step_s
         found.append(Scaled(count, own, step, rate, rate / alone, rate / alone / count))
     return found
