@@ -53,6 +53,23 @@ def test_the_devices_that_were_asked_for_are_there(name: str) -> None:
     assert device(name).sources
 
 
+@pytest.mark.parametrize(
+    ("reported", "name"),
+    [
+        ("Tesla K40m", "K40"),
+        ("Tesla P100-SXM2-16GB", "P100"),
+        ("Tesla V100-SXM2-16GB", "V100"),
+        ("NVIDIA A100-SXM4-40GB", "A100 40GB"),
+        ("NVIDIA A100-SXM4-80GB", "A100 80GB"),
+        ("NVIDIA H100 80GB HBM3", "H100 SXM"),
+        ("NVIDIA H100 PCIe", "H100 PCIe"),
+        ("AMD Instinct MI300X", "MI300X"),
+    ],
+)
+def test_names_that_drivers_report_are_found(reported: str, name: str) -> None:
+    assert device(reported).name == name
+
+
 @pytest.mark.parametrize("name", LINKS)
 def test_the_interconnects_that_were_asked_for_have_a_latency(name: str) -> None:
     link = interconnect(name)
@@ -62,7 +79,7 @@ def test_the_interconnects_that_were_asked_for_have_a_latency(name: str) -> None
 
 
 def test_units_and_spelling() -> None:
-    h200 = device("nvidia h200".removeprefix("nvidia "))
+    h200 = device("NVIDIA H200")
     assert h200 is device("H-200")
     assert (h200.bf16_flop_per_s, h200.memory_bytes, h200.memory_bytes_per_s) == (989.4e12, 141e9, 4.8e12)
     assert device("k80").parts == 2

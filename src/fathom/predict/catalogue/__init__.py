@@ -37,7 +37,6 @@ class Device:
 
     name: str
     kind: str  # gpu, tpu, cpu or hypothetical
-    year: int | None = None
     parts: int = 1  # as many devices as a framework sees share these numbers
     fp64_flop_per_s: float | None = None
     fp32_flop_per_s: float | None = None
@@ -127,7 +126,6 @@ def devices() -> dict[str, Device]:
         found[row["name"]] = Device(
             name=row["name"],
             kind=row["kind"],
-            year=int(row["year"]),
             parts=int(row["parts"]),
             fp64_flop_per_s=values.get("fp64_flop_per_s"),
             fp32_flop_per_s=values.get("fp32_flop_per_s"),
@@ -195,7 +193,9 @@ def _aliases(table: str) -> dict[str, str]:
 
 
 def _plain(name: str) -> str:
-    return "".join(letter for letter in name.lower() if letter.isalnum() or letter == ".")
+    """As drivers and people write it: "NVIDIA A100-SXM4-80GB" and "a100 sxm4 80gb" are the same."""
+    plain = "".join(letter for letter in name.lower() if letter.isalnum() or letter == ".")
+    return plain.removeprefix("nvidia")
 
 
 @cache
