@@ -195,7 +195,7 @@ def _aliases(table: str) -> dict[str, str]:
 def _plain(name: str) -> str:
     """As drivers and people write it: "NVIDIA A100-SXM4-80GB" and "a100 sxm4 80gb" are the same."""
     plain = "".join(letter for letter in name.lower() if letter.isalnum() or letter == ".")
-    return plain.removeprefix("nvidia")
+    return plain.removeprefix("nvidia").removeprefix("tesla")
 
 
 @cache
