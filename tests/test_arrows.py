@@ -16,7 +16,7 @@ MAY_IMPORT = {  # package -> the packages below it that it may import, as the ta
     for name, imports in re.findall(r"^\| (\w+) \| ?([\w, ]*?) ?\| ", ARCHITECTURE.read_text(), flags=re.MULTILINE)
     if name != "package"
 }
-WITHOUT_TORCH = {"core", "published", "trace", "analysis", "report", "cli"}
+WITHOUT_TORCH = {"core", "published", "trace", "analysis", "predict", "report", "cli"}
 """Packages that a laptop without torch can load; imports inside a function happen later, on purpose."""
 
 

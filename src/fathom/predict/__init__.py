@@ -1,0 +1,1 @@
+"""Prediction without running: hardware from a catalogue, communication models, data-parallel step time."""
