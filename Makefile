@@ -2,6 +2,7 @@
 
 PYTHON ?= python3
 BIN := .venv/bin
+WORKERS := $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)  # many tests wait for processes that they start
 
 .PHONY: report test coverage check format clean
 
@@ -9,10 +10,10 @@ report: .venv/ready
 	$(BIN)/fathom study
 
 test: .venv/ready
-	$(BIN)/python -m pytest -n auto --dist loadfile
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
 
 coverage: .venv/ready  # the same tests, traced: about 1.7 times the CPU time
-	$(BIN)/python -m pytest -n auto --dist loadfile --cov --cov-report=term
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --cov --cov-report=term
 
 check: .venv/ready
 	$(BIN)/ruff check .
