@@ -77,10 +77,14 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE)
 
 @pytest.fixture(autouse=True)
 def _signals_as_before() -> Iterator[None]:
-    """Tests share a process: one that leaves a handler, or a signal that was asked for, would end a later one."""
-    before = {number: signal.getsignal(number) for number in SIGNALS}
+    """Tests share a process: one that leaves a handler, a blocked or a pending signal would end a later one."""
+    handlers = {number: signal.getsignal(number) for number in SIGNALS}
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     yield
-    for number, handler in before.items():
+    for number in SIGNALS:
+        signal.signal(number, signal.SIG_IGN)  # which discards what is pending
+    signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+    for number, handler in handlers.items():
         signal.signal(number, handler)
     stopping._state.number, stopping._state.releasing = None, []
 

@@ -75,5 +75,5 @@ def test_launches_of_one_job_are_pooled_and_the_worst_sets_the_target() -> None:
 def test_short_jobs_and_other_runs_do_not_answer() -> None:
     short = falling(1, 1.0, 0.01)
     short = replace(short, losses=short.losses[: LEAST_STEPS - 1])
-    assert analyse("convergence", [short]).summary.startswith("Not measured. Run `fathom scale memnet --ranks 1,2")
+    assert analyse("convergence", [short]).summary.startswith("Not measured. Run `fathom scale NAME --ranks 1,2")
     assert analyse("convergence", [falling(1, 1.0, 0.01)]).summary.startswith("Only one job of each workload")
