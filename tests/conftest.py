@@ -72,19 +72,27 @@ def real_data(name: str) -> Path:
     return folder
 
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE)
+HANDLERS = {  # as Python has them when it starts
+    signal.SIGINT: signal.default_int_handler,
+    signal.SIGTERM: signal.SIG_DFL,
+    signal.SIGHUP: signal.SIG_DFL,
+    signal.SIGPIPE: signal.SIG_IGN,
+}
 
 
 @pytest.fixture(autouse=True)
-def _signals_as_before() -> Iterator[None]:
+def _signals_as_at_the_start() -> Iterator[None]:
     """Tests share a process: one that leaves a handler, a blocked or a pending signal would end a later one."""
-    handlers = {number: signal.getsignal(number) for number in SIGNALS}
-    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    _set_signals()
     yield
-    for number in SIGNALS:
+    _set_signals()
+
+
+def _set_signals() -> None:
+    for number in HANDLERS:
         signal.signal(number, signal.SIG_IGN)  # which discards what is pending
-    signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
-    for number, handler in handlers.items():
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, HANDLERS)
+    for number, handler in HANDLERS.items():
         signal.signal(number, handler)
     stopping._state.number, stopping._state.releasing = None, []
 
