@@ -7,6 +7,7 @@ import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -72,7 +73,7 @@ def real_data(name: str) -> Path:
     return folder
 
 
-HANDLERS = {  # as Python has them when it starts
+HANDLERS: dict[signal.Signals, Any] = {  # as Python has them when it starts
     signal.SIGINT: signal.default_int_handler,
     signal.SIGTERM: signal.SIG_DFL,
     signal.SIGHUP: signal.SIG_DFL,
