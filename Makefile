@@ -2,7 +2,8 @@
 
 PYTHON ?= python3
 BIN := .venv/bin
-WORKERS := $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)  # many tests wait for processes that they start
+# one more than there are cores: many tests wait for processes that they start
+WORKERS := $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 
 .PHONY: report test coverage check format clean
 

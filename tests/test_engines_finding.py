@@ -42,8 +42,8 @@ def test_the_sentence_counts_what_is_faster_and_what_is_wrong() -> None:
         trial_record("vgg", "compile", spec={"phase": "infer"}),
     )
     assert answer.summary == (
-        "On Laptop CPU, 4 cores, preset small, fp32, another engine is faster than eager for 1 of 2 workloads in "
-        "training: times as fast as eager 2 for autoenc (compile). 1 of 1 workload in inference: times as fast as "
+        "On Laptop CPU, 4 cores, preset small, fp32, another engine is faster than eager for 1 of 2 configurations in "
+        "training: times as fast as eager 2 for autoenc (compile). 1 of 1 configuration in inference: times as fast as "
         "eager 2 for vgg (compile). 1 trial gave other results than eager."
     )
 
@@ -68,7 +68,7 @@ def test_outputs_of_another_shape_have_no_difference() -> None:
 
 def test_where_none_is_faster_the_best_is_eager() -> None:
     answer = found(trial_record("vgg", "compile", trial_of(0.2, 0.4)))
-    assert "faster than eager for 0 of 1 workload in training." in answer.summary
+    assert "faster than eager for 0 of 1 configuration in training." in answer.summary
     row = table(answer, "Eager and the best engine").rows[0]
     assert row[5:9] == [200, "eager", 200, 1.0]
 

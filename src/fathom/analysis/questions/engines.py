@@ -140,7 +140,7 @@ def _summary(work: Work, groups: Sequence[Launches]) -> str:
         if not names:
             continue
         gains = [f"{number(_speedup(runs))} for {name} ({runs[0].spec.engine})" for name, runs in faster.items()]
-        told = f"{len(faster)} of {count(len(names), 'workload')} in {words}"
+        told = f"{len(faster)} of {count(len(names), 'configuration')} in {words}"
         sentences.append(f"{told}: times as fast as eager {listed(gains)}." if gains else f"{told}.")
     wrong = sum(not _agrees(runs) for runs in groups)
     doubt = f" {count(wrong, 'trial')} gave other results than eager." if wrong else ""
