@@ -4,6 +4,8 @@ PYTHON ?= python3
 BIN := .venv/bin
 # one more than there are cores: many tests wait for processes that they start
 WORKERS := $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
+# without restarts: xdist 3.8 waits forever after it has replaced a worker that crashed in the middle of a file
+PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --max-worker-restart 0
 
 .PHONY: report test coverage check format clean
 
@@ -11,10 +13,10 @@ report: .venv/ready
 	$(BIN)/fathom study
 
 test: .venv/ready
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
+	$(PYTEST)
 
 coverage: .venv/ready  # the same tests, traced: about 1.7 times the CPU time
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --cov --cov-report=term
+	$(PYTEST) --cov --cov-report=term
 
 check: .venv/ready
 	$(BIN)/ruff check .

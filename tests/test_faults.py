@@ -453,7 +453,8 @@ def test_a_stopped_study_keeps_what_it_has_and_goes_on_later(
         assert [run["outcome"] for run in json.loads(done.stdout)["runs"]] == ["ok"] * 4
         assert kept.items() <= {path: path.read_bytes() for path in folder.glob("*.json")}.items()
         first = {record.spec.id: record for record in reversed(list(Store(folder).records()))}
-        again = sum(record.disturbed for record in first.values())  # by whatever else runs here beside the tests
+        disturbed = sum(record.disturbed for record in first.values())  # by whatever else runs here beside the tests
+        again = disturbed if disturbed <= 2 else 0  # of four: where most are disturbed, none is run again
         assert (len(first), len(list(Store(folder).records()))) == (4, 4 + again)
 
 

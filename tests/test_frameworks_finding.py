@@ -176,13 +176,3 @@ def test_the_question_can_be_asked_on_the_command_line(
     assert run_fathom(monkeypatch, "analyse", "frameworks", tmp_path) == 0
     assert "Fastest: fcn5 train: torch (1.01 s, the only one) at 1 thread." in capsys.readouterr().out
     assert run_fathom(monkeypatch, "analyse", "frameworks", tmp_path / "none") == 2
-
-
-def test_the_committed_records_are_read_and_answer() -> None:
-    problems: list[str] = []
-    folder = Path(__file__).parents[1] / "results" / "neoverse-n1" / "frameworks"
-    found = framework_store.read([folder], problems.append)
-    assert problems == []
-    assert len(found) >= 20
-    assert {record.outcome for record in found} == {"ok"}
-    assert table(analyse("frameworks", [], found), "Table I of the guide")[0][3:] == [1.324, 0.790, 0.578, 15.444]
