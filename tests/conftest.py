@@ -77,19 +77,28 @@ HANDLERS: dict[signal.Signals, Any] = {  # as Python has them when it starts
     signal.SIGINT: signal.default_int_handler,
     signal.SIGTERM: signal.SIG_DFL,
     signal.SIGHUP: signal.SIG_DFL,
-    signal.SIGPIPE: signal.SIG_IGN,
 }
 
 
 @pytest.fixture(autouse=True)
-def _signals_as_at_the_start() -> Iterator[None]:
+def _signals_are_left_as_they_were() -> Iterator[None]:
     """Tests share a process: one that leaves a handler, a blocked or a pending signal would end a later one."""
-    _set_signals()
+    _reset_signals()
     yield
-    _set_signals()
+    left = _changed_signals()
+    _reset_signals()
+    assert not left, f"left behind: {', '.join(left)}"
 
 
-def _set_signals() -> None:
+def _changed_signals() -> list[str]:
+    blocked, pending = signal.pthread_sigmask(signal.SIG_BLOCK, ()), signal.sigpending()
+    found = [f"{number.name} blocked" for number in HANDLERS if number in blocked]
+    found += [f"{number.name} pending" for number in HANDLERS if number in pending]
+    found += [f"a handler of {number.name}" for number, own in HANDLERS.items() if signal.getsignal(number) != own]
+    return found + ["something to release"] * bool(stopping._state.releasing)
+
+
+def _reset_signals() -> None:
     for number in HANDLERS:
         signal.signal(number, signal.SIG_IGN)  # which discards what is pending
     signal.pthread_sigmask(signal.SIG_UNBLOCK, HANDLERS)
@@ -101,7 +110,7 @@ def _set_signals() -> None:
 def fathom(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> int:
     """The exit code of the command line; what it printed is pytest's to capture."""
     monkeypatch.setattr(sys, "argv", ["fathom", *map(str, arguments)])
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGPIPE)}
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         with pytest.raises(SystemExit) as stopped:
             main.main()

@@ -25,6 +25,7 @@ import simulated_nvml as nvml
 from crashing import VALUES, Stopped, at_checkpoints, at_lines, governors, handle_at_once, stop, stopped_by_signal
 from simulated_card import Card, State
 
+from fathom.core import stopping
 from fathom.core.errors import CappingError
 from fathom.experiments.capping import restore_from_journal, sweep
 from fathom.experiments.journal import Journal
@@ -53,6 +54,7 @@ def handlers_kept() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         for number, handler in before.items():
             signal.signal(number, handler)
+        stopping._state.releasing.clear()
 
 
 class World:

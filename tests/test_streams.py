@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -125,3 +126,27 @@ def test_a_working_directory_that_was_deleted_is_named_as_such(tmp_path: Path) -
     env = {**os.environ, "PYTHONPATH": str(SOURCES)}
     done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (2, DELETED)
+
+
+@pytest.mark.parametrize("stream", ["stdout", "stderr"])
+def test_output_that_nobody_reads_ends_the_command_without_a_word(stream: str) -> None:
+    """As `fathom list | head` does: like other programs, by SIGPIPE."""
+    words = {"stdout": ["list"], "stderr": ["run", "no-such-workload"]}[stream]
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | {stream: writer}
+        done = subprocess.run([sys.executable, "-m", "fathom", *words], check=False, **pipes)
+    finally:
+        os.close(writer)
+    assert (done.returncode, done.stdout or b"", done.stderr or b"") == (-signal.SIGPIPE, b"", b"")
+
+
+def test_a_broken_pipe_that_is_not_the_output_is_an_error_and_ends_nothing() -> None:
+    code = (
+        "import os; from fathom.core import stopping; stopping.install()\n"
+        "reader, writer = os.pipe(); os.close(reader)\n"
+        "try: os.write(writer, b'to a process that has died')\n"
+        "except BrokenPipeError: print('told')"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout == b"told\n"

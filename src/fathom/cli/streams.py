@@ -7,6 +7,7 @@ import contextlib
 import io
 import os
 import re
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -56,9 +57,16 @@ class _Output:
 
     @contextlib.contextmanager
     def _watched(self) -> Iterator[None]:
-        """What is left of the output is dropped: the interpreter would try again to write it at its end."""
+        """What is left of the output is dropped: the interpreter would try again to write it at its end.
+
+        Where nobody reads on, as in `fathom list | head`, the process ends as other programs do. Only here: a pipe to
+        a process of ours that has died is an error to be told, so that SIGPIPE stays ignored.
+        """
         try:
             yield
+        except BrokenPipeError:
+            signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+            signal.raise_signal(signal.SIGPIPE)
         except OSError as error:
             self.problem = error.strerror or str(error)
             with contextlib.suppress(OSError):

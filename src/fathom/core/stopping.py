@@ -48,8 +48,6 @@ def install() -> None:
             os.fstat(descriptor)
         except OSError:
             os.open(os.devnull, os.O_RDWR)
-    if hasattr(signal, "SIGPIPE"):
-        signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `fathom list | head` is no error
     for number in WORDS:
         if signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, _handle)
@@ -127,8 +125,6 @@ def _stop(number: int) -> NoReturn:
 
 def _end(number: int) -> NoReturn:
     """By system calls alone: whatever was interrupted may hold the locks of stdout and stderr."""
-    if hasattr(signal, "SIGPIPE"):
-        signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     with contextlib.suppress(OSError):  # nobody may read it
         os.write(2, b"".join(_state.releasing) + f"fathom: {WORDS[number]}\n".encode())
     os._exit(128 + number)
