@@ -1,7 +1,7 @@
 """With this folder on PYTHONPATH, every Python process knows the faulty workload.
 
 FATHOM_QUICK replaces measuring by steps that take so many seconds each; FATHOM_DIES_AT names a module whose import
-kills the process.
+kills the process; FATHOM_BOOT is the boot id of the machine that this process pretends to be on.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 
+import fathom.machine.host
 import fathom.measure.loop
 import fathom.workloads
 
@@ -21,6 +22,8 @@ if "FATHOM_QUICK" in os.environ:
     import misdeeds
 
     fathom.measure.loop._measured = misdeeds.measured
+if "FATHOM_BOOT" in os.environ:
+    fathom.machine.host.boot_id = lambda: os.environ["FATHOM_BOOT"]
 
 
 class Deadly:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass, field
 
 THROTTLES = {  # the bits of Gpu.throttle_reasons, which NVML calls clock event reasons
@@ -95,6 +96,11 @@ class Machine:
         architecture = self.system.rpartition(" ")[2] if self.system else None
         cpu = self.cpu
         return cpu.name, cpu.logical_cores, cpu.physical_cores, memory_gib, architecture, self.host_id
+
+    @property
+    def digest(self) -> str:
+        """The identity in twelve hex digits, for the names of files."""
+        return hashlib.sha256(repr(self.identity).encode()).hexdigest()[:12]
 
     def gpu(self, uuid: str | None, device: str) -> Gpu | None:
         """The card that a run used: by its UUID, or where a record has none, by the number in the device's name."""

@@ -140,9 +140,11 @@ class Store:
     def lock(self, on_wait: Callable[[], None]) -> Iterator[None]:
         """Locks the folder for the time of a run; on_wait() is called first where another process holds the lock.
 
+        A machine's store is locked for that machine: others may measure themselves into the same folder meanwhile.
         The system releases the lock when its holder ends, however that happens.
         """
-        path = self.folder / LOCK
+        whose = f"-{self.machine.digest}" if self.machine else ""
+        path = self.folder / f"{LOCK}{whose}"
         with lock_file(path) as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,4 +1,4 @@
-"""A batch file for Slurm: the same `fathom` command on every node of the allocation, one task each, by srun."""
+"""Batch files for Slurm: one `fathom` command on every node of the allocation, one task each, by srun."""
 
 from __future__ import annotations
 
@@ -20,6 +20,20 @@ TEMPLATE = """#!/bin/bash
 set -euo pipefail
 first=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | awk 'NR == 1')
 srun --kill-on-bad-exit=1 {command}
+"""
+
+STUDY = """#!/bin/bash
+#SBATCH --job-name=fathom-study
+#SBATCH --nodes={nodes}
+{where}#SBATCH --ntasks-per-node=1
+#SBATCH --exclusive
+#SBATCH --output=fathom-study-%j.log
+# Add the partition, account, time and GPUs that your cluster asks for.
+# Submitted again, it resumes: what is in the folder of records is not measured again.
+
+set -euo pipefail
+hosts=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | paste -s -d , -)
+{command} --via srun --hosts "$hosts"
 """
 
 
@@ -45,9 +59,27 @@ def without(arguments: Sequence[str], *options: str) -> list[str]:
     return kept
 
 
+def study_batch_file(arguments: Sequence[str], hosts: Sequence[str] | int) -> str:
+    """A study that one node conducts: it starts one task on every node, its own included. `hosts` may be a number."""
+    kept = without(arguments, "--slurm", "--nodes", "--hosts", "--via")
+    if isinstance(hosts, int):
+        nodes, where = hosts, ""
+    else:
+        nodes, where = len(hosts), f"#SBATCH --nodelist={','.join(hosts)}\n"
+    return STUDY.format(nodes=nodes, where=where, command=shlex.join(["fathom", *kept]))
+
+
 def write(path: Path, arguments: Sequence[str], nodes: int) -> None:
+    """A job of ranks."""
+    _write_new(path, batch_file(without(arguments, "--slurm", "--rendezvous"), nodes))
+
+
+def write_study(path: Path, arguments: Sequence[str], hosts: Sequence[str] | int) -> None:
+    _write_new(path, study_batch_file(arguments, hosts))
+
+
+def _write_new(path: Path, text: str) -> None:
     """Refuses to overwrite: somebody may have added what his cluster asks for."""
-    text = batch_file(without(arguments, "--slurm", "--rendezvous"), nodes)
     try:
         with path.open("x", encoding="utf-8") as file:
             file.write(text)

@@ -12,7 +12,7 @@ from fathom.core.events import OnProgress
 from fathom.core.record import Record
 from fathom.core.spec import PHASES, RunSpec
 from fathom.core.store import Store
-from fathom.experiments.checks import facts_of
+from fathom.experiments.checks import check, check_device, check_external, facts_of
 from fathom.experiments.isolate import failed, isolated
 from fathom.machine.host import usable_cores
 from fathom.workloads.catalogue import suite
@@ -57,6 +57,20 @@ def plan(names: Sequence[str], preset: str, devices: Sequence[str], engine: str 
     return specs
 
 
+def plan_here(names: Sequence[str], preset: str, devices: Sequence[str], engine: str) -> list[RunSpec]:
+    """plan() on the devices of this machine; wrong names are refused before torch is loaded to look for devices."""
+    for name in names:
+        check(RunSpec(workload=name, preset=preset, engine=engine))
+    for device in devices:
+        check_device(device)
+    from fathom.machine.devices import available, resolve
+
+    found = list(dict.fromkeys(str(resolve(device)) for device in devices)) or available()
+    planned = plan(names, preset, found, engine)
+    check_external(planned)
+    return planned
+
+
 def _with_common(names: Sequence[str]) -> list[str]:
     """The workloads that have the common preset, as all of Fathom's do; another package's may not."""
     return [name for name in names if (facts := facts_of(name)) and COMMON in facts["presets"]]
@@ -83,6 +97,11 @@ def to_run_again(planned: Sequence[RunSpec], records: Iterable[Record]) -> list[
         sound = found.count(False)
         again += [spec] * min(found.count(True), max(0, wanted - sound), max(0, 2 * wanted - len(found)))
     return again
+
+
+def is_busy(planned: Sequence[RunSpec], again: Sequence[RunSpec]) -> bool:
+    """Whether most runs were disturbed: as many runs again would take as long and be no better."""
+    return 2 * len(again) > len(planned) > 1
 
 
 def run_all(

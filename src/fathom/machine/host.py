@@ -71,6 +71,15 @@ def host_id(root: Path = Path("/"), container: str | None = None) -> str | None:
     return hashlib.sha256(f"fathom {text}".encode()).hexdigest()[:12] if known else None
 
 
+def boot_id(root: Path = Path("/")) -> str | None:
+    """Of the running kernel, hashed: equal on one machine until it restarts, in its containers, too; None if unknown.
+
+    Machines that were installed from one image may share a machine id, and never this one.
+    """
+    text = (_first_line(str(root / "proc/sys/kernel/random/boot_id")) or "").strip()
+    return hashlib.sha256(f"fathom {text}".encode()).hexdigest()[:12] if text else None
+
+
 def affinity() -> list[int] | None:
     """The cores this process may use; None where the system does not say."""
     return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None

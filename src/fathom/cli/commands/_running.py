@@ -47,16 +47,13 @@ def run_all(specs: Sequence[RunSpec], store: Store, job: str, run: Run | None = 
             bar.console.print(f"waiting: another process is measuring into {store.folder}", highlight=False)
 
         for number, (record, _) in enumerate(study.run_all(specs, store, watch, on_wait=on_wait, **how), start=1):
-            bar.console.print(f"{number:3} of {len(specs)}  {_line(record)}", highlight=False)
+            bar.console.print(f"{number:3} of {len(specs)}  {line(record)}", highlight=False)
 
 
 def run_again(planned: Sequence[RunSpec], store: Store, since: str = "", run: Run | None = None) -> None:
-    """Disturbed runs once more, after all others; both records are kept. Those older than `since` are not counted.
-
-    Where most runs were disturbed the machine is a busy one: as many runs again would take as long and be no better.
-    """
+    """Disturbed runs once more, after all others; both records are kept. Those older than `since` are not counted."""
     again = study.to_run_again(planned, [record for record in store.records() if record.started >= since])
-    if 2 * len(again) > len(planned) > 1:
+    if study.is_busy(planned, again):
         human.print(f"{len(again)} of {len(planned)} runs were disturbed: other programs keep this machine busy")
     elif again:
         human.print(f"{count(len(again), 'disturbed run')} to run again")
@@ -95,7 +92,8 @@ def energy_in_words(record: Record) -> str:
     return ("estimated" if energy.estimated else "valid") if not invalid else f"INVALID: {'; '.join(invalid)}"
 
 
-def _line(record: Record) -> str:
+def line(record: Record) -> str:
+    """What was run, and its result."""
     spec = record.spec
     what = f"{spec.workload} {spec.phase} on {record.device}"
     what += f", {spec.engine}" if "engine" in spec.non_defaults() else ""

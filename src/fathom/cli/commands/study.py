@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -10,16 +11,20 @@ from typing import Annotated, Any
 
 import typer
 
+from fathom.cli.commands import _hosts
 from fathom.cli.commands._options import Json, Names, Out, Preset, Suite
 from fathom.cli.commands._running import energy_in_words, own_store, run_again, run_all
 from fathom.cli.commands.engines import trials
 from fathom.cli.terminal import human, print_json, print_table, seconds, skipped
-from fathom.core.errors import DataError
+from fathom.core.errors import BadOption, DataError
 from fathom.core.record import Record, moment
 from fathom.core.spec import RunSpec
 from fathom.core.store import Store, check_writable, read
 from fathom.experiments import engines, study
-from fathom.experiments.checks import check, check_device, check_external
+from fathom.experiments.agent import serve
+from fathom.experiments.checks import check
+from fathom.experiments.hosts import MOST_HOSTS, SSH, TIMEOUT_S, command_line, hosts_of
+from fathom.experiments.slurm import write_study
 from fathom.workloads import catalogue
 
 TRIAL_S = 2.0  # of timed steps, for each engine that `best` tries
@@ -40,6 +45,23 @@ def command(
         bool,
         typer.Option("--resume/--fresh", help="Resume: skip the runs that are in --out already. Fresh: repeat them."),
     ] = True,
+    hosts: Annotated[
+        str | None, typer.Option(help="Other machines, such as a,user@b: each measures itself, over ssh.")
+    ] = None,
+    via: Annotated[str, typer.Option(help="How --hosts are reached: ssh, or srun in an allocation of Slurm.")] = SSH,
+    remote_command: Annotated[
+        str, typer.Option(help="How fathom is started on a host, as its shell reads it.")
+    ] = "fathom",
+    host_timeout: Annotated[
+        float, typer.Option(min=1, max=86_400, help="Seconds without an answer after which a host is left out.")
+    ] = TIMEOUT_S,
+    slurm: Annotated[
+        Path | None, typer.Option(help="Write a Slurm batch file that runs this on --nodes or --hosts; run nothing.")
+    ] = None,
+    nodes: Annotated[
+        int | None, typer.Option(min=1, max=MOST_HOSTS, help="With --slurm: how many machines to ask for.")
+    ] = None,
+    agent: Annotated[bool, typer.Option("--agent", hidden=True, help="Measure for another machine.")] = False,
     out: Out = Path("records"),
     report: Annotated[Path, typer.Option(help="Report to write, a single HTML file.")] = Path("report.html"),
     as_json: Json = False,
@@ -48,8 +70,21 @@ def command(
 
     Runs that other programs disturbed are run once more at the end. Started again, it resumes an interrupted study.
     """
+    if agent:
+        serve()
+        return
     named = names or catalogue.suite(suite)
-    planned = _plan(named, preset, device or [], "eager" if engine == engines.BEST else engine)
+    if slurm or nodes:
+        _write_batch_file(slurm, hosts, nodes)
+        return
+    if hosts:
+        wanted = {"names": named, "preset": preset, "devices": device or [], "engine": engine}
+        settings = _hosts.Settings(via, remote_command, host_timeout, wanted, resume, out)
+        _over_hosts(hosts_of(hosts), settings, report, as_json)
+        return
+    if via != SSH:
+        raise BadOption("--via needs --hosts")
+    planned = study.plan_here(named, preset, device or [], "eager" if engine == engines.BEST else engine)
     from fathom.report import write
     from fathom.report.runs import trust
 
@@ -76,18 +111,39 @@ def command(
         raise typer.Exit(1)
 
 
-def _plan(names: Sequence[str], preset: str, devices: Sequence[str], engine: str) -> list[RunSpec]:
-    """The runs of the study; wrong names are refused before torch is loaded to look for devices."""
-    for name in names:
-        check(RunSpec(workload=name, preset=preset, engine=engine))
-    for device in devices:
-        check_device(device)
-    from fathom.machine.devices import available, resolve
+def _write_batch_file(path: Path | None, hosts: str | None, nodes: int | None) -> None:
+    if path is None:
+        raise BadOption("--nodes needs --slurm")
+    if (hosts is None) == (nodes is None):
+        raise BadOption("--slurm needs --nodes or --hosts, one of them")
+    write_study(path, sys.argv[1:], hosts_of(hosts) if hosts else nodes or 1)
+    human.print(f"batch file: {path}; submit it with sbatch {path}")
 
-    found = list(dict.fromkeys(str(resolve(device)) for device in devices)) or available()
-    planned = study.plan(names, preset, found, engine)
-    check_external(planned)
-    return planned
+
+def _over_hosts(names: Sequence[str], settings: _hosts.Settings, report: Path, as_json: bool) -> None:
+    """Exit code 1 where a host was left out or a run failed; the report has what came."""
+    if settings.wanted["engine"] == engines.BEST:
+        raise BadOption("--engine best chooses on one machine: name an engine for --hosts")
+    command_line(settings.via, names[0], settings.command)  # refuses an unknown way
+    for name in settings.wanted["names"]:
+        if ":" not in name:  # a class of another package may be installed on the hosts alone
+            check(RunSpec(workload=name, preset=settings.wanted["preset"], engine=settings.wanted["engine"]))
+    check_writable(report)
+    from fathom.report import write
+
+    hosts = _hosts.measure(names, settings, _chosen)
+    rows = [{"host": host.name, **_row(record)} for host in hosts for record in host.records]
+    records = _hosts.named(hosts, settings.out)
+    path = write(records, report) if records else None
+    if as_json:
+        left_out = {host.name: host.problem for host in hosts if host.problem}
+        print_json({"records": str(settings.out), "report": path and str(path), "runs": rows, "left out": left_out})
+    elif rows:
+        print_table("Study", list(rows[0]), [list(row.values()) for row in rows])
+    _hosts.print_left_out(hosts)
+    human.print(f"report: {path}" if path else "no records: no report")
+    if any(host.problem for host in hosts) or any(each.outcome != "ok" for host in hosts for each in host.records):
+        raise typer.Exit(1)
 
 
 def _with_best_engines(planned: Sequence[RunSpec], store: Store) -> list[RunSpec]:
@@ -106,15 +162,15 @@ def _with_best_engines(planned: Sequence[RunSpec], store: Store) -> list[RunSpec
     return chosen
 
 
-def _chosen(specs: Sequence[RunSpec], store: Store, begun: str) -> list[Record]:
+def _chosen(specs: Sequence[RunSpec], store: Store, begun: str, now: str | None = None) -> list[Record]:
     """One record of each planned run, in the order of the plan: the newest, of those made now the best one.
 
     A date in the future is of a clock that was wrong, and tells nothing: any other record is newer.
     """
-    now = moment()
+    latest = now or moment()
 
     def rank(record: Record) -> tuple[object, ...]:
-        when = record.started if record.started <= now else ""
+        when = record.started if record.started <= latest else ""
         made_now = when >= begun
         sound = (record.outcome == "ok", not record.disturbed) if made_now or not when else ()
         return made_now, bool(when), *sound, when

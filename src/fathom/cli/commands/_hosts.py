@@ -1,0 +1,181 @@
+"""fathom study --hosts: every host measures itself, all at once; records come into one folder, and one report."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from rich.progress import Progress, TaskID
+
+from fathom.cli.commands import _running
+from fathom.cli.terminal import count, human, progress_bar, skipped
+from fathom.core.errors import FathomError, Refused
+from fathom.core.events import OnProgress
+from fathom.core.record import Record, moment
+from fathom.core.spec import RunSpec
+from fathom.core.stopping import Stopped, unwinding
+from fathom.core.store import Store, read
+from fathom.experiments import study
+from fathom.experiments.hosts import GRACE_PERIOD_S, Connection, Hello, Lost, command_line, named_twice, told_apart
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How hosts are reached, and what each of them shall measure."""
+
+    via: str
+    command: str
+    timeout_s: float
+    wanted: dict[str, Any]  # the arguments of study.plan_here()
+    resume: bool
+    out: Path
+
+
+@dataclass
+class Host:
+    """One host, and what came of it."""
+
+    name: str
+    hello: Hello | None = None
+    planned: list[RunSpec] = field(default_factory=list)
+    records: list[Record] = field(default_factory=list)  # one of each planned run
+    latest: str = ""  # when its newest run began, by its own clock
+    problem: str | None = None  # why it was left out, or not to its end
+
+
+def measure(names: Sequence[str], settings: Settings, chosen: Callable[..., list[Record]]) -> list[Host]:
+    """Every host in a thread of its own. chosen() picks one record of each planned run from a store."""
+    hosts = [Host(name) for name in names]
+    connections: dict[str, Connection] = {}
+    store = Store(settings.out)
+    store.check_writable()
+    try:
+        with unwinding(), ThreadPoolExecutor(len(hosts)) as threads, progress_bar() as bar:
+            try:
+                for host in hosts:
+                    _connect(host, connections, settings)
+                _all(threads, lambda host: _greet(host, connections[host.name]), hosts)
+                _tell_apart(hosts, connections, store)
+                for host in hosts:
+                    if host.problem:
+                        bar.console.print(f"{host.name}: {host.problem}; left out", highlight=False, soft_wrap=True)
+                _all(threads, lambda host: _study(host, connections[host.name], settings, bar, chosen), hosts)
+            finally:
+                _end(list(connections.values()))
+    finally:
+        for connection in connections.values():
+            connection.close()
+    return hosts
+
+
+def _connect(host: Host, connections: dict[str, Connection], settings: Settings) -> None:
+    try:
+        line = command_line(settings.via, host.name, settings.command)
+        connections[host.name] = Connection(host.name, line, settings.timeout_s)
+    except Lost as lost:
+        host.problem = str(lost)
+
+
+def _all(threads: ThreadPoolExecutor, work: Callable[[Host], None], hosts: Sequence[Host]) -> None:
+    """On every host without a problem. Waits for all; a fault of ours in one of them is raised when all are done."""
+    futures: list[Future[None]] = [threads.submit(work, host) for host in hosts if not host.problem]
+    wait(futures)
+    for future in futures:
+        future.result()
+
+
+def _end(connections: Sequence[Connection]) -> None:
+    """Every agent ends its run first; then the connections are ended, and by that the threads that read them."""
+    for connection in connections:
+        connection.leave()
+    deadline = time.monotonic() + GRACE_PERIOD_S
+    for connection in connections:
+        connection.wait(max(0.0, deadline - time.monotonic()))
+        connection.kill()
+
+
+def _greet(host: Host, connection: Connection) -> None:
+    try:
+        host.hello = connection.hello()
+    except (Lost, Refused) as lost:
+        host.problem = str(lost)
+
+
+def _tell_apart(hosts: Sequence[Host], connections: dict[str, Connection], store: Store) -> None:
+    found = {host.name: host.hello for host in hosts if host.hello}
+    twice = named_twice(found)
+    identities = {record.machine.identity for record in store.records()}
+    different = {name: hello for name, hello in found.items() if name not in twice}
+    ids = told_apart(different, lambda machine: machine.identity in identities)
+    for host in hosts:
+        if host.name in twice:
+            host.problem, host.hello = f"the same machine as {twice[host.name]}", None
+        elif host.hello:
+            connections[host.name].host_id = ids[host.name]
+            host.hello = replace(host.hello, machine=connections[host.name].own(host.hello.machine))
+
+
+def _study(
+    host: Host, connection: Connection, settings: Settings, bar: Progress, chosen: Callable[..., list[Record]]
+) -> None:
+    """What `fathom study` does on its own machine, with runs that are made on this one."""
+    assert host.hello is not None
+    store, task = Store(settings.out, host.hello.machine), bar.add_task(host.name, total=None)
+    begun = host.hello.now
+    try:
+        host.planned = connection.plan(**settings.wanted)
+        left = store.remaining(host.planned) if settings.resume else host.planned
+        if done := len(host.planned) - len(left):
+            bar.console.print(f"{host.name}: {done} of {len(host.planned)} runs are in {settings.out} already")
+        _run(host, connection, left, store, bar, task)
+        since = "" if settings.resume else begun
+        again = study.to_run_again(host.planned, [each for each in store.records() if each.started >= since])
+        if not study.is_busy(host.planned, again):
+            _run(host, connection, again, store, bar, task)
+        host.records = chosen(host.planned, store, begun, max(moment(), host.latest))
+    except (Lost, FathomError) as lost:
+        made = len(host.planned) - len(store.remaining(host.planned))
+        came = f"; {made} of {count(len(host.planned), 'run')} kept" if host.planned else ""
+        host.problem = f"{lost}{came}"
+        bar.console.print(f"{host.name}: {host.problem}", highlight=False, soft_wrap=True)
+    except Stopped:
+        pass  # the main thread has been told, too
+    finally:
+        bar.remove_task(task)
+        connection.leave()
+
+
+def _run(
+    host: Host, connection: Connection, specs: Sequence[RunSpec], store: Store, bar: Progress, task: TaskID
+) -> None:
+    def watch(index: int, spec: RunSpec) -> OnProgress:
+        bar.update(task, description=f"{host.name}: {spec.workload} {spec.phase} on {spec.device}")
+        bar.update(task, completed=index, total=len(specs))
+        return lambda done, total: bar.update(task, completed=index + done / max(1, total))
+
+    def on_wait() -> None:
+        bar.console.print(f"{host.name}: waiting: another process is measuring it into {store.folder}")
+
+    runs = study.run_all(specs, store, watch, run=connection.run, on_wait=on_wait)
+    for number, (record, _) in enumerate(runs, start=1):
+        host.latest = max(host.latest, record.started)
+        line = f"{host.name}: {number:3} of {len(specs)}  {_running.line(record)}"
+        bar.console.print(line, highlight=False, soft_wrap=True)
+
+
+def named(hosts: Sequence[Host], out: Path) -> list[Record]:
+    """All records of the folder, those of a host with its name as their origin: the report labels machines by it."""
+    names = {host.hello.machine.identity: host.name for host in hosts if host.hello}
+    return [
+        replace(record, origin=names.get(record.machine.identity, record.origin)) for record in read([out], skipped)
+    ]
+
+
+def print_left_out(hosts: Sequence[Host]) -> None:
+    for host in hosts:
+        if host.problem:
+            human.print(f"not complete: {host.name}: {host.problem}", style="yellow", highlight=False, soft_wrap=True)
