@@ -62,7 +62,7 @@ def over_ssh(host: str, command: str) -> list[str]:
 
 def over_srun(host: str, command: str) -> list[str]:
     """A step of one task on one node of the allocation that this runs in, with all its cores."""
-    where = [f"--nodelist={host}", "--nodes=1", "--ntasks=1", "--cpu-bind=none", "--overlap"]
+    where = [f"--nodelist={host}", "--nodes=1", "--ntasks=1", "--cpu-bind=none"]
     return ["srun", *where, "sh", "-c", command]
 
 
