@@ -23,7 +23,7 @@ if "FATHOM_QUICK" in os.environ:
 
     fathom.measure.loop._measured = misdeeds.measured
 if "FATHOM_BOOT" in os.environ:
-    fathom.machine.host.boot_id = lambda: os.environ["FATHOM_BOOT"]
+    fathom.machine.host.boot_id = lambda *_: os.environ["FATHOM_BOOT"]
 
 
 class Deadly:
