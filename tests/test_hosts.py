@@ -63,7 +63,23 @@ def test_host_names_are_taken(text: str) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "a,,b", "-oProxyCommand=x", "a,-v", "@a", "-l@a", "u@-v", "a b", "a;b", "$(x)", "a\nb", "a/b", "ü", "u@v@w"],
+    [
+        "",
+        "a,,b",
+        "-oProxyCommand=x",
+        "a,-v",
+        "@a",
+        "-l@a",
+        "u@-v",
+        "a b",
+        "a;b",
+        "$(x)",
+        "a\nb",
+        "a/b",
+        "ü",
+        "u@v@w",
+        "x" * 5000,
+    ],
 )
 def test_others_are_refused_before_anything_starts(text: str) -> None:
     with pytest.raises(BadOption, match="--hosts takes host names such as"):

@@ -25,7 +25,7 @@ from fathom.core.errors import Refused
 from fathom.core.record import Record
 from fathom.core.spec import RunSpec
 from fathom.core.store import Store
-from fathom.experiments import isolate
+from fathom.experiments import hosts, isolate
 
 CASES, SEED = 300, 20
 LONGEST_S = 60  # for one case, on a loaded machine; then it hangs
@@ -52,6 +52,9 @@ KNOWN = {  # what an option is meant for, so that half of the cases get beyond t
     "format_": ["html", "md", "pdf"],
     "target": ["json:loads", "no.such:model", "json"],
     "suite": ["fathom", "cookbook", "cookbok"],
+    "hosts": ["a", "a,b", "a,a", "-v", "a,,b"],
+    "via": ["ssh", "ssh", "shh"],
+    "actors": ["1", "1,2", "0", "1,,2"],
     "memory": ["80GB", "1MiB", "0", "9" * 400, "GB"],
 }
 PATHS = ["records", "empty", "marked", "file", "nowhere", "records/../records", "/proc/nowhere", "/dev/null/x"]
@@ -147,6 +150,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (folder / "file").write_text("no record")
     monkeypatch.chdir(folder)
     monkeypatch.setattr(isolate, "_Worker", Worker)
+    monkeypatch.setattr(hosts, "TRANSPORTS", {hosts.SSH: lambda host, command: ["false"]})  # none is reached
     return folder
 
 

@@ -71,18 +71,20 @@ class Agent:
             return failed(spec, str(error))
 
     def _read(self) -> None:
-        for line in self._in:
-            with contextlib.suppress(ValueError):
-                if isinstance(request := json.loads(line), dict):
-                    self._waiting.put(request)
+        with contextlib.suppress(OSError):  # a stdin that cannot be read has ended
+            for line in self._in:
+                with contextlib.suppress(ValueError):
+                    if isinstance(request := json.loads(line), dict):
+                        self._waiting.put(request)
         self._left = True
         self._waiting.put(None)
         if self._busy:
             os.kill(os.getpid(), signal.SIGTERM)  # as a user would end a study: its worker ends first
 
     def _beat(self) -> None:
-        while not self._done.wait(BEAT_S):
-            self._say(alive=True)
+        with contextlib.suppress(OSError, ValueError):  # nobody reads, or the conversation has just ended
+            while not self._done.wait(BEAT_S):
+                self._say(alive=True)
 
     def _say(self, **message: Any) -> None:
         """On a line of its own, whatever else was printed before."""
@@ -103,4 +105,7 @@ def serve() -> None:
 def _private_stdout() -> Iterator[BinaryIO]:
     with os.fdopen(os.dup(1), "wb") as answers:
         os.dup2(2, 1)
-        yield answers
+        try:
+            yield answers
+        finally:
+            os.dup2(answers.fileno(), 1)

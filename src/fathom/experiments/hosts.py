@@ -35,6 +35,7 @@ KILL_S = 2.0  # from SIGTERM to SIGKILL, of the process that holds the connectio
 LONGEST_LINE = 1 << 28  # bytes; a record has a few million at most
 OUTPUT_TAIL = 4000  # bytes kept of what is printed to stderr
 MOST_HOSTS = 1024
+LONGEST_NAME = 320  # characters of user@host
 SSH = "ssh"
 SSH_FAILED = 255  # the exit code of ssh where it could not connect, or lost the connection
 NOT_FOUND = 127  # the exit code of a shell that has not found a command
@@ -45,7 +46,7 @@ def hosts_of(text: str) -> list[str]:
     """The hosts of a list such as a,user@b,c. None can be taken for an option of ssh."""
     names = [name.strip() for name in text.split(",")]
     for name in names:
-        if not HOST.fullmatch(name):
+        if not HOST.fullmatch(name) or len(name) > LONGEST_NAME:
             raise BadOption(f"--hosts takes host names such as a,user@b, not {shortened(name)!r}")
         if names.count(name) > 1:
             raise BadOption(f"--hosts names {shortened(name)} twice")

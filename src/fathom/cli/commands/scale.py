@@ -14,8 +14,9 @@ import typer
 from fathom.cli.commands import _series
 from fathom.cli.commands._options import MOST_RUNS, Engine, Json, Names, Out, Phase, Preset, options_of
 from fathom.cli.terminal import human
-from fathom.core.errors import BadOption
+from fathom.core.errors import BadOption, UnknownName
 from fathom.core.spec import SCALINGS, RunSpec
+from fathom.experiments import actors as playing
 from fathom.experiments import ranks as jobs
 from fathom.experiments import scale
 from fathom.experiments.checks import check, check_device, check_external
@@ -32,9 +33,13 @@ def command(
     ranks: Annotated[
         str | None, typer.Option(help="Numbers of ranks, such as 1,2,4: several processes that train together.")
     ] = None,
+    actors: Annotated[
+        str | None, typer.Option(help="Numbers of actors, such as 1,2,4: threads that play for deepq.")
+    ] = None,
     strategy: Annotated[str | None, typer.Option(help="How ranks divide the work: ddp, or another strategy.")] = None,
     scaling: Annotated[
-        str | None, typer.Option(help="weak: a rank's batch stays the same; strong: that of all ranks together.")
+        str | None,
+        typer.Option(help="weak: a rank's batch, an actor's games stay the same; strong: those of all together."),
     ] = None,
     tune: Annotated[
         list[str] | None, typer.Option("--tune", help="An option of the strategy, as name=value; repeatable.")
@@ -52,7 +57,9 @@ def command(
     slurm: Annotated[
         Path | None, typer.Option(help="Write a Slurm batch file that runs this, and run nothing.")
     ] = None,
-    device: Annotated[str | None, typer.Option(help="Of ranks: cpu (gloo) or cuda (NCCL); default cpu.")] = None,
+    device: Annotated[
+        str | None, typer.Option(help="Of ranks: cpu (gloo) or cuda (NCCL); default cpu. Of actors: any.")
+    ] = None,
     batch: Annotated[int | None, typer.Option(help="Items in a batch; default: the preset's.")] = None,
     phase: Phase = "train",
     preset: Preset = "small",
@@ -65,17 +72,17 @@ def command(
     out: Out = Path("records"),
     as_json: Json = False,
 ) -> None:
-    """Run workloads bound to 1, 2, 4, ... CPU cores, or as 1, 2, 4, ... ranks, and print speed-up and efficiency.
+    """Run workloads on 1, 2, 4, ... CPU cores, as 1, 2, 4, ... ranks or with as many actors; print the speed-up.
 
     Runs that other programs disturbed are run once more at the end. Started again, it resumes an interrupted series.
     """
     base = RunSpec(workload="", phase=phase, preset=preset, engine=engine, steps=steps, budget_s=budget, batch=batch)
-    chosen = names or suite()
+    if sum(given is not None for given in (cores, ranks, actors)) > 1:
+        raise BadOption("--cores, --ranks and --actors are three kinds of scaling: give one of them")
+    chosen = names or (["deepq"] if actors else suite())
     for name in chosen:
         check(replace(base, workload=name))
     if ranks is not None:
-        if cores is not None:
-            raise BadOption("--cores and --ranks are two kinds of scaling: give one of them")
         meeting = rendezvous or (f"first-node:{PORT}" if slurm else None)
         launch = Launch(
             timeout_s=timeout or TIMEOUT_S, max_restarts=max_restarts or 0, nodes=nodes or 1, rendezvous=meeting
@@ -99,7 +106,13 @@ def command(
         return
     given: dict[str, object] = {"strategy": strategy, "scaling": scaling, "tune": tune, "slow-rank": slow_rank}
     given |= {"slow-link": slow_link, "timeout": timeout, "max-restarts": max_restarts, "nodes": nodes}
-    _refuse_without_ranks(given | {"rendezvous": rendezvous, "slurm": slurm, "device": device})
+    given |= {"rendezvous": rendezvous, "slurm": slurm, "device": device}
+    if actors is not None:
+        _refuse_without_ranks({name: value for name, value in given.items() if name not in ("scaling", "device")})
+        base = replace(base, device=device or base.device)
+        _series.measure(_acting(base, chosen, actors, scaling), runs, out, None, "scale", "actors", as_json)
+        return
+    _refuse_without_ranks(given)
     specs = scale.plan(base, chosen, _counts(cores))
     check_external(specs)
     _series.measure(specs, runs, out, None, "scale", "cores", as_json)
@@ -128,6 +141,16 @@ def _ranked_base(base: RunSpec, settings: _Ranked) -> RunSpec:
         slow_rank=_slow(settings.slow_rank, "--slow-rank"),
         slow_link=_slow(settings.slow_link, "--slow-link"),
     )
+
+
+def _acting(base: RunSpec, names: list[str], counts: str, scaling: str | None) -> list[RunSpec]:
+    if scaling is not None and scaling not in SCALINGS:
+        raise UnknownName.among("scaling", scaling, SCALINGS)
+    check_device(base.device)
+    specs = playing.plan(base, names, _series.counts_of(counts, "--actors"), scaling or SCALINGS[0])
+    for spec in specs:
+        check(spec)
+    return specs
 
 
 def _slow(text: str | None, option: str) -> tuple[int, float] | None:
