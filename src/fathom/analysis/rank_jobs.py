@@ -58,6 +58,7 @@ class Curve:
     strategy: str
     scaling: str
     jobs: list[Job]  # by ranks
+    apart: str = ""  # the machine again, where there are curves of several
 
     @property
     def base(self) -> Job | None:
@@ -69,7 +70,7 @@ class Curve:
 
     @property
     def name(self) -> str:
-        return f"{self.workload}, {self.strategy}, {self.scaling}"
+        return ", ".join(filter(None, [self.workload, self.strategy, self.scaling, self.apart]))
 
     def speedup(self, job: Job) -> Interval | None:
         """Items per second over those of one rank: in strong scaling the ratio of step times, in weak n times that."""
@@ -140,6 +141,8 @@ def curves_of(records: Sequence[Record]) -> list[Curve]:
                 found = [Job(ranks, jobs[ranks]) for ranks in sorted(jobs)]
                 named = ", ".join(filter(None, [strategy, apart]))
                 curves.append(Curve(workload, machine, named, scaling, found))
+    if len({curve.machine for curve in curves}) > 1:
+        curves = [dataclasses.replace(curve, apart=curve.machine) for curve in curves]
     return sorted(
         curves, key=lambda curve: (curve.machine, workload_order(curve.workload), curve.strategy, curve.scaling)
     )

@@ -35,6 +35,7 @@ SOURCES = {  # table -> its source
     "minsky_table2_sections": f"{MINSKY}, Table 2",
     "power_study_statements": f"{POWER_STUDY} (statements of its abstract and slides; its figures are images)",
     "guide_table1_threads": f"{GUIDE}, Table I",
+    "guide_doubling_gpus": f"{GUIDE}, section IV-C (text)",
     "cookbook_models": COOKBOOK,
     "dlbs_models": "Counted from the model definitions of the Deep Learning Benchmarking Suite, Hewlett Packard",
     "memn2n_babi_error_percent": (
@@ -234,6 +235,12 @@ def thread_seconds() -> dict[str, dict[int, float]]:
         row["framework"]: {int(name[1:]): float(row[name]) for name in ("t1", "t2", "t4", "t8") if row[name] != "na"}
         for row in _rows("guide_table1_threads")
     }
+
+
+@cache
+def doubling_percent() -> dict[str, float]:
+    """Framework -> by how much training time falls when the number of GPUs is doubled; 50 % would be ideal."""
+    return {row["framework"]: float(row["percent"]) for row in _rows("guide_doubling_gpus")}
 
 
 @cache

@@ -38,10 +38,6 @@ class Operation:
     def bus_bytes_per_s(self, size: int) -> float:
         return size / self.latency_s[size].median * bus_factor(self.name, self.ranks)
 
-    @property
-    def label(self) -> str:
-        return f"{self.name}, {self.ranks} ranks"
-
 
 def analyse(records: Sequence[Record]) -> Finding:
     records = [record for record in records if record.spec.kind == "collectives"]
@@ -54,7 +50,7 @@ def analyse(records: Sequence[Record]) -> Finding:
         title=TITLE,
         summary=_summary(operations),
         tables=[_lines(operations), _sizes(operations)],
-        charts=[_bandwidths(operations), _latencies(operations)],
+        charts=_charts(operations),
         notes=[*_notes(operations), *failed],
     )
 
@@ -127,14 +123,28 @@ def _sizes(operations: Sequence[Operation]) -> Table:
     return Table(title="Every message size", columns=columns, rows=rows)
 
 
-def _bandwidths(operations: Sequence[Operation]) -> Chart:
+def _charts(operations: Sequence[Operation]) -> list[Chart]:
+    """On each machine: every operation among the most ranks, and one operation over the numbers of ranks."""
+    places = list(dict.fromkeys((each.machine, each.backend) for each in operations))
+    found = []
+    for machine, backend in places:
+        here = [each for each in operations if (each.machine, each.backend) == (machine, backend)]
+        where = f", {machine}, {backend}" if len(places) > 1 else ""
+        most = max(each.ranks for each in here)
+        found.append(_bandwidths([each for each in here if each.ranks == most], f"{most} ranks{where}"))
+        chosen = next((each.name for each in here if each.name == OPERATIONS[0]), here[0].name)
+        found.append(_latencies([each for each in here if each.name == chosen], f"{chosen}{where}"))
+    return found
+
+
+def _bandwidths(operations: Sequence[Operation], what: str) -> Chart:
     series = [
-        Series(name=each.label, x=list(each.latency_s), y=[each.bus_bytes_per_s(size) / 1e9 for size in each.latency_s])
+        Series(name=each.name, x=list(each.latency_s), y=[each.bus_bytes_per_s(size) / 1e9 for size in each.latency_s])
         for each in operations
     ]
     return Chart(
         kind="line",
-        title="Bus bandwidth",
+        title=f"Bus bandwidth: {what}",
         x_title="message (bytes)",
         y_title="GB/s",
         unit="GB/s",
@@ -143,14 +153,20 @@ def _bandwidths(operations: Sequence[Operation]) -> Chart:
     )
 
 
-def _latencies(operations: Sequence[Operation]) -> Chart:
-    series = [
-        Series(name=each.label, x=list(each.latency_s), y=[1e6 * step.median for step in each.latency_s.values()])
-        for each in operations
-    ]
+def _latencies(operations: Sequence[Operation], what: str) -> Chart:
+    """Measured, and the fitted lines."""
+    series = []
+    for each in operations:
+        measured = [1e6 * step.median for step in each.latency_s.values()]
+        series.append(Series(name=f"{each.ranks} ranks", x=list(each.latency_s), y=measured))
+    for each in operations:
+        if line := each.line:
+            fitted = [1e6 * line.seconds(size) for size in each.latency_s]
+            name = f"alpha + beta x bytes, {each.ranks} ranks"
+            series.append(Series(name=name, x=list(each.latency_s), y=fitted, role="target"))
     return Chart(
         kind="line",
-        title="Time of one call",
+        title=f"Time of one call: {what}",
         x_title="message (bytes)",
         y_title="µs",
         unit="µs",

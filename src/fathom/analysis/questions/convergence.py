@@ -66,7 +66,11 @@ def analyse(records: Sequence[Record]) -> Finding:
         title=TITLE,
         summary=_summary(groups, targets),
         tables=[_table(groups, targets)],
-        charts=[_chart(name, [group for group in groups if group.workload == name]) for name in _workloads(groups)],
+        charts=[
+            chart
+            for name in _workloads(groups)
+            for chart in _charts(name, [group for group in groups if group.workload == name], targets)
+        ],
         notes=[
             f"Losses are per item, the mean over {100 * WINDOW:.0f} % of the steps (at least {LEAST_WINDOW}). The "
             "target of a workload on a machine is the lowest loss that each of its jobs reaches in every launch. Time "
@@ -152,10 +156,21 @@ def _table(groups: Sequence[Group], targets: dict[tuple[str, str], float]) -> Ta
     return Table(title="Items and time to the same loss", columns=columns, rows=rows, leading=True)
 
 
-def _chart(workload: str, groups: Sequence[Group]) -> Chart:
-    """The first launch of each job."""
-    series = [Series(name=group.name, x=group.courses[0].seconds, y=group.courses[0].losses) for group in groups]
-    return Chart(kind="line", title=f"Loss over time: {workload}", x_title="seconds", y_title="loss", series=series)
+def _charts(workload: str, groups: Sequence[Group], targets: dict[tuple[str, str], float]) -> list[Chart]:
+    """Loss over time, of the first launch of each job; and the time to the same loss, as the guide's Fig. 2 has it."""
+    several = len({group.machine for group in groups}) > 1
+    names = [", ".join(filter(None, [group.name, group.machine * several])) for group in groups]
+    losses = [
+        Series(name=name, x=group.courses[0].seconds, y=group.courses[0].losses)
+        for name, group in zip(names, groups, strict=True)
+    ]
+    found = [Chart(kind="line", title=f"Loss over time: {workload}", x_title="seconds", y_title="loss", series=losses)]
+    if len(groups) > 1:
+        times = [_medians(group, targets[workload, group.machine])[1] for group in groups]
+        title = f"Time to the same loss: {workload}"
+        bars = [Series(name="time", workload=workload, x=names, y=times)]
+        found.append(Chart(kind="bar", title=title, x_title="job", y_title="seconds", unit="s", series=bars))
+    return found
 
 
 def _workloads(groups: Sequence[Group]) -> list[str]:

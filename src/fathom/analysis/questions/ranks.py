@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Sequence
 
-from fathom.analysis.finding import Cell, Chart, Finding, Series, Table, not_measured
+from fathom import published
+from fathom.analysis.finding import Cell, Finding, Table, not_measured
 from fathom.analysis.formatting import count, finite, in_percent, listed
-from fathom.analysis.rank_jobs import PARTS, STRONG, Curve, Job, curves_of
+from fathom.analysis.questions._rank_charts import LAWS, charts
+from fathom.analysis.questions._rank_charts import PARTS as PART_NAMES
+from fathom.analysis.rank_jobs import PARTS, Curve, Job, curves_of
 from fathom.analysis.selection import counted
+from fathom.analysis.statistics import Interval
 from fathom.core.record import Record
 
 TITLE = "Ranks: how does training scale over several workers?"
 ORDER = 111
 RANKED = True
 GAIN = ["speed-up", "speed-up from", "speed-up to", "efficiency (%)", "efficiency from (%)", "efficiency to (%)"]
-PART_NAMES = {"compute_s": "compute", "exposed_s": "exposed communication", "wait_s": "waiting for the slowest rank"}
+MOST_SENTENCES = 4  # of single curves in a summary; of more it has ranges
 STATEMENTS = [  # of the papers, beside which ours stand
     "Cookbook (2017): larger models are easier to scale.",
     "Guide (2018): synchronous training is recommended up to 40 GPUs; one slower unit makes all others idle.",
@@ -32,8 +37,8 @@ def analyse(records: Sequence[Record]) -> Finding:
         question="ranks",
         title=TITLE,
         summary=_summary(curves),
-        tables=[_scaling(curves), _parts(curves), _every_rank(curves)],
-        charts=[_efficiencies(curves), _steps(curves)],
+        tables=[_scaling(curves), _parts(curves), _doubling(curves), _every_rank(curves)],
+        charts=charts(curves),
         notes=[*_notes(), *failed],
     )
 
@@ -55,13 +60,32 @@ def _summary(curves: Sequence[Curve]) -> str:
             f"Measured on {listed([count(ranks, 'rank') for ranks in measured])}: "
             "speed-up needs one rank and several. Run `fathom scale --ranks 1,2`."
         )
-    sentences = [
-        f"{curve.name}: efficiency {100 * found.median:.0f} % on {curve.widest.ranks} ranks{_cause(curve.widest)}."
-        for curve, found in sorted(known, key=lambda each: -each[1].median)
-    ]
+    known.sort(key=lambda each: -each[1].median)
+    if len(known) <= MOST_SENTENCES:
+        sentences = [
+            f"{curve.name}: efficiency {100 * found.median:.0f} % on {curve.widest.ranks} ranks{_cause(curve.widest)}."
+            for curve, found in known
+        ]
+    else:
+        sentences = _ranges(known)
     launches = {found.launches or 1 for _, found in known}
     basis = "One launch a point: nothing is said of the next launch." if launches == {1} else ""
     return " ".join([*sentences, *filter(None, [basis])])
+
+
+def _ranges(known: Sequence[tuple[Curve, Interval]]) -> list[str]:
+    """One sentence for each strategy, scaling and number of ranks; known is in order, the best first."""
+    groups: dict[str, list[tuple[Curve, Interval]]] = defaultdict(list)
+    for curve, found in known:
+        where = ", ".join(filter(None, [curve.strategy, curve.scaling, curve.apart]))
+        groups[f"{where}, {curve.widest.ranks} ranks"].append((curve, found))
+    sentences = []
+    for name, same in groups.items():
+        (best, high), (worst, low) = same[0], same[-1]
+        least = f"{100 * low.median:.0f} % for {worst.workload}{_cause(worst.widest)}"
+        most = "" if best is worst else f" to {100 * high.median:.0f} % for {best.workload}"
+        sentences.append(f"{name}: efficiency {least}{most}.")
+    return sentences
 
 
 def _cause(job: Job) -> str:
@@ -76,20 +100,20 @@ def _scaling(curves: Sequence[Curve]) -> Table:
     rows: list[list[Cell]] = []
     for curve in curves:
         for job in curve.jobs:
-            law = "Amdahl" if curve.scaling == STRONG else "Gustafson"
             rows.append(
                 [
-                    *(curve.workload, curve.strategy, curve.scaling, job.ranks, job.threads, job.items_per_step),
+                    *(curve.workload, curve.machine, curve.strategy, curve.scaling),
+                    *(job.ranks, job.threads, job.items_per_step),
                     1e3 * job.step.median,
                     *_gain(curve, job),
                     job.step.claim,
-                    law,
+                    LAWS[curve.scaling],
                     in_percent(curve.serial),
                     curve.predicted(job.ranks),
                 ]
             )
-    columns = ["workload", "strategy", "scaling", "ranks", "cores each", "items/step", "step (ms)", *GAIN, "interval"]
-    columns += ["law", "serial fraction (%)", "speed-up by it"]
+    columns = ["workload", "machine", "strategy", "scaling", "ranks", "cores each", "items/step", "step (ms)", *GAIN]
+    columns += ["interval", "law", "serial fraction (%)", "speed-up by it"]
     return Table(title="Speed-up and efficiency", columns=columns, rows=rows, leading=True)
 
 
@@ -106,14 +130,14 @@ def _gain(curve: Curve, job: Job) -> list[Cell]:
 def _parts(curves: Sequence[Curve]) -> Table:
     rows: list[list[Cell]] = [
         [
-            *(curve.workload, curve.strategy, curve.scaling, job.ranks),
+            *(curve.workload, curve.machine, curve.strategy, curve.scaling, job.ranks),
             *(1e3 * job.part_s(name) for name in PARTS),
             job.wire_bytes / 1e6,
         ]
         for curve in curves
         for job in curve.jobs
     ]
-    columns = ["workload", "strategy", "scaling", "ranks", "compute (ms)", "exposed communication (ms)"]
+    columns = ["workload", "machine", "strategy", "scaling", "ranks", "compute (ms)", "exposed communication (ms)"]
     columns += ["waiting (ms)", "hidden communication (ms)", "sent by a rank (MB)"]
     return Table(title="What a step is spent on, mean over the ranks", columns=columns, rows=rows)
 
@@ -134,33 +158,18 @@ def _every_rank(curves: Sequence[Curve]) -> Table:
     return Table(title="Every rank of the largest jobs, mean over the steps", columns=columns, rows=rows)
 
 
-def _efficiencies(curves: Sequence[Curve]) -> Chart:
-    series = []
+def _doubling(curves: Sequence[Curve]) -> Table:
+    """The guide's numbers beside ours: by how much the time of an item falls with twice the workers."""
+    rows: list[list[Cell]] = []
     for curve in curves:
-        found = {job.ranks: gain for job in curve.jobs if (gain := curve.efficiency(job))}
-        if len(found) > 1:
-            text = [f"{100 * gain.low:.0f} to {100 * gain.high:.0f} %" for gain in found.values()]
-            values = [100 * gain.median for gain in found.values()]
-            series.append(Series(name=curve.name, workload=curve.workload, x=list(found), y=values, text=text))
-    return Chart(
-        kind="line",
-        title="Parallel efficiency over ranks",
-        x_title="ranks",
-        y_title="efficiency (%)",
-        unit="%",
-        series=series,
-        log_x=True,
-    )
-
-
-def _steps(curves: Sequence[Curve]) -> Chart:
-    """Stacked: the three parts that add up to a step, of every job."""
-    jobs = [(f"{curve.name}, {job.ranks}", job) for curve in curves for job in curve.jobs]
-    series = [
-        Series(name=name, x=[label for label, _ in jobs], y=[1e3 * job.part_s(part) for _, job in jobs])
-        for part, name in PART_NAMES.items()
-    ]
-    return Chart(kind="stacked", title="Parts of a step", x_title="job", y_title="ms", unit="ms", series=series)
+        gains = {job.ranks: found.median for job in curve.jobs if (found := curve.speedup(job))}
+        for ranks, gain in gains.items():
+            if (twice := gains.get(2 * ranks)) is not None:
+                rows.append([curve.name, f"{ranks} to {2 * ranks} ranks", 100 * (1 - gain / twice), "measured"])
+    for framework, percent in published.doubling_percent().items():
+        rows.append([framework, "n to 2n GPUs", percent, "published"])
+    columns = ["job", "workers", "less time for an item (%)", "source"]
+    return Table(title="Doubling the workers: 50 % is ideal", columns=columns, rows=rows)
 
 
 def _notes() -> list[str]:
@@ -172,5 +181,6 @@ def _notes() -> list[str]:
         "Exposed communication is what a step waits for after its last gradient is ready and after the slowest rank "
         "has come as far; hidden communication runs while the rank computes, and is a part of compute. Bytes are those "
         "that the algorithm must send.",
-        "Published: " + " ".join(STATEMENTS),
+        f"Published: {published.SOURCES['guide_doubling_gpus']}: training time with twice the GPUs. "
+        + " ".join(STATEMENTS),
     ]
