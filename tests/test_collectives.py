@@ -84,6 +84,16 @@ def test_the_question_gives_alpha_and_beta_of_every_operation() -> None:
     assert finding.summary.startswith("all-reduce among 4 ranks (gloo): 11 µs for 1.02 kB, bus bandwidth 1.3 GB/s")
 
 
+def test_charts_have_every_operation_among_the_most_ranks_and_all_reduce_with_its_fitted_lines() -> None:
+    bandwidth, times = analyse("collectives", [record(), record(4)]).charts
+    assert bandwidth.title == "Bus bandwidth: 4 ranks"
+    assert [series.name for series in bandwidth.series] == list(OPERATIONS)
+    assert times.title == "Time of one call: all-reduce"
+    two, four, fitted, _ = times.series
+    assert [two.name, four.name, fitted.role] == ["2 ranks", "4 ranks", "target"]
+    assert fitted.y == pytest.approx(two.y)  # these times are on a line
+
+
 def test_other_questions_do_not_see_these_records_nor_this_one_others(tmp_path: Path) -> None:
     both = [record(), record_of("autoenc")]
     assert analyse("collectives", [record_of("autoenc")]).answered is False

@@ -77,3 +77,12 @@ def test_short_jobs_and_other_runs_do_not_answer() -> None:
     short = replace(short, losses=short.losses[: LEAST_STEPS - 1])
     assert analyse("convergence", [short]).summary.startswith("Not measured. Run `fathom scale NAME --ranks 1,2")
     assert analyse("convergence", [falling(1, 1.0, 0.01)]).summary.startswith("Only one job of each workload")
+
+
+def test_the_time_to_the_same_loss_is_drawn_job_by_job() -> None:
+    finding = analyse("convergence", [falling(1, 1.0, 0.01), falling(2, 1.0, 0.001)])
+    _, bars = finding.charts
+    table = rows(finding, "Items and time to the same loss")
+    assert bars.kind == "bar"
+    assert dict(zip(bars.series[0].x, bars.series[0].y, strict=True)) == {row["job"]: row["time (s)"] for row in table}
+    assert len(analyse("convergence", [falling(1, 1.0, 0.01)]).charts) == 1

@@ -164,3 +164,57 @@ def test_wrong_options_are_one_line(
     assert run_fathom(monkeypatch, "scale", "memnet", *options) == 2
     (line,) = capsys.readouterr().err.strip().splitlines()
     assert problem in line
+
+
+def of(workload: str, record: Record) -> Record:
+    return replace(record, spec=replace(record.spec, workload=workload))
+
+
+def test_many_curves_are_summed_up_as_ranges() -> None:
+    efficiencies = {"vgg": 1.25, "memnet": 2.5, "autoenc": 1.0}
+    jobs = [of(name, job(1, 1.0)) for name in efficiencies]
+    jobs += [of(name, job(2, step_s, parts=(0.2, 0.0))) for name, step_s in efficiencies.items()]
+    jobs += [of(name, job(2, step_s / 2, STRONG)) for name, step_s in efficiencies.items()]
+    summary = analyse("ranks", jobs).summary
+    weak = "ddp, weak, 2 ranks: efficiency 40 % for memnet (exposed communication: 8 % of a step) to 100 % for autoenc."
+    assert weak in summary
+    assert "ddp, strong, 2 ranks: efficiency 40 % for memnet to 100 % for autoenc." in summary
+
+
+def test_weak_and_strong_scaling_have_charts_of_their_own_with_the_ideal_and_the_law() -> None:
+    finding = analyse("ranks", [job(1, 1.0), job(2, 1.25), job(4, 1.25), job(2, 0.6, STRONG, (0.15, 0.03))])
+    charts = {chart.title: chart for chart in finding.charts}
+    assert list(charts) == [
+        f"{what}, {scaling} scaling"
+        for scaling in (WEAK, STRONG)
+        for what in ("Speed-up", "Parallel efficiency", "Parts of a step")
+    ]
+    measured, ideal, fitted = charts["Speed-up, weak scaling"].series
+    assert measured.name == "vgg"
+    assert measured.y == pytest.approx([1, 1.6, 3.2])
+    assert (ideal.role, ideal.y) == ("target", [1, 2, 4])
+    assert fitted.name.startswith("Gustafson, serial fraction ")
+    assert fitted.y[0] == pytest.approx(1)
+    assert charts["Speed-up, strong scaling"].series[-1].name == "Amdahl, serial fraction 20 %"
+    assert [part.y for part in charts["Parts of a step, strong scaling"].series] == [
+        pytest.approx([100, 70]), pytest.approx([0, 25]), pytest.approx([0, 5])
+    ]  # fmt: skip
+
+
+def test_doubling_the_workers_stands_beside_the_guide() -> None:
+    found = rows(analyse("ranks", [job(1, 1.0), job(2, 1.25), job(8, 2.0)]), "Doubling the workers: 50 % is ideal")
+    published, measured = ([row for row in found if row["source"] == name] for name in ("published", "measured"))
+    assert {row["job"]: row["less time for an item (%)"] for row in published} == {
+        "CNTK": 35, "MXNet": 35, "Caffe": 28, "Torch": 10, "TensorFlow": 10
+    }  # fmt: skip
+    ((what, workers, less, _),) = (row.values() for row in measured)  # 8 ranks are not twice as many as any
+    assert (what, workers, less) == ("vgg, ddp, weak", "1 to 2 ranks", pytest.approx(37.5))
+
+
+def test_curves_of_two_machines_are_told_apart() -> None:
+    elsewhere = replace(job(1, 1.0).machine, host_id="x", cpu=replace(job(1, 1.0).machine.cpu, name="Other CPU"))
+    jobs = [job(1, 1.0), job(2, 1.0)]
+    finding = analyse("ranks", [*jobs, *(replace(each, machine=elsewhere, id=f"other-{each.id}") for each in jobs)])
+    names = {series.name for series in finding.charts[0].series if series.role == "measured"}
+    assert len(names) == 2
+    assert {row["machine"] for row in rows(finding)} == {"Laptop CPU, 4 cores", "Other CPU, 4 cores"}

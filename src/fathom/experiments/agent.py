@@ -79,7 +79,8 @@ class Agent:
         self._left = True
         self._waiting.put(None)
         if self._busy:
-            os.kill(os.getpid(), signal.SIGTERM)  # as a user would end a study: its worker ends first
+            # as a user would end a study: its worker ends first; to the main thread, which may be waiting
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGTERM)
 
     def _beat(self) -> None:
         with contextlib.suppress(OSError, ValueError):  # nobody reads, or the conversation has just ended

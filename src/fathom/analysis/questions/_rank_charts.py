@@ -59,19 +59,23 @@ def _efficiencies(curves: Sequence[Curve], scaling: str) -> Chart:
 
 
 def _lines(curves: Sequence[Curve], of: Callable[[Curve, Job], Interval | None], factor: float) -> list[Series]:
-    series = []
+    several, series = _several_strategies(curves), []
     for curve in curves:
         found = {job.ranks: gain for job in curve.jobs if (gain := of(curve, job))}
         text = [f"{factor * gain.low:.3g} to {factor * gain.high:.3g}" for gain in found.values()]
         values = [factor * gain.median for gain in found.values()]
-        name = ", ".join(filter(None, [curve.workload, curve.strategy, curve.apart]))
+        name = ", ".join(filter(None, [curve.workload, curve.strategy * several, curve.apart]))
         series.append(Series(name=name, workload=curve.workload, x=list(found), y=values, text=text))
     return series
 
 
+def _several_strategies(curves: Sequence[Curve]) -> bool:
+    return len({curve.strategy for curve in curves}) > 1
+
+
 def _parts(curves: Sequence[Curve], scaling: str) -> Chart:
     """Stacked, in percent of the three together: steps of two workloads may differ a hundredfold."""
-    several = len({curve.strategy for curve in curves}) > 1
+    several = _several_strategies(curves)
     labels, shares = [], []
     for curve in curves:
         for job in curve.jobs:

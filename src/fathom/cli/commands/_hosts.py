@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 from rich.progress import Progress, TaskID
@@ -21,6 +21,8 @@ from fathom.core.stopping import Stopped, unwinding
 from fathom.core.store import Store, read
 from fathom.experiments import study
 from fathom.experiments.hosts import GRACE_PERIOD_S, Connection, Hello, Lost, command_line, named_twice, told_apart
+
+WRITING_S = 5.0  # from the end of all connections to that of the threads that read them
 
 
 @dataclass(frozen=True)
@@ -51,21 +53,22 @@ def measure(names: Sequence[str], settings: Settings, chosen: Callable[..., list
     """Every host in a thread of its own. chosen() picks one record of each planned run from a store."""
     hosts = [Host(name) for name in names]
     connections: dict[str, Connection] = {}
+    threads: list[Thread] = []
     store = Store(settings.out)
     store.check_writable()
     try:
-        with unwinding(), ThreadPoolExecutor(len(hosts)) as threads, progress_bar() as bar:
+        with unwinding(), progress_bar() as bar:
             try:
                 for host in hosts:
                     _connect(host, connections, settings)
-                _all(threads, lambda host: _greet(host, connections[host.name]), hosts)
+                _all(hosts, threads, lambda host: _greet(host, connections[host.name]))
                 _tell_apart(hosts, connections, store)
                 for host in hosts:
                     if host.problem:
                         bar.console.print(f"{host.name}: {host.problem}; left out", highlight=False, soft_wrap=True)
-                _all(threads, lambda host: _study(host, connections[host.name], settings, bar, chosen), hosts)
+                _all(hosts, threads, lambda host: _study(host, connections[host.name], settings, bar, chosen))
             finally:
-                _end(list(connections.values()))
+                _end(list(connections.values()), threads)
     finally:
         for connection in connections.values():
             connection.close()
@@ -80,22 +83,40 @@ def _connect(host: Host, connections: dict[str, Connection], settings: Settings)
         host.problem = str(lost)
 
 
-def _all(threads: ThreadPoolExecutor, work: Callable[[Host], None], hosts: Sequence[Host]) -> None:
-    """On every host without a problem. Waits for all; a fault of ours in one of them is raised when all are done."""
-    futures: list[Future[None]] = [threads.submit(work, host) for host in hosts if not host.problem]
-    wait(futures)
-    for future in futures:
-        future.result()
+def _all(hosts: Sequence[Host], threads: list[Thread], work: Callable[[Host], None]) -> None:
+    """On every host without a problem, in a thread each, and waits for all."""
+    faults: list[BaseException] = []
+
+    def guarded(host: Host) -> None:
+        try:
+            work(host)
+        except BaseException as error:
+            faults.append(error)
+
+    threads[:] = [Thread(target=guarded, args=[host], daemon=True) for host in hosts if not host.problem]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if faults:
+        raise faults[0]  # ours, not a host's
 
 
-def _end(connections: Sequence[Connection]) -> None:
-    """Every agent ends its run first; then the connections are ended, and by that the threads that read them."""
+def _end(connections: Sequence[Connection], threads: Sequence[Thread]) -> None:
+    """Every agent ends its run first; then the connections are ended, and with them the threads that read them.
+
+    A record that has come is still written. A thread that waits for another process's lock is not waited for.
+    """
     for connection in connections:
         connection.leave()
     deadline = time.monotonic() + GRACE_PERIOD_S
     for connection in connections:
         connection.wait(max(0.0, deadline - time.monotonic()))
         connection.kill()
+    deadline = time.monotonic() + WRITING_S
+    for thread in threads:
+        if thread.ident is not None:
+            thread.join(max(0.0, deadline - time.monotonic()))
 
 
 def _greet(host: Host, connection: Connection) -> None:
@@ -103,6 +124,7 @@ def _greet(host: Host, connection: Connection) -> None:
         host.hello = connection.hello()
     except (Lost, Refused) as lost:
         host.problem = str(lost)
+        connection.kill()  # one that hangs is not waited for again at the end
 
 
 def _tell_apart(hosts: Sequence[Host], connections: dict[str, Connection], store: Store) -> None:
@@ -138,6 +160,9 @@ def _study(
             _run(host, connection, again, store, bar, task)
         host.records = chosen(host.planned, store, begun, max(moment(), host.latest))
     except (Lost, FathomError) as lost:
+        connection.leave()
+        if isinstance(lost, Lost):
+            connection.kill()
         made = len(host.planned) - len(store.remaining(host.planned))
         came = f"; {made} of {count(len(host.planned), 'run')} kept" if host.planned else ""
         host.problem = f"{lost}{came}"
