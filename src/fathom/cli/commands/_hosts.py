@@ -156,7 +156,9 @@ def _study(
         _run(host, connection, left, store, bar, task)
         since = "" if settings.resume else begun
         again = study.to_run_again(host.planned, [each for each in store.records() if each.started >= since])
-        if not study.is_busy(host.planned, again):
+        if study.is_busy(host.planned, again):
+            bar.console.print(f"{host.name}: {len(again)} of {len(host.planned)} runs were disturbed: a busy machine")
+        else:
             _run(host, connection, again, store, bar, task)
         host.records = chosen(host.planned, store, begun, max(moment(), host.latest))
     except (Lost, FathomError) as lost:
