@@ -103,7 +103,7 @@ def test_a_plan_is_made_here_and_another_versions_is_refused(monkeypatch: pytest
 def test_the_end_of_stdin_ends_a_run_by_sigterm(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if a user ended a study: isolated() has the worker ended first."""
     ended = Event()
-    signal.signal(signal.SIGTERM, lambda *_: ended.set())
+    before = signal.signal(signal.SIGTERM, lambda *_: ended.set())
     requests = Requests(line(run=SPEC.non_defaults()))
 
     def run(spec: RunSpec, on_progress: OnProgress) -> Record:
@@ -112,7 +112,10 @@ def test_the_end_of_stdin_ends_a_run_by_sigterm(monkeypatch: pytest.MonkeyPatch)
         return replace(record_of("vgg"), spec=SPEC)
 
     monkeypatch.setattr(agent, "isolated", run)
-    Agent(requests, BytesIO()).serve()  # type: ignore[arg-type]
+    try:
+        Agent(requests, BytesIO()).serve()  # type: ignore[arg-type]
+    finally:
+        signal.signal(signal.SIGTERM, before)
     assert ended.is_set()
 
 

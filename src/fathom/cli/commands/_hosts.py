@@ -61,7 +61,9 @@ def measure(names: Sequence[str], settings: Settings, chosen: Callable[..., list
             try:
                 for host in hosts:
                     _connect(host, connections, settings)
-                _all(hosts, threads, lambda host: _greet(host, connections[host.name]))
+                task = bar.add_task("connecting", total=len(connections))
+                _all(hosts, threads, lambda host: _greet(host, connections[host.name], lambda: bar.advance(task)))
+                bar.remove_task(task)
                 _tell_apart(hosts, connections, store)
                 for host in hosts:
                     if host.problem:
@@ -119,12 +121,13 @@ def _end(connections: Sequence[Connection], threads: Sequence[Thread]) -> None:
             thread.join(max(0.0, deadline - time.monotonic()))
 
 
-def _greet(host: Host, connection: Connection) -> None:
+def _greet(host: Host, connection: Connection, on_done: Callable[[], None]) -> None:
     try:
         host.hello = connection.hello()
     except (Lost, Refused) as lost:
         host.problem = str(lost)
         connection.kill()  # one that hangs is not waited for again at the end
+    on_done()
 
 
 def _tell_apart(hosts: Sequence[Host], connections: dict[str, Connection], store: Store) -> None:
