@@ -135,8 +135,8 @@ def test_output_that_nobody_reads_ends_the_command_without_a_word(stream: str) -
     reader, writer = os.pipe()
     os.close(reader)
     try:
-        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | {stream: writer}
-        done = subprocess.run([sys.executable, "-m", "fathom", *words], check=False, **pipes)
+        out, err = (writer if name == stream else subprocess.PIPE for name in ("stdout", "stderr"))
+        done = subprocess.run([sys.executable, "-m", "fathom", *words], check=False, stdout=out, stderr=err)
     finally:
         os.close(writer)
     assert (done.returncode, done.stdout or b"", done.stderr or b"") == (-signal.SIGPIPE, b"", b"")
