@@ -24,14 +24,16 @@ def parts_of(ranks: Sequence[Sequence[StepSpans]], synchronous: bool = True) -> 
     """Of every rank and step. Ranks that take part in the same communication have the same number of exposed spans.
 
     A rank that reaches such a span waits until the slowest one has reached it; the rest of the span is the transfer.
+    A span of a message between two ranks waits for the other one: in a pipeline that is the bubble.
     Where the ranks' spans do not correspond, or in asynchronous training, all of it is exposed communication.
     """
     steps = min((len(each) for each in ranks), default=0)
     found: list[list[StepParts]] = [[] for _ in ranks]
     for number in range(steps):
         same = [each[number] for each in ranks]
-        latest = _latest_begins(same) if synchronous else []
+        everyone = _latest_begins(same) if synchronous else []
         for parts, step in zip(found, same, strict=True):
+            latest = _latest_of_messages(step, same) if any(step.messages) else everyone
             parts.append(_parts(step, latest))
     return found
 
@@ -42,6 +44,15 @@ def _latest_begins(same: Sequence[StepSpans]) -> list[float]:
     if len(counts) != 1:
         return []
     return [max(step.exposed[index][0] for step in same) for index in range(counts.pop())]
+
+
+def _latest_of_messages(step: StepSpans, same: Sequence[StepSpans]) -> list[float]:
+    """When both ranks of the message that each span waited for were ready for it."""
+    spans = zip(step.exposed, step.messages, strict=True)
+    return [
+        max([begin, *(each.reached[message] for each in same if message in each.reached)]) if message else begin
+        for (begin, _), message in spans
+    ]
 
 
 def _parts(step: StepSpans, latest: Sequence[float]) -> StepParts:

@@ -18,7 +18,7 @@ from fathom.core.errors import BadOption
 from fathom.core.ranks import Ranks, RankSeries
 from fathom.core.record import Record, Sections
 from fathom.core.spec import RunSpec
-from fathom.engine.ranks.base import Rank, strategy_class
+from fathom.engine.ranks.base import Rank, Strategy, strategy_class
 from fathom.engine.ranks.checkpoints import Checkpoints
 from fathom.engine.ranks.drag import Drag
 from fathom.engine.ranks.group import Clock, Group
@@ -153,9 +153,9 @@ def _where(group: Group) -> dict[str, Any]:
 
 
 def _record(spec: RunSpec, session: RankSession, group: Group, everyone: Sequence[_Measured]) -> Record:
-    warm, series = spec.warmup, _series(spec, everyone, session.strategy.synchronous)
-    summed = everyone[0].summed
-    over = sum if summed else _mean
+    warm, series = spec.warmup, _series(spec, everyone, session.strategy)
+    summed, together = everyone[0].summed, session.strategy.divides == "network"
+    over = _last if together else sum if summed else _mean
     losses = [float(over(values)) for values in zip(*(each.losses for each in everyone), strict=True)]
     of_all = max if session.strategy.synchronous else harmonic_mean  # the rates of asynchronous ranks add up
     same_steps = zip(*(each.spans for each in everyone), strict=True)
@@ -174,8 +174,8 @@ def _record(spec: RunSpec, session: RankSession, group: Group, everyone: Sequenc
         step_s=step_s[warm:],
         losses=losses,
         item=session.workload.item_of(spec.phase),
-        items_per_step=session.items_per_step * group.ranks,
-        parameters=sum(weight.numel() for weight in session.state.weights),
+        items_per_step=session.items_per_step * (1 if together else group.ranks),
+        parameters=session.parallel.parameters,
         ranks=Ranks(
             backend=group.backend,
             ranks=group.ranks,
@@ -188,9 +188,10 @@ def _record(spec: RunSpec, session: RankSession, group: Group, everyone: Sequenc
     )
 
 
-def _series(spec: RunSpec, everyone: Sequence[_Measured], synchronous: bool) -> list[RankSeries]:
+def _series(spec: RunSpec, everyone: Sequence[_Measured], strategy: Strategy) -> list[RankSeries]:
     found = []
-    for each, parts in zip(everyone, parts_of([each.spans for each in everyone], synchronous), strict=True):
+    one_batch = strategy.divides == "network"  # whose loss the last rank has
+    for each, parts in zip(everyone, parts_of([each.spans for each in everyone], strategy.synchronous), strict=True):
         timed = parts[spec.warmup :]
         found.append(
             RankSeries(
@@ -201,7 +202,7 @@ def _series(spec: RunSpec, everyone: Sequence[_Measured], synchronous: bool) -> 
                 wait_s=[step.wait_s for step in timed],
                 hidden_s=[step.hidden_s for step in timed],
                 wire_bytes=[step.wire_bytes for step in timed],
-                losses=each.losses,
+                losses=everyone[-1].losses if one_batch else each.losses,
             )
         )
     return found
@@ -216,13 +217,19 @@ def _settings(session: RankSession) -> dict[str, Any]:
 
 
 def _notes(session: RankSession, series: Sequence[RankSeries], summed: bool) -> list[str]:
-    notes = [f"the loss of a step is the {'sum' if summed else 'mean'} of the ranks' losses"]
+    of_ranks = f"is the {'sum' if summed else 'mean'} of the ranks' losses"
+    together = session.strategy.divides == "network"
+    notes = [f"the loss of a step {'is that of the one batch that all ranks work on' if together else of_ranks}"]
     if not session.strategy.synchronous:
         notes.append("asynchronous: a step of the job is the harmonic mean of the ranks' steps, as their rates add up")
     bound = [core for each in series for core in each.cores or []]
     if len(set(bound)) < len(bound) and len({each.host for each in series}) == 1:
         notes.append("ranks shared cores: there were fewer cores than ranks times threads")
     return [*notes, *session.parallel.notes, *session.data_notes]
+
+
+def _last(values: Sequence[float]) -> float:
+    return values[-1]
 
 
 def _mean(values: Sequence[float]) -> float:

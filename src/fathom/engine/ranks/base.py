@@ -39,6 +39,8 @@ class Strategy(ABC):
 
     name: ClassVar[str]
     synchronous: ClassVar[bool] = True  # every rank takes part in every step
+    divides: ClassVar[str] = "batch"  # among the ranks; or the network, and then all of them work on the same batch
+    same_random: ClassVar[bool] = False  # every rank draws the same random numbers
     checkpointed: ClassVar[bool] = True  # a restarted job resumes from its last checkpoint, and not from the first step
 
     @classmethod
@@ -88,6 +90,11 @@ class Parallel:
     def summed(self) -> bool:
         """Whether the losses of the ranks add up to that of the global batch; else it is their mean."""
         return False
+
+    @property
+    def parameters(self) -> int:
+        """Of the whole network."""
+        return sum(weight.numel() for weight in self.state.weights)
 
     @property
     def notes(self) -> list[str]:

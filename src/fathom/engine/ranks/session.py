@@ -26,7 +26,7 @@ class RankSession(Session):
             raise EngineError(f"ranks run with engine eager, not {spec.engine}")
         if spec.phase != "train":
             raise BadOption("ranks divide training; inference has nothing to exchange")
-        local = local_spec(spec, kind.configured(spec.preset, **batch_of(spec)).batch)
+        local = local_spec(spec, kind.configured(spec.preset, **batch_of(spec)).batch, strategy.divides)
         self.rank, self.strategy = rank, strategy
         self._parallel: Parallel | None = None
         if kind.interactive:  # every rank acts in an environment of its own; weights are made alike by the strategy
@@ -44,13 +44,15 @@ class RankSession(Session):
 
     def setup(self) -> RankSession:
         super().setup()
-        torch.manual_seed((self.spec.seed or 0) + self.rank.group.rank)  # dropout and noise are each rank's own
+        own = 0 if self.strategy.same_random else self.rank.group.rank  # dropout and noise are each rank's own
+        torch.manual_seed((self.spec.seed or 0) + own)
         return self
 
     def _open_data(self) -> Any:
         source = super()._open_data()
         group = self.rank.group
-        return source.share_of(group.rank, group.ranks) if isinstance(source, Dataset) else source
+        shared = isinstance(source, Dataset) and self.strategy.divides == "batch"
+        return source.share_of(group.rank, group.ranks) if shared else source
 
     def prepare(self, loss: Loss, infer: Infer, clip: Callable[[], object] | None) -> None:
         self._parallel = self.strategy.prepare(self.rank, self.workload, self.state, loss)
@@ -63,10 +65,15 @@ def batch_of(spec: RunSpec) -> dict[str, Any]:
     return dict(spec.options) | ({} if spec.batch is None else {"batch": spec.batch})
 
 
-def local_spec(spec: RunSpec, batch: int) -> RunSpec:
-    """The spec of one rank by itself: in strong scaling, its part of the global batch."""
+def local_spec(spec: RunSpec, batch: int, divides: str = "batch") -> RunSpec:
+    """The spec of one rank by itself: in strong scaling, its part of the global batch.
+
+    Ranks that divide the network all have the global batch, which in weak scaling grows with their number.
+    """
     assert spec.ranks is not None
-    if spec.scaling == "strong":
+    if divides == "network":
+        batch *= 1 if spec.scaling == "strong" else spec.ranks
+    elif spec.scaling == "strong":
         if batch % spec.ranks:
             raise BadOption(f"a global batch of {batch} cannot be divided among {spec.ranks} ranks; change --batch")
         batch //= spec.ranks

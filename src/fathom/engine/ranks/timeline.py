@@ -25,6 +25,8 @@ class StepMoments:
     end: Moment | None = None
     communication: list[tuple[Moment, Moment]] = field(default_factory=list)
     exposed: list[tuple[Moment, Moment]] = field(default_factory=list)  # in which the step waited, in order
+    messages: list[str | None] = field(default_factory=list)  # that each of those waited for; None: for all ranks
+    reached: dict[str, Moment] = field(default_factory=dict)  # when this rank was ready to send or receive a message
     wire_bytes: float = 0.0
 
 
@@ -37,6 +39,8 @@ class StepSpans:
     communication: list[Span]
     exposed: list[Span]
     wire_bytes: int
+    messages: list[str | None] = field(default_factory=list)  # between two ranks, for each exposed span
+    reached: dict[str, float] = field(default_factory=dict)  # message -> when this rank was ready for it
 
 
 class Timeline:
@@ -81,9 +85,17 @@ class Timeline:
             if self.steps:
                 self.steps[-1].communication.append((begun, self.now()))
 
-    def exposed_since(self, begun: Moment) -> None:
-        """From then on until now the step waited for communication alone."""
+    def reach(self, message: str, sent_bytes: float = 0.0) -> Moment:
+        """This rank is ready to send or to receive a message, which has the same name on the other rank."""
+        moment = self.now()
+        self.steps[-1].reached[message] = moment
+        self.steps[-1].wire_bytes += sent_bytes
+        return moment
+
+    def exposed_since(self, begun: Moment, message: str | None = None) -> None:
+        """From then on until now the step waited for communication alone: of all ranks, or of one message."""
         self.steps[-1].exposed.append((begun, self.now()))
+        self.steps[-1].messages.append(message)
 
     def spans(self, offset_s: float = 0.0) -> list[StepSpans]:
         """The finished steps so far, on a clock that is ahead of this host's by so much."""
@@ -100,6 +112,8 @@ class Timeline:
                 [(at(begin), at(end)) for begin, end in step.communication],
                 [(at(begin), at(end)) for begin, end in step.exposed],
                 round(step.wire_bytes),
+                list(step.messages),
+                {message: at(moment) for message, moment in step.reached.items()},
             )
             for step in self.steps
             if step.end is not None
