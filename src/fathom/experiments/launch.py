@@ -66,7 +66,11 @@ def job(
         total = spec.warmup + spec.steps
         try:
             restarts = run(
-                folder, command, spec.ranks // settings.nodes, settings, lambda done: on_progress(done, total)
+                folder,
+                command,
+                spec.ranks // settings.nodes,
+                settings,
+                lambda done: on_progress(done, max(done, total)),
             )
         except JobFailed as error:
             return Record(spec=spec, machine=fingerprint(), device=spec.device, outcome="failed", reason=str(error))

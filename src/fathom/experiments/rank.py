@@ -71,14 +71,19 @@ def _done(spec: RunSpec, folder: Path, job: dict[str, Any], heartbeat: Heartbeat
     from fathom.engine.ranks.checkpoints import Checkpoints  # torch, from here on
     from fathom.engine.ranks.group import Group
     from fathom.measure import collectives, ranks
+    from fathom.training.ranks import trained
 
     with Group(spec.device, heartbeat, job["timeout_s"] * GROUP_TIMEOUT) as group:
         if group.ranks != spec.ranks:
             raise BadOption(f"the job has {spec.ranks} ranks, and torchrun started {group.ranks}")
         group.check_agreement({"spec": spec.id, **spec.non_defaults(), "torch": _torch_version()})
         kept = Checkpoints(folder / "checkpoints", group, every) if (every := job.get("checkpoint_every")) else None
-        messages = spec.kind == "collectives"
-        record = collectives.measured(spec, group) if messages else ranks.measured(spec, group, kept)
+        if spec.kind == "collectives":
+            record = collectives.measured(spec, group)
+        elif spec.kind == "training":
+            record = trained(spec, group)
+        else:
+            record = ranks.measured(spec, group, kept)
         return group.gathered(record and record.to_json())[0]
 
 

@@ -1,7 +1,8 @@
 """Convergence of strategies: the time and the items until a loss is reached, as Fig. 2 of the guide asks of clusters.
 
 A job that makes steps faster is of no use if it needs more of them. Losses are compared per item of the global batch,
-and smoothed; the target of a workload is the lowest loss that every one of its jobs has reached.
+and smoothed; the target of a workload is the lowest loss that every one of its jobs has reached. Jobs that train by a
+recipe are compared by the quality that it names.
 """
 
 from __future__ import annotations
@@ -9,12 +10,13 @@ from __future__ import annotations
 import statistics
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 
 from fathom.analysis.finding import Cell, Chart, Finding, Series, Table, not_measured
 from fathom.analysis.formatting import number, seconds
 from fathom.analysis.rank_jobs import job_name
+from fathom.analysis.rank_quality import quality_charts, quality_sentences, quality_table, tasks_of
 from fathom.analysis.selection import workload_order
 from fathom.core.record import Record
 
@@ -24,6 +26,15 @@ RANKED = True
 LEAST_STEPS = 30  # of a job, below which its losses say little
 WINDOW = 0.1  # part of the steps over which a loss is the mean, and at least LEAST_WINDOW of them
 LEAST_WINDOW = 5
+PUBLISHED = (
+    "Published: the guide's Fig. 2 shows hours until a loss for asynchronous groups of GPUs, with a stronger "
+    "improvement from the first clusters than from 8 or 16. It is an image, without numbers."
+)
+QUALITY_NOTE = (
+    "Quality is that of the workload's recipe on validation data, which no rank trains on; time is that of training, "
+    "without evaluations. Jobs are compared at the recipe's target where every launch reaches it, else at the best "
+    "quality that every launch reaches. The test split is evaluated once a launch, after training, with the best weights."
+)
 COMMAND = "fathom scale NAME --ranks 1,2 --strategy async --steps 300 --budget 60"
 
 
@@ -57,9 +68,34 @@ class Group:
 
 
 def analyse(records: Sequence[Record]) -> Finding:
-    groups = groups_of(records)
-    if not groups:
+    groups, tasks = groups_of(records), tasks_of(records)
+    if not groups and not tasks:
         return not_measured("convergence", TITLE, COMMAND)
+    by_loss = _by_loss(groups) if groups else None
+    if not tasks:
+        assert by_loss is not None
+        return by_loss
+    found = Finding(
+        question="convergence",
+        title=TITLE,
+        summary=" ".join(quality_sentences(tasks)) or "Only one job of each training task: nothing to compare.",
+        tables=[quality_table(tasks)],
+        charts=quality_charts(tasks),
+        notes=[QUALITY_NOTE],
+    )
+    if by_loss is None:
+        return replace(found, notes=[*found.notes, PUBLISHED])
+    return replace(
+        found,
+        summary=f"{found.summary} {by_loss.summary}",
+        tables=[*found.tables, *by_loss.tables],
+        charts=[*found.charts, *by_loss.charts],
+        notes=[*found.notes, *by_loss.notes],
+    )
+
+
+def _by_loss(groups: Sequence[Group]) -> Finding:
+    """Of timed jobs, by their training losses."""
     targets = targets_of(groups)
     return Finding(
         question="convergence",
@@ -75,8 +111,7 @@ def analyse(records: Sequence[Record]) -> Finding:
             f"Losses are per item, the mean over {100 * WINDOW:.0f} % of the steps (at least {LEAST_WINDOW}). The "
             "target of a workload on a machine is the lowest loss that each of its jobs reaches in every launch. Time "
             "is that of the steps alone. With synthetic data and one seed, the order on real data may be another.",
-            "Published: the guide's Fig. 2 shows hours until a loss for asynchronous groups of GPUs, with a stronger "
-            "improvement from the first clusters than from 8 or 16. It is an image, without numbers.",
+            PUBLISHED,
         ],
     )
 

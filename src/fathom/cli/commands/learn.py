@@ -15,6 +15,7 @@ from rich.progress import Progress
 
 from fathom.analysis.selection import last_attempts
 from fathom.cli.commands._options import MOST_RUNS, Device, Json, Name, Out, Set, options_of
+from fathom.cli.commands._recipe_options import recipe_options
 from fathom.cli.commands._recipes import aim
 from fathom.cli.commands._running import own_store
 from fathom.cli.terminal import beside, count, human, print_json, print_table, progress_bar, text
@@ -97,22 +98,11 @@ def _planned(
         evaluations=evaluations,
         device=str(here),
         data=data,
-        options={**_changed(recipe, name, chosen["preset"]), **options},
+        options={**recipe_options(recipe, name, chosen["preset"]), **options},
         **chosen,
     )
     Session(spec)  # refuses what every run would be refused for
     return recipe, spec
-
-
-def _changed(recipe: Recipe[Any], name: str, preset: str) -> dict[str, Any]:
-    """What the recipe changes of a preset. One that is not its own keeps its sizes: whoever asks for tiny means it.
-
-    A word says what is learnt, such as the game that is played, and stays the recipe's.
-    """
-    from fathom.workloads.base import workload_class
-
-    sizes = workload_class(name).presets.get(preset, {}) if preset != recipe.preset else {}
-    return {key: value for key, value in recipe.options.items() if key not in sizes or isinstance(value, str)}
 
 
 def _announce(spec: RunSpec, recipe: Recipe[Any], specs: Sequence[RunSpec]) -> None:

@@ -12,7 +12,8 @@ from typing import Annotated
 import typer
 
 from fathom.cli.commands import _series
-from fathom.cli.commands._options import MOST_RUNS, Engine, Json, Names, Out, Phase, Preset, options_of
+from fathom.cli.commands._options import MOST_RUNS, Engine, Json, Names, Out, Phase, Preset, Set, options_of
+from fathom.cli.commands._recipe_options import recipe_options
 from fathom.cli.terminal import human
 from fathom.core.errors import BadOption, UnknownName
 from fathom.core.spec import SCALINGS, RunSpec
@@ -61,6 +62,14 @@ def command(
         str | None, typer.Option(help="Of ranks: cpu (gloo) or cuda (NCCL); default cpu. Of actors: any.")
     ] = None,
     batch: Annotated[int | None, typer.Option(help="Items in a batch; default: the preset's.")] = None,
+    data: Annotated[
+        str | None, typer.Option(help="Of ranks: folder of real data, or its name below FATHOM_DATA.")
+    ] = None,
+    evaluations: Annotated[
+        int | None,
+        typer.Option(min=1, help="Of ranks: train by the workload's recipe, with so many evaluations at most."),
+    ] = None,
+    set_: Set = None,
     phase: Phase = "train",
     preset: Preset = "small",
     engine: Engine = "eager",
@@ -80,6 +89,7 @@ def command(
     if sum(given is not None for given in (cores, ranks, actors)) > 1:
         raise BadOption("--cores, --ranks and --actors are three kinds of scaling: give one of them")
     chosen = names or (["deepq"] if actors else suite())
+    base = replace(base, data=data, options=options_of(set_ or []))
     for name in chosen:
         check(replace(base, workload=name))
     if ranks is not None:
@@ -96,16 +106,22 @@ def command(
             slow_link,
             device or "cpu",
         )
-        specs = jobs.plan(_ranked_base(base, settings), chosen, _series.counts_of(ranks, "--ranks"))
+        ranked, counts = _ranked_base(base, settings), _series.counts_of(ranks, "--ranks")
+        if evaluations is None:
+            specs = jobs.plan(ranked, chosen, counts)
+        else:
+            specs = [spec for name in chosen for spec in jobs.plan(_trained(ranked, name, evaluations), [name], counts)]
         check_external(specs)
         if slurm:
             write(slurm, sys.argv[1:], launch.nodes)
             human.print(f"batch file: {slurm}; submit it with sbatch {slurm}")
             return
-        _series.measure(specs, runs, out, jobs.Jobs(launch), "scale", "ranks", as_json)
+        question = "ranks" if evaluations is None else "convergence"
+        _series.measure(specs, runs, out, jobs.Jobs(launch), "scale", question, as_json)
         return
     given: dict[str, object] = {"strategy": strategy, "scaling": scaling, "tune": tune, "slow-rank": slow_rank}
     given |= {"slow-link": slow_link, "timeout": timeout, "max-restarts": max_restarts, "nodes": nodes}
+    given |= {"data": data, "evaluations": evaluations, "set": set_}
     given |= {"rendezvous": rendezvous, "slurm": slurm, "device": device}
     if actors is not None:
         _refuse_without_ranks({name: value for name, value in given.items() if name not in ("scaling", "device")})
@@ -151,6 +167,18 @@ def _acting(base: RunSpec, names: list[str], counts: str, scaling: str | None) -
     for spec in specs:
         check(spec)
     return specs
+
+
+def _trained(base: RunSpec, name: str, evaluations: int) -> RunSpec:
+    """Training by the workload's recipe, whose own preset is meant where none is chosen."""
+    from fathom.training.trainer import recipe_for  # torch
+
+    free = replace(base, workload=name, kind="training", steps=RunSpec.steps, budget_s=None, evaluations=evaluations)
+    recipe = recipe_for(free)
+    preset = recipe.preset if base.preset == RunSpec.preset else base.preset
+    own = {} if base.batch is None else {"batch"}  # what the command says itself
+    options = {key: value for key, value in recipe_options(recipe, name, preset).items() if key not in own}
+    return replace(free, preset=preset, options={**options, **base.options})
 
 
 def _slow(text: str | None, option: str) -> tuple[int, float] | None:

@@ -41,6 +41,7 @@ class Strategy(ABC):
     synchronous: ClassVar[bool] = True  # every rank takes part in every step
     divides: ClassVar[str] = "batch"  # among the ranks; or the network, and then all of them work on the same batch
     same_random: ClassVar[bool] = False  # every rank draws the same random numbers
+    whole_weights: ClassVar[bool] = True  # a rank has all of them, so that it can evaluate the network by itself
     checkpointed: ClassVar[bool] = True  # a restarted job resumes from its last checkpoint, and not from the first step
 
     @classmethod
@@ -90,6 +91,10 @@ class Parallel:
     def summed(self) -> bool:
         """Whether the losses of the ranks add up to that of the global batch; else it is their mean."""
         return False
+
+    def learnt(self) -> list[Tensor]:
+        """The weights that the job has learnt so far, on rank 0; called on every rank, between steps."""
+        return [weight.detach().clone() for weight in self.state.weights]
 
     @property
     def parameters(self) -> int:

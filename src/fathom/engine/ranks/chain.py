@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from typing import Any
 
 import torch
@@ -19,8 +19,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from fathom.data.base import Batch
 from fathom.engine.base import Loss
-
-TOLERANCE = 1e-4  # relative, of the loss and of each gradient: layouts may differ between stages, and nothing else
+from fathom.engine.ranks.agreement import difference, loss_and_gradients
 
 
 class NotAChain(Exception):
@@ -89,7 +88,7 @@ def input_of(model: nn.Module, loss: Loss, batch: Batch) -> Tensor:
 @contextmanager
 def standing_in(model: nn.Module, forward: Callable[..., Tensor]) -> Iterator[None]:
     """Inside, whoever calls the network calls this."""
-    setattr(model, "forward", forward)  # noqa: B010: mypy takes no assignment to a method
+    model.forward = forward
     try:
         yield
     finally:
@@ -103,7 +102,7 @@ def cut(links: Sequence[Link], stages: int) -> list[list[Link]]:
         raise NotAChain(f"can be cut into {len(units)} stages at most, and there are {stages} ranks")
     costs = [sum(link.flop + link.output.numel() for link in unit) for unit in units]
 
-    @lru_cache(maxsize=None)
+    @cache
     def best(begin: int, left: int) -> tuple[int, tuple[int, ...]]:
         """The cost of the dearest of `left` stages from this unit on, and where each of them ends."""
         if left == 1:
@@ -240,22 +239,14 @@ def _verify(model: nn.Module, loss: Loss, batch: Batch, links: Sequence[Link]) -
         return x
 
     torch.manual_seed(0)
-    plain = _loss_and_gradients(model, loss, batch)
+    plain = loss_and_gradients(model, loss, batch)
     torch.manual_seed(0)
     with standing_in(model, chained):
-        found = _loss_and_gradients(model, loss, batch)
+        found = loss_and_gradients(model, loss, batch)
     if calls != 1:
         raise NotAChain(f"is run {calls} times by its loss, and a pipeline runs it once")
-    for one, other in zip(plain, found, strict=True):
-        if not torch.allclose(one, other, rtol=TOLERANCE, atol=TOLERANCE * float(one.abs().max())):
-            raise NotAChain("is not the sequence of its modules: loss or gradients of the sequence differ")
-
-
-def _loss_and_gradients(model: nn.Module, loss: Loss, batch: Batch) -> list[Tensor]:
-    weights = [weight for weight in model.parameters() if weight.requires_grad]
-    found = loss(batch).sum()
-    gradients = torch.autograd.grad(found, weights, allow_unused=True)
-    return [found.detach(), *(torch.zeros(1) if each is None else each for each in gradients)]
+    if problem := difference(plain, found):
+        raise NotAChain(f"is not the sequence of its modules: {problem}")
 
 
 @contextmanager

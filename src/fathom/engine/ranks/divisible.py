@@ -91,7 +91,9 @@ def _reading(
         after = _inputs(model, layers, loss, batch, {name: partial(_plus_one, changed)})
         for other in candidates:
             before, now = given[other], after.get(other)
-            kept = now is not None and before.shape == now.shape and torch.equal(before[..., ~changed], now[..., ~changed])
+            kept = (
+                now is not None and before.shape == now.shape and torch.equal(before[..., ~changed], now[..., ~changed])
+            )
             if not kept or now is None or (changed.any() and torch.equal(before, now)):
                 found.discard(other)
     return found
@@ -113,9 +115,9 @@ def _inputs(
     hooks = []
     for name, layer in layers.items():
         noted = found.setdefault(name, [])
-        hooks.append(layer.register_forward_pre_hook(lambda _, args, noted=noted: noted.append(args[0].clone())))  # type: ignore[misc]
+        hooks.append(layer.register_forward_pre_hook(lambda _, args, noted=noted: noted.append(args[0].clone())))
         if change and name in change:
-            hooks.append(layer.register_forward_hook(lambda _, args, output, by=change[name]: by(output)))  # type: ignore[misc]
+            hooks.append(layer.register_forward_hook(lambda _, args, output, by=change[name]: by(output)))
     try:
         with torch.no_grad(), calm(model):
             loss(batch)

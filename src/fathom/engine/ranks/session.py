@@ -20,7 +20,7 @@ from fathom.workloads.base import workload_class
 class RankSession(Session):
     """Set up alike on every rank, so that all begin with the same weights; random numbers differ from then on."""
 
-    def __init__(self, spec: RunSpec, rank: Rank, strategy: Strategy) -> None:
+    def __init__(self, spec: RunSpec, rank: Rank, strategy: Strategy, split: str | None = None) -> None:
         kind = workload_class(spec.workload)
         if spec.engine != "eager":
             raise EngineError(f"ranks run with engine eager, not {spec.engine}")
@@ -31,7 +31,7 @@ class RankSession(Session):
         self._parallel: Parallel | None = None
         if kind.interactive:  # every rank acts in an environment of its own; weights are made alike by the strategy
             local = replace(local, seed=(local.seed or 0) + rank.group.rank)
-        super().__init__(replace(local, device=str(rank.group.device)))
+        super().__init__(replace(local, device=str(rank.group.device)), split=split)
         refusal = strategy.refusal(self.workload, rank.group.ranks)
         if refusal is not None:
             raise EngineError(f"strategy {strategy.name} {refusal}")

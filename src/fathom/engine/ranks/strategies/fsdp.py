@@ -29,6 +29,7 @@ UNITS = ("network", "children")  # what is gathered at once: the whole network, 
 class Fsdp(Strategy):
     name: ClassVar = "fsdp"
     checkpointed: ClassVar = False
+    whole_weights: ClassVar = False
 
     units: str = "network"  # of UNITS; children need that the loss calls them as modules
 

@@ -79,6 +79,9 @@ class _Worker(Parallel):
             return []
         return [f"staleness: mean {sum(seen) / len(seen):.3g}, largest {max(seen)} updates of other groups"]
 
+    def learnt(self) -> list[Tensor]:
+        return super().learnt() if self._server is None else self._server.weights()
+
     def update(self, engine: Engine, batch: Batch) -> Tensor:
         if self._summed is None:
             self._summed = is_summed(self.rank, self.state, self.loss, batch)
@@ -145,13 +148,16 @@ class _ServerThread:
 
     def __init__(self, settings: Hybrid, rank: Rank, state: State, leaders: list[int], traffic: Any) -> None:
         self._weights = [weight.detach().clone() for weight in state.weights]
-        self._optimizer = _copied(state, self._weights)
+        self._optimizer, self._settings = _copied(state, self._weights), state.optimizer
         self._leaders, self._traffic = leaders, traffic
         self._count = sum(weight.numel() for weight in self._weights)
         self.server = Server(self._apply, len(leaders), settings.staleness)
         self._thread = threading.Thread(target=self._serve, name="parameter server", daemon=True)
         if len(leaders) > 1:
             self._thread.start()
+
+    def weights(self) -> list[Tensor]:
+        return [weight.clone() for weight in self._weights]
 
     def push_own(self, flat: Tensor) -> None:
         """Rank 0's own gradients; gives the weights in the same memory."""
@@ -196,6 +202,9 @@ class _ServerThread:
             part = gradients[offset : offset + weight.numel()].view(weight.shape)
             weight.grad = torch.empty_like(weight).copy_(part)  # in the weight's layout, as fused optimizers need it
             offset += weight.numel()
+        assert self._settings is not None
+        for group, own in zip(self._optimizer.param_groups, self._settings.param_groups, strict=True):
+            group["lr"] = own["lr"]  # which a schedule changes in rank 0's optimizer
         self._optimizer.step()
 
 

@@ -59,6 +59,15 @@ class _Local(Parallel):
             self._average()
         return loss
 
+    def learnt(self) -> list[Tensor]:
+        """The mean of the ranks' weights."""
+        found = super().learnt()
+        for weight in found:
+            self.rank.timeline.heartbeat.begin(ALL_REDUCE)
+            dist.all_reduce(weight)
+            self.rank.timeline.heartbeat.done()
+        return [weight / self.rank.group.ranks for weight in found]
+
     def _average(self) -> None:
         timeline, weights = self.rank.timeline, self.state.weights
         begun = timeline.begin(ALL_REDUCE, sum(weight.nbytes for weight in weights))

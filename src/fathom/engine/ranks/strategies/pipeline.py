@@ -1,7 +1,8 @@
-"""pipeline: each rank has consecutive layers of the network, and micro-batches pass through them, by torch's pipelining.
+"""pipeline: each rank has consecutive layers of the network, and micro-batches pass through them.
 
-The network must be a sequence of modules; engine/ranks/chain.py finds out by running it. Stages are cut so that the
-largest has as few FLOP as possible. Activations travel to the next rank, their gradients back.
+torch.distributed.pipelining runs the stages. The network must be a sequence of modules, which engine/ranks/chain.py
+finds out by running it. Stages are cut so that the largest has as few FLOP as possible. Activations travel to the next
+rank, their gradients back.
 """
 
 from __future__ import annotations
@@ -22,8 +23,9 @@ from fathom.core.errors import BadOption, EngineError, UnknownName
 from fathom.core.ranks import ALL_REDUCE, SEND_RECEIVE
 from fathom.data.base import Batch
 from fathom.engine.base import Engine, Loss
+from fathom.engine.ranks.agreement import TOLERANCE
 from fathom.engine.ranks.base import Parallel, Rank, Strategy, is_summed
-from fathom.engine.ranks.chain import TOLERANCE, Link, NotAChain, chain_of, cut, input_of, standing_in
+from fathom.engine.ranks.chain import Link, NotAChain, chain_of, cut, input_of, standing_in
 from fathom.engine.ranks.timeline import Moment
 from fathom.workloads.base import State, Workload
 
@@ -36,6 +38,7 @@ class Pipeline(Strategy):
     name: ClassVar = "pipeline"
     divides: ClassVar = "network"
     checkpointed: ClassVar = False
+    whole_weights: ClassVar = False
 
     microbatches: int = 0  # that a batch is divided into; 0 is one for each rank
     schedule: str = "gpipe"  # of SCHEDULES: all forward passes first, or one forward, one backward in turns
@@ -148,6 +151,7 @@ class _Piped(Parallel):
         begun = self.rank.timeline.begin(ALL_REDUCE, squared.nbytes)
         dist.all_reduce(squared)
         self.rank.timeline.done(begun)
+        self.rank.timeline.exposed_since(begun)
         clip_grads_with_norm_(self.state.weights, self._clip_norm, squared.sqrt())
 
 
@@ -182,7 +186,7 @@ class _Relaid(torch.autograd.Function):
         return x.contiguous(memory_format=layout).view_as(x)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
         return gradient.contiguous(), None
 
 

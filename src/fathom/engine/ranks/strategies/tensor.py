@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Replicate
 from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel, parallelize_module
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
@@ -23,12 +23,12 @@ from fathom.core.errors import EngineError
 from fathom.core.ranks import ALL_GATHER, ALL_REDUCE
 from fathom.data.base import Batch
 from fathom.engine.base import Engine, Loss
+from fathom.engine.ranks.agreement import difference, loss_and_gradients
 from fathom.engine.ranks.base import Parallel, Rank, Strategy
 from fathom.engine.ranks.divisible import Division, calm, division_of, linear_layers
 from fathom.workloads.base import State, Workload
 
 EXAMPLE = 2  # items that a network is tried on
-TOLERANCE = 1e-4  # relative, of the loss of the divided network: sums are taken in another order
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,6 +37,7 @@ class TensorParallel(Strategy):
     divides: ClassVar = "network"
     same_random: ClassVar = True  # what all ranks compute alike must be alike
     checkpointed: ClassVar = False
+    whole_weights: ClassVar = False
 
     pairs: bool = True  # else every layer is divided alone, and its output gathered
 
@@ -88,9 +89,7 @@ class _Divided(Parallel):
         self.rank.drag.pull()
         return loss
 
-    def _apply(
-        self, division: Division, layers: dict[str, nn.Linear], copied: bool, loss: Loss, batch: Batch
-    ) -> str:
+    def _apply(self, division: Division, layers: dict[str, nn.Linear], copied: bool, loss: Loss, batch: Batch) -> str:
         """Divides the network, if loss and gradients stay the same; else leaves it as it was and gives the reason.
 
         Outputs are copied where the network overwrites them: they are views, of which autograd allows no change.
@@ -111,7 +110,7 @@ class _Divided(Parallel):
         except (RuntimeError, ValueError) as error:  # something else than the layers uses their weights or outputs
             problem = " ".join(str(error).split())[:120]
         else:
-            problem = _difference(plain, found)
+            problem = difference(plain, found)
         if not problem:
             return ""
         for each in kept.values():
@@ -122,13 +121,14 @@ class _Divided(Parallel):
         """The loss, and the gradient of each weight; cuDNN has no backward pass of recurrent layers in evaluation."""
         model = self.state.model
         with calm(model), torch.backends.cudnn.flags(enabled=False):
+            return [_whole(each) for each in loss_and_gradients(model, self._autocast(loss), batch)]
+
+    def _autocast(self, loss: Loss) -> Loss:
+        def in_precision(batch: Batch) -> Tensor:
             with self.state.autocast():
-                found = loss(batch).sum()
-            found.backward()  # type: ignore[no-untyped-call]
-        gradients = [torch.zeros(1) if weight.grad is None else _whole(weight.grad) for weight in model.parameters()]
-        for weight in model.parameters():
-            weight.grad = None
-        return [found.detach(), *gradients]
+                return loss(batch)
+
+        return in_precision
 
     def _clip(self) -> None:
         """By the norm over whole weights; torch takes divided and other tensors apart alone."""
@@ -142,15 +142,6 @@ class _Divided(Parallel):
         norm = torch.stack(squares).sum().sqrt()
         for sort in sorts:
             clip_grads_with_norm_(sort, self._clip_norm, norm)
-
-
-def _difference(plain: list[Tensor], found: list[Tensor]) -> str:
-    """In words; nothing where there is none."""
-    if abs(float(plain[0] - found[0])) > TOLERANCE * abs(float(plain[0])):
-        return f"the loss becomes {float(found[0]):.6g} in place of {float(plain[0]):.6g}"
-    pairs = zip(plain, found, strict=True)
-    same = all(torch.allclose(a, b, rtol=TOLERANCE, atol=TOLERANCE * float(a.abs().max())) for a, b in pairs)
-    return "" if same else "a gradient differs"
 
 
 def _whole(tensor: Tensor) -> Tensor:
