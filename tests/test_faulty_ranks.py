@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -29,16 +30,19 @@ SPEC = RunSpec(
 pytestmark = pytest.mark.slow
 
 
-def failed(monkeypatch: pytest.MonkeyPatch, fault: str, timeout_s: float = 60.0) -> str:
-    record = with_fault(monkeypatch, fault, Launch(timeout_s=timeout_s))
+PIPELINE = replace(SPEC, workload="deep_mnist", options={}, strategy="pipeline")
+
+
+def failed(monkeypatch: pytest.MonkeyPatch, fault: str, timeout_s: float = 60.0, spec: RunSpec = SPEC) -> str:
+    record = with_fault(monkeypatch, fault, Launch(timeout_s=timeout_s), spec)
     assert record.outcome == "failed"
-    assert record.spec == SPEC
+    assert record.spec == spec
     return str(record.reason)
 
 
-def with_fault(monkeypatch: pytest.MonkeyPatch, fault: str, launch: Launch) -> Record:
+def with_fault(monkeypatch: pytest.MonkeyPatch, fault: str, launch: Launch, spec: RunSpec = SPEC) -> Record:
     monkeypatch.setenv("FATHOM_FAULT", fault)
-    return job(SPEC, launch, no_progress, [FAULTY])
+    return job(spec, launch, no_progress, [FAULTY])
 
 
 def test_a_rank_killed_within_a_step_is_named_though_the_other_lost_its_connection(
@@ -50,6 +54,16 @@ def test_a_rank_killed_within_a_step_is_named_though_the_other_lost_its_connecti
 def test_a_rank_that_stalls_is_named_and_so_is_what_the_other_waits_in(monkeypatch: pytest.MonkeyPatch) -> None:
     text = failed(monkeypatch, "stall:1:3", timeout_s=20)
     assert text.startswith("rank 1: no progress for 20 s in step 3; rank 0 waits in all-reduce ")
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_stage_of_a_pipeline_that_is_killed_ends_the_job(monkeypatch: pytest.MonkeyPatch, rank: int) -> None:
+    assert failed(monkeypatch, f"kill:{rank}:3", spec=PIPELINE) == f"rank {rank}: killed by SIGKILL"
+
+
+def test_a_stage_of_a_pipeline_that_stalls_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = failed(monkeypatch, "stall:1:3", timeout_s=20, spec=PIPELINE)
+    assert text.startswith("rank 1: no progress for 20 s in step 3; rank 0 waits in send-receive ")
 
 
 def test_a_rank_that_is_in_another_operation_ends_the_job(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -50,6 +50,22 @@ def test_nobody_waits_where_ranks_do_not_communicate_alike() -> None:
     assert (other.wait_s, other.exposed_s) == (0, 0)
 
 
+def test_a_stage_waits_until_the_other_is_ready_for_the_message_and_then_for_the_transfer() -> None:
+    """The second rank asks for a message at 1 that the first sends at 5; the gradient goes back at 8."""
+    first = StepSpans(0, 12, [], [(5.5, 9)], 100, ["1-0"], {"0+0": 5, "1-0": 5.5})
+    second = StepSpans(0, 12, [], [(1, 7)], 100, ["0+0"], {"0+0": 1, "1-0": 8})
+    (one,), (other,) = parts_of([[first], [second]])
+    assert (other.wait_s, other.exposed_s, other.compute_s) == (4, 2, 6)
+    assert (one.wait_s, one.exposed_s, one.compute_s) == (2.5, 1, 8.5)
+
+
+def test_a_wait_for_a_message_ends_with_its_span_whatever_the_other_rank_does() -> None:
+    late = StepSpans(0, 12, [], [], 100, [], {"0+0": 11})
+    early = StepSpans(0, 12, [], [(1, 3), (4, 5)], 100, ["0+0", None], {})
+    _, (found,) = parts_of([[late], [early]])
+    assert (found.wait_s, found.exposed_s, found.compute_s) == (2, 1, 9)  # a span of no message is a transfer
+
+
 def test_spans_are_merged() -> None:
     assert merged([(3, 4), (0, 1), (0.5, 2), (2, 2)]) == [(0, 2), (3, 4)]
     assert covered([(0, 2), (1, 3)]) == 3

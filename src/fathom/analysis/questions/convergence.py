@@ -33,7 +33,7 @@ PUBLISHED = (
 QUALITY_NOTE = (
     "Quality is that of the workload's recipe on validation data, which no rank trains on; time is that of training, "
     "without evaluations. Jobs are compared at the recipe's target where every launch reaches it, else at the best "
-    "quality that every launch reaches. The test split is evaluated once a launch, after training, with the best weights."
+    "quality that every launch reaches. The test split is evaluated once a launch, at the end, with the best weights."
 )
 COMMAND = "fathom scale NAME --ranks 1,2 --strategy async --steps 300 --budget 60"
 

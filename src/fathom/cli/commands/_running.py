@@ -70,6 +70,10 @@ def result(record: Record) -> str:
         trial = record.trial
         steps = f"{seconds(trial.engine.step_s)} per step, eager {seconds(trial.eager.step_s)}"
         return f"{steps}: {trial.speedup:.3g} times as fast"
+    if record.learning and record.learning.quality is not None:
+        learning = record.learning
+        reached = f"{learning.quality:.4g} {learning.unit}, {learning.split} data"
+        return f"{learning.metric} {reached}, in {seconds(learning.seconds)}{disturbed(record)}"
     if record.spec.kind == "collectives":
         return f"collectives timed{disturbed(record)}"
     from fathom.analysis.step_time import UNSTEADY, levels, step_time
