@@ -68,7 +68,9 @@ def _errors(spec: RunSpec, group: Any) -> dict[str, float]:
         engine.update(batch)
         weights = {id(weight) for weight in session.state.weights}
         mine = {name: each.grad for name, each in session.state.model.named_parameters() if id(each) in weights}
-        with Session(local_spec(spec, session.workload.batch, "batch" if spec.scaling == "weak" else "network")) as plain:
+        with Session(
+            local_spec(spec, session.workload.batch, "batch" if spec.scaling == "weak" else "network")
+        ) as plain:
             plain.setup()
             plain.engine.gradients(batch)
             plain.engine.clip()

@@ -35,11 +35,12 @@ def main() -> None:
     os.environ["OMP_NUM_THREADS"] = "1"
     from fathom.engine.ranks.group import Group
     from fathom.measure import collectives, ranks
+    from fathom.training.ranks import trained
 
     try:
         specs = [RunSpec.from_json(each) for each in json.loads((folder / JOB).read_text())]
         with Group("cpu", heartbeat, timeout_s=120) as group:
-            measured = {"collectives": collectives.measured}
+            measured = {"collectives": collectives.measured, "training": trained}
             found = [measured.get(spec.kind, ranks.measured)(spec, group) for spec in specs]
     except BaseException as error:
         error_path(folder, rank).write_text(json.dumps(described(error)))

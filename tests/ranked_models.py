@@ -1,4 +1,4 @@
-"""Networks that no strategy was written for, as `ranked_models:Name`: their structure alone says how they are divided."""
+"""Networks that no strategy was written for, as `ranked_models:Name`: their structure says how they are divided."""
 
 from __future__ import annotations
 

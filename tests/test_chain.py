@@ -1,10 +1,10 @@
-"""Which networks are sequences of modules, and where they are cut: found out by running them, whatever they are called."""
+"""Which networks are sequences of modules, and where they are cut: found out by running them."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from itertools import combinations
+from itertools import combinations, pairwise
 
 import pytest
 import torch
@@ -96,7 +96,7 @@ def test_what_a_network_does_by_itself_between_two_modules_is_found(
 
 def test_weights_outside_the_modules_and_shared_weights_are_refused() -> None:
     tied = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4))
-    tied[2].weight = tied[0].weight  # type: ignore[assignment]
+    tied[2].weight = tied[0].weight
     with pytest.raises(NotAChain, match="same weights in two"):
         links_of(tied, torch.randn(2, 4))
     outside = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
@@ -141,7 +141,7 @@ def test_the_largest_stage_is_as_small_as_it_can_be(seed: int) -> None:
     assert [link.flop for stage in found for link in stage] == flops
     assert all(found)
     ends = [(0, *middle, len(flops)) for middle in combinations(range(1, len(flops)), stages - 1)]
-    best = min(max(sum(flops[a:b]) for a, b in zip(each, each[1:], strict=False)) for each in ends)
+    best = min(max(sum(flops[a:b]) for a, b in pairwise(each)) for each in ends)
     assert max(sum(link.flop for link in stage) for stage in found) == best
 
 

@@ -116,7 +116,7 @@ class Layers(nn.Module):
         (lambda x: x.softmax(-1), {}),
         (lambda x: x.flip(-1), {}),
         (lambda x: x - x.mean(-1, keepdim=True), {}),
-        (lambda x: torch.zeros_like(x), {}),
+        (torch.zeros_like, {}),
     ],
 )
 def test_two_layers_are_a_pair_where_features_stay_apart_between_them(

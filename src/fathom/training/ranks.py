@@ -91,7 +91,7 @@ class _Run:
             self.curve.append(Point(items=items, seconds=self._seconds, loss=loss, quality=quality))
 
     def _interval(self) -> float:
-        """Gives the loss of an item, the mean over steps and ranks; time is from one meeting of the ranks to another."""
+        """Gives the loss of an item, the mean over steps and ranks. Time is from one barrier to the next."""
         self.group.barrier()
         begun = time.perf_counter()
         losses = [self._step() for _ in range(self.steps)]
