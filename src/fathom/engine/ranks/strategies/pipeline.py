@@ -236,6 +236,7 @@ class _TimedStage(PipelineStage):
             self._timeline.done(begun)
             self._timeline.exposed_since(begun, message)
         elif self._sending is not None:
+            self._timeline.heartbeat.done()
             self._timeline.exposed_since(*self._sending)
         self._receiving = self._sending = None
 
@@ -249,6 +250,7 @@ class _TimedStage(PipelineStage):
     def _sent(self, operations: list[dist.P2POp], message: str) -> list[dist.P2POp]:
         if operations:
             sent = sum(operation.tensor.nbytes for operation in operations)
+            self._timeline.heartbeat.begin(SEND_RECEIVE)
             self._sending = self._timeline.reach(message, sent), message
         return operations
 
