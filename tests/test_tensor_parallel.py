@@ -136,6 +136,15 @@ def test_several_layers_may_read_what_one_gives() -> None:
     assert found == Division({"encoder": ("mean", "log_variance"), "decoder": ("reconstruction",)}, ())
 
 
+def test_one_rank_is_the_plain_network(tmp_path: Path) -> None:
+    (record,) = records_of([divided("deep_mnist", {}, ranks=1)], 1, tmp_path)
+    assert "one rank: no layer is divided, and none is a DTensor" in record.notes
+    assert record.losses == pytest.approx(single(record.spec), rel=TOLERANCE)
+    assert record.ranks is not None
+    assert set(record.ranks.series[0].wire_bytes) == {0}
+    assert set(record.ranks.series[0].exposed_s) == {0}
+
+
 def test_what_cannot_be_divided_is_refused_with_the_reason(tmp_path: Path) -> None:
     with pytest.raises(Refused, match="strategy tensor cannot divide memnet: it has no Linear layer whose outputs can"):
         records_of([divided("memnet", {})], 1, tmp_path)

@@ -62,7 +62,7 @@ class _Divided(Parallel):
         self._whole = list(state.model.parameters())
         reason = f"has no Linear layer whose outputs can be divided by {ranks}"
         for division, copied in ((each, copied) for each in choices if each.layers for copied in (False, True)):
-            reason = self._apply(division, layers, copied, loss, few)
+            reason = self._apply(division, layers, copied, loss, few) if ranks > 1 else ""
             if not reason:
                 self._division = division
                 break
@@ -73,6 +73,8 @@ class _Divided(Parallel):
     @property
     def notes(self) -> list[str]:
         pairs = [f"{first} + {', '.join(readers)}" for first, readers in self._division.pairs.items()]
+        if self.rank.group.ranks == 1:
+            return ["one rank: no layer is divided, and none is a DTensor"]
         told = "; ".join([*pairs, *(f"{name} alone" for name in self._division.singles)])
         held = sum(weight.to_local().numel() for weight in self.state.weights if isinstance(weight, DTensor))
         held += sum(weight.numel() for weight in self.state.weights if not isinstance(weight, DTensor))
