@@ -9,8 +9,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fathom.engine.simulate import BACKWARD, FORWARD, simulate
+from fathom.engine.simulate import simulate
 from fathom.measure.own.model import OwnModel
+from fathom.trace.step_work import BACKWARD, FORWARD
 
 B, T, C, H = 4, 6, 8, 16  # items, time, channels, hidden
 

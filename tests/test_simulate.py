@@ -14,9 +14,10 @@ from fathom.core import plugins
 from fathom.engine.as_on_gpu import AsOnGPU
 from fathom.engine.cost_sheet import MOST_ITEMS, cost_sheet, largest_batch
 from fathom.engine.live import BLOCK, LiveBytes, held_bytes
-from fathom.engine.simulate import FORWARD, OPTIMIZER, Simulation, simulate
+from fathom.engine.simulate import Simulation, simulate
 from fathom.engine.workspaces import workspace_bytes
 from fathom.measure.own.model import OwnModel
+from fathom.trace.step_work import FORWARD, OPTIMIZER
 from fathom.workloads.base import workload_class
 
 ALL = [name for name in plugins.names("workloads") if name != "deepq"]  # a session of deepq plays games first

@@ -37,8 +37,10 @@ MODES = {torch.rnn_relu: 0, torch.rnn_tanh: 1, torch.lstm: 2, torch.gru: 3}  # o
 
 
 class AsOnGPU(TorchFunctionMode):
-    def __init__(self) -> None:
+    def __init__(self, layers: bool = True) -> None:
+        """Without layers, only autocast and branches: what is left are the ops of a CPU."""
         super().__init__()
+        self._layers = layers
         self._lower: torch.dtype | None = None
         self._copies: dict[int, Tensor] = {}  # of weights: autocast keeps one of each until it ends
 
@@ -56,11 +58,13 @@ class AsOnGPU(TorchFunctionMode):
         given = kwargs or {}
         if func is Tensor.__bool__:
             return False
-        if func is F.multi_head_attention_forward and _is_plain(*args, **given):
+        if self._layers and func is F.multi_head_attention_forward and _is_plain(*args, **given):
             with self:
                 return _multi_head_attention(*args, **given), None
         if self._lower is not None:
             args, given = self._cast(func, args, given)
+        if not self._layers:
+            return func(*args, **given)
         if func in MODES:
             return _recurrent(MODES[func], *args)
         return REPLACED.get(func, func)(*args, **given)

@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 import torch
 from torch import nn
 
-from fathom.engine.simulate import FORWARD, Simulated, Simulation, Work
+from fathom.engine.simulate import Simulated, Simulation, Work
 from fathom.engine.workspaces import workspace_bytes
+from fathom.trace.step_work import FORWARD
 from fathom.workloads.base import Workload
 
 PRECISIONS = ("fp32", "bf16")  # bf16 is autocast: weights, gradients and optimizer state stay in fp32

@@ -26,10 +26,11 @@ from fathom.engine.op_calls import call_of
 from fathom.engine.session import AUTOCAST
 from fathom.engine.stand_ins import STAND_INS
 from fathom.trace.flops import bytes_moved, flop, is_multiply_add
+from fathom.trace.step_work import BACKWARD, FORWARD, OPTIMIZER
 from fathom.workloads.base import State, Workload
 
-FORWARD, BACKWARD, OPTIMIZER = "forward", "backward", "optimizer"
 META = torch.device("meta")
+Watch = Callable[[str, Any, tuple[Any, ...], dict[str, Any]], None]  # part of the step, op, arguments
 
 
 @dataclass(frozen=True)
@@ -70,8 +71,8 @@ class Simulated:
 class _Counter:
     """Adds up what ops do, by part of the step, and notes what is live when backward begins."""
 
-    def __init__(self, counted: bool) -> None:
-        self.counted = counted
+    def __init__(self, counted: bool, watch: Watch | None = None) -> None:
+        self.counted, self._watch = counted, watch
         self.part = FORWARD
         self.sums: dict[str, list[float]] = {}
         self.uncounted: Counter[str] = Counter()
@@ -82,6 +83,8 @@ class _Counter:
         if self.part == FORWARD and torch._C._current_graph_task_id() != -1:
             self.part = BACKWARD
             self.after_forward = self.live.live if self.live else 0
+        if self._watch is not None:
+            self._watch(self.part, func, args, kwargs)
         if not self.counted or func.namespace != "aten":
             return
         call = call_of(func, args, kwargs)
@@ -98,22 +101,24 @@ class _Counter:
 
 
 class Simulation:
-    """A workload on the meta device, of which steps of any size and precision can be taken."""
+    """A workload on the meta device, of which steps of any size and precision can be taken: a GPU's, or a CPU's."""
 
-    def __init__(self, workload: Workload, phase: str) -> None:
-        self.workload, self.phase = workload, phase
+    def __init__(self, workload: Workload, phase: str, gpu: bool = True) -> None:
+        self.workload, self.phase, self.gpu = workload, phase, gpu
         with META, LiveBytes(stand_ins=STAND_INS):
             self.model = workload.model().train(phase == "train")
-        self.optimizer = _with_state(workload, self.model) if phase == "train" else None
+        self.optimizer = _with_state(workload, self.model, gpu) if phase == "train" else None
 
-    def step(self, precision: str = "fp32", items: int | None = None, counted: bool = True) -> Simulated:
+    def step(
+        self, precision: str = "fp32", items: int | None = None, counted: bool = True, watch: Watch | None = None
+    ) -> Simulated:
         """A training or inference step, with the optimizer's state as an earlier one left it.
 
-        Without FLOP and bytes, which are counted op by op, it takes half the time.
+        Without FLOP and bytes, which are counted op by op, it takes half the time. `watch` is shown every op.
         """
         items = items or self.workload.batch
         batch = self.workload.shaped(items)
-        as_on_gpu, counter = AsOnGPU(), _Counter(counted)
+        as_on_gpu, counter = AsOnGPU(layers=self.gpu), _Counter(counted, watch)
         engine = self._engine(_autocast(as_on_gpu, precision))
         live = counter.live = LiveBytes(counter, STAND_INS)
         held = [[*self.model.parameters(), *self.model.buffers()], _state_tensors(self.optimizer), _tensors(batch)]
@@ -175,12 +180,15 @@ def _step(
         return peak, live.peak
 
 
-def _with_state(workload: Workload, model: nn.Module) -> Optimizer:
-    """The optimizer after a step, in the implementation that it has on a GPU: fused where asked, else for each."""
+def _with_state(workload: Workload, model: nn.Module, gpu: bool) -> Optimizer:
+    """The optimizer after a step, in the implementation that it has on a GPU: fused where asked, else for each.
+
+    On a CPU it takes one tensor after the other, unless asked otherwise.
+    """
     optimizer = workload.optimizer(model)
     optimizer._need_device_dtype_check_for_fused = False  # type: ignore[attr-defined]  # the meta device is not listed
     for group in optimizer.param_groups:
-        if group.get("foreach", False) is None and not group.get("fused"):
+        if gpu and group.get("foreach", False) is None and not group.get("fused"):
             group["foreach"] = True
     for weight in model.parameters():
         weight.grad = torch.empty_like(weight) if weight.requires_grad else None

@@ -1,0 +1,104 @@
+"""The op calls of one step, with their work and arguments, taken on the meta device: what a prediction is made from."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from fathom.engine.call_specs import encode
+from fathom.engine.cost_sheet import peak_bytes
+from fathom.engine.op_calls import call_of
+from fathom.engine.simulate import Simulation
+from fathom.trace.flops import cost
+from fathom.trace.step_work import GradientReady, OpWork, StepWork
+from fathom.trace.taxonomy import leaf_type, type_of
+from fathom.workloads.base import Workload
+
+
+def step_work(
+    workload: Workload, phase: str = "train", precision: str = "fp32", items: int | None = None, *, gpu: bool = True
+) -> StepWork:
+    """A step of so many items, or of the workload's own batch, with the ops that a GPU, or a CPU, would run."""
+    return StepWorks(workload, phase, gpu=gpu).at(precision, items)
+
+
+class StepWorks:
+    """Steps of one workload at several batches and precisions: its network is made once."""
+
+    def __init__(self, workload: Workload, phase: str, *, gpu: bool = True) -> None:
+        self._simulation = Simulation(workload, phase, gpu)
+
+    def at(self, precision: str = "fp32", items: int | None = None) -> StepWork:
+        steps, calls = self._simulation, _Calls()
+        workload = steps.workload
+        updates = workload.updates_per_step if steps.phase == "train" else 1
+        items = items or workload.items_per_step(steps.phase) // updates
+        hooks = [
+            weight.register_post_accumulate_grad_hook(calls.on_gradient)  # type: ignore[no-untyped-call]
+            for weight in steps.model.parameters()
+            if weight.requires_grad
+        ]
+        try:
+            simulated = steps.step(precision, items, counted=False, watch=calls.on_op)
+        finally:
+            for hook in hooks:
+                hook.remove()
+        return StepWork(
+            workload=workload.name,
+            phase=steps.phase,
+            precision=precision,
+            batch=simulated.items * updates,
+            item=workload.item_of(steps.phase),
+            ops=tuple(calls.ops.values()),
+            sequence=tuple(calls.sequence) * updates,
+            gradients=tuple(calls.gradients) if updates == 1 else calls.of_last(updates),
+            parameters=simulated.parameters,
+            weight_bytes=simulated.weight_bytes,
+            peak_bytes=peak_bytes(workload, steps.phase, simulated),
+            gpu=steps.gpu,
+        )
+
+
+class _Calls:
+    """Notes op calls as they come; equal ones are looked at once."""
+
+    def __init__(self) -> None:
+        self.ops: dict[tuple[str, str], OpWork] = {}
+        self.sequence: list[int] = []
+        self.gradients: list[GradientReady] = []
+        self._numbers: dict[tuple[str, str], int] = {}
+
+    def on_op(self, part: str, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if func.namespace == "profiler":
+            return  # marks, which do nothing
+        spec = encode(func, args, kwargs)
+        key = part, spec
+        if key not in self.ops:
+            self._numbers[key] = len(self.ops)
+            self.ops[key] = _work(part, spec, func, args, kwargs)
+        self.sequence.append(self._numbers[key])
+
+    def on_gradient(self, weight: Tensor) -> None:
+        self.gradients.append(GradientReady(len(self.sequence), weight.numel() * weight.element_size()))
+
+    def of_last(self, updates: int) -> tuple[GradientReady, ...]:
+        """Of the last of several updates: those before have their own all-reduce, behind the compute that follows."""
+        before = (updates - 1) * len(self.sequence)
+        return tuple(GradientReady(before + each.after, each.size_bytes) for each in self.gradients)
+
+
+def _work(part: str, spec: str, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> OpWork:
+    call = call_of(func, args, kwargs)
+    counted = cost(call) if func.namespace == "aten" else None
+    shapes, dtypes = call.shown()
+    return OpWork(
+        op=call.op,
+        type=type_of(call.op) or leaf_type(call.op),
+        part=part,
+        shapes=shapes,
+        dtypes=dtypes,
+        flop=None if counted is None else counted.flop,
+        bytes=None if counted is None else counted.bytes,
+        spec=spec,
+    )

@@ -1,0 +1,1 @@
+"""Predictors of the time of single op calls, one file each."""

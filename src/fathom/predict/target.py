@@ -1,0 +1,79 @@
+"""What a step is predicted for: ceilings of one device, its memory, and what the host does around each op.
+
+Ceilings are measured (a campaign of `fathom calibrate`), from the catalogue, or given by hand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from fathom.core.errors import BadOption
+from fathom.predict.catalogue import PRECISIONS, Device
+from fathom.trace.step_work import OpWork, StepWork
+
+WIDE = {"float": "fp32", "double": "fp64", "BFloat16": "bf16", "Half": "fp16"}  # a dtype of op rows -> precision
+
+
+@dataclass(frozen=True)
+class HostCosts:
+    """Seconds that the host spends on one op call beside the op itself, by part of the step; and once a step."""
+
+    forward_s: float = 0.0
+    backward_s: float = 0.0
+    optimizer_s: float = 0.0
+    step_s: float = 0.0
+
+    def of(self, part: str) -> float:
+        return {"forward": self.forward_s, "backward": self.backward_s}.get(part, self.optimizer_s)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Target:
+    """One device. On a GPU, host and device work at the same time; on a CPU, one after the other."""
+
+    name: str
+    gpu: bool
+    flop_per_s: Mapping[str, float]  # by precision: of matrix products
+    bytes_per_s: float
+    memory_bytes: float | None = None  # None: not known
+    host: HostCosts = field(default_factory=HostCosts)
+    measured: bool = False  # whether the ceilings are measured; else peaks, which nothing reaches
+    tdp_w: float | None = None
+
+    @classmethod
+    def of(cls, device: Device) -> Target:
+        """From the catalogue: one of the devices that a framework sees, where a board has several."""
+        peaks = {name: device.peak_flop_per_s(name) for name in PRECISIONS}
+        known = {name: peak / device.parts for name, peak in peaks.items() if peak is not None}
+        if not known or device.memory_bytes_per_s is None:
+            missing = "memory bandwidth" if known else "peak FLOP/s"
+            raise BadOption(f"the catalogue has no {missing} of {device.name}; give --peak-tflops and --bandwidth")
+        return cls(
+            name=device.name,
+            gpu=device.kind != "cpu",
+            flop_per_s=known,
+            bytes_per_s=device.memory_bytes_per_s / device.parts,
+            memory_bytes=None if device.memory_bytes is None else device.memory_bytes / device.parts,
+            tdp_w=None if device.tdp_w is None else device.tdp_w / device.parts,
+        )
+
+    def peak(self, precision: str) -> float:
+        """FLOP/s of products in it. A device without it computes in the next wider one that it has."""
+        wider = {"fp16": ("fp32",), "bf16": ("fp16", "fp32"), "tf32": ("fp32",), "fp32": (), "fp64": ()}
+        found = (self.flop_per_s[each] for each in (precision, *wider.get(precision, ())) if each in self.flop_per_s)
+        rate = next(found, None)
+        if rate is None:
+            raise BadOption(f"no {precision} peak of {self.name} is known")
+        return rate
+
+
+def precision_of(op: OpWork, step: StepWork) -> str:
+    """What an op computes in: the narrowest of its floating-point operands, tf32 where the step's fp32 products do."""
+    found = {WIDE[name] for name in op.dtypes.split() if name in WIDE}
+    for narrow in ("fp16", "bf16"):
+        if narrow in found:
+            return narrow
+    if "fp32" in found or not found:
+        return "tf32" if step.precision == "tf32" else "fp32"
+    return "fp64"
