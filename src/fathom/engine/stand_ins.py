@@ -97,14 +97,20 @@ def _in_place(*_: Any, **__: Any) -> None:
     """A fused optimizer reads and writes what is there."""
 
 
-def _unchanged(x: Tensor, *_: Any, **__: Any) -> Tensor:
-    """An op in place: there is no data to change, and torch would take its time to find that out."""
-    return x
+def _unchanged(op: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """An op in place: there is no data to change, and torch would take its time to find that out.
+
+    A tensor on the host has data: an optimizer's counter of steps, by which it may divide.
+    """
+    return lambda x, *args, **kwargs: x if x.is_meta else op(x, *args, **kwargs)
 
 
+IN_PLACE = (
+    *(aten.normal_.default, aten.uniform_.default, aten.clamp_.default, aten.relu_.default),
+    *(aten.mul_.Tensor, aten.add_.Tensor, aten.masked_fill_.Scalar),
+)
 STAND_INS: dict[Any, Callable[..., Any]] = {
-    **dict.fromkeys((aten.normal_.default, aten.uniform_.default, aten.clamp_.default, aten.relu_.default), _unchanged),
-    **dict.fromkeys((aten.mul_.Tensor, aten.add_.Tensor, aten.masked_fill_.Scalar), _unchanged),
+    **{op: _unchanged(op) for op in IN_PLACE},
     **dict.fromkeys((aten._fused_sgd_.default, aten._fused_adagrad_.default), _in_place),
     **dict.fromkeys((aten._fused_adam_.default, aten._fused_adamw_.default), _in_place),
     aten.native_batch_norm.default: _batch_norm,

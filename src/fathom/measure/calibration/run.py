@@ -1,0 +1,187 @@
+"""The campaign: op calls of the workloads' steps and of random networks, timed one by one until the budget is spent.
+
+Started again on the same file it goes on where it stopped: calls that are there are not timed again.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import nullcontext
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+
+import psutil
+import torch
+
+from fathom.core.record import moment
+from fathom.engine.base import clipping
+from fathom.engine.engines.eager import Eager
+from fathom.engine.step_work import StepWorks
+from fathom.machine.clock import fastest
+from fathom.machine.devices import ProcessSettings
+from fathom.machine.host import fingerprint
+from fathom.machine.peaks import ceilings
+from fathom.measure.calibration.networks import random_network
+from fathom.measure.calibration.op_times import WAITING, time_call
+from fathom.measure.own.model import OwnModel
+from fathom.predict.campaign import Campaign, Probe, TimedCall, write
+from fathom.trace.step_work import OpWork, StepWork
+from fathom.workloads.base import State, Workload, workload_class
+
+LONGEST_S = {"cpu": 0.2, "cuda": 0.02}  # of a call at the roofline: longer ones would eat the budget
+LARGEST = {"cpu": 1.0, "cuda": 8.0}  # factor on the random networks' batches
+PROBES = 14  # random networks of which whole steps are timed, too
+PROBE_REPEATS, PROBE_S = 5, 0.3
+SAVE_S = 15.0  # between two writings of the file
+FACTORS = (1.0, 0.5, 2.0)  # of a workload's batch
+ALGORITHMS = Workload.algorithms  # of cuDNN, as in the workloads' own runs
+MOST_OF_MEMORY = 0.25  # that one call may take
+
+
+@dataclass
+class Runner:
+    device: torch.device
+    out: Path
+    budget_s: float
+    campaign: Campaign
+    on_progress: Callable[[str], None] = lambda _: None
+    _calls: dict[str, TimedCall] = field(default_factory=dict)
+    _saved: float = 0.0
+
+    def __post_init__(self) -> None:
+        self._calls = {each.work.spec: each for each in self.campaign.calls}
+        self._stop = time.monotonic() + self.budget_s
+
+    @property
+    def left_s(self) -> float:
+        return self._stop - time.monotonic()
+
+    def run(self, workloads: Iterable[tuple[str, str]], precisions: tuple[str, ...]) -> Campaign:
+        """Probes first, which predictions need most; then workloads and random networks in turn."""
+        with ProcessSettings(self.device, "fp32", ALGORITHMS):
+            self._probes()
+            for step, source in self._steps(list(workloads), precisions):
+                if self.left_s <= 0:
+                    break
+                self.on_progress(source)
+                self._time_all(step, source)
+            self._save()
+        return self.campaign
+
+    def _steps(self, workloads: list[tuple[str, str]], precisions: tuple[str, ...]) -> Iterator[tuple[StepWork, str]]:
+        """Each workload at each batch, phase and precision, a random network after each; then random ones for ever."""
+        seed = 0
+        for factor in FACTORS:
+            for name, preset in workloads:
+                workload = workload_class(name).configured(preset)
+                for phase in ("train", "infer"):
+                    yield from self._of(workload, phase, factor, precisions)
+                yield from self._random(seed, precisions)
+                seed += 1
+        while True:
+            yield from self._random(seed, precisions)
+            seed += 1
+
+    def _of(
+        self, workload: Workload, phase: str, factor: float, precisions: tuple[str, ...]
+    ) -> Iterator[tuple[StepWork, str]]:
+        steps = StepWorks(workload, phase, gpu=self.device.type == "cuda")
+        items = max(1, round(factor * workload.items_per_step(phase)))
+        for precision in precisions:
+            yield steps.at(precision, items), f"{workload.name}@{items}"
+
+    def _random(self, seed: int, precisions: tuple[str, ...]) -> Iterator[tuple[StepWork, str]]:
+        for phase in ("train", "infer"):
+            steps = StepWorks(random_network(seed, LARGEST[self.device.type]), phase, gpu=self.device.type == "cuda")
+            for precision in precisions:
+                yield steps.at(precision), f"random {seed}"
+
+    def _time_all(self, step: StepWork, source: str) -> float:
+        """Seconds in ops of one step, as far as they are known."""
+        for op in step.ops:
+            known = self._calls.get(op.spec)
+            if known is not None and source not in known.sources:
+                self._calls[op.spec] = replace(known, sources=(*known.sources, source))
+            elif known is None and op.spec not in self.campaign.failed and self._is_wanted(op) and self.left_s > 0:
+                self._time(op, source)
+        if time.monotonic() - self._saved > SAVE_S:
+            self._save()
+        known_s = [self._calls[op.spec].seconds if op.spec in self._calls else 0.0 for op in step.ops]
+        return sum(count * seconds for count, seconds in zip(step.calls, known_s, strict=True))
+
+    def _time(self, op: OpWork, source: str) -> None:
+        try:
+            found = time_call(op.spec, self.device)
+        except (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError, AttributeError) as error:
+            self.campaign.failed[op.spec] = str(error).splitlines()[0][:100] if str(error) else type(error).__name__
+            return
+        self._calls[op.spec] = TimedCall(work=op, seconds=found.seconds, host_s=found.host_s, sources=(source,))
+
+    def _is_wanted(self, op: OpWork) -> bool:
+        peak = max(self.campaign.flop_per_s.values())
+        roof_s = max((op.flop or 0.0) / peak, (op.bytes or 0.0) / self.campaign.bytes_per_s)
+        memory = self.campaign.memory_bytes or 8e9
+        small = (op.bytes or 0.0) < MOST_OF_MEMORY * memory
+        return small and roof_s <= LONGEST_S[self.device.type] and not op.op.endswith(WAITING)
+
+    def _probes(self) -> None:
+        done = {(each.name, each.phase) for each in self.campaign.probes}
+        for seed in range(PROBES):
+            for phase in ("train", "infer"):
+                name = f"random {seed}"
+                if (name, phase) in done or self.left_s <= 0:
+                    continue
+                self.on_progress(f"step of {name}, {phase}")
+                step = StepWorks(random_network(seed), phase, gpu=self.device.type == "cuda").at("fp32")
+                if step.flop > self.campaign.flop_per_s["fp32"] * PROBE_S:
+                    continue
+                ops_s = self._time_all(step, name)
+                step_s = _step_s(random_network(seed, device=str(self.device)), phase, self.device)
+                parts: dict[str, int] = {}
+                for index in step.sequence:
+                    parts[step.ops[index].part] = parts.get(step.ops[index].part, 0) + 1
+                self.campaign.probes.append(Probe(name=name, phase=phase, calls=parts, ops_s=ops_s, step_s=step_s))
+
+    def _save(self) -> None:
+        self.campaign = replace(self.campaign, calls=list(self._calls.values()))
+        write(self.out, self.campaign)
+        self._saved = time.monotonic()
+
+
+def _step_s(workload: OwnModel, phase: str, device: torch.device) -> float:
+    """The median of a few whole steps, each waited for at its end alone."""
+    model = workload.model().train(phase == "train")
+    optimizer = workload.optimizer(model) if phase == "train" else None
+    batch = next(workload.feed(workload.inputs, device, 0))
+    state = State(model=model, device=device, source=None, batches=iter(()), optimizer=optimizer, autocast=nullcontext)
+    clip = clipping(state, workload.clip_norm)
+    engine = Eager(state, partial(workload.loss, model), partial(workload.infer, model), clip)
+    work = partial(engine.update if phase == "train" else engine.infer, batch)
+    for _ in range(2):
+        work()
+    return statistics.median(fastest(work, device, 1) for _ in range(PROBE_REPEATS))
+
+
+def begun(device: torch.device, precisions: tuple[str, ...]) -> Campaign:
+    """A new campaign: this device, and its measured ceilings."""
+    found = {name: ceilings(device, name) for name in precisions}
+    rates = {name: rate for name, (rate, _) in found.items() if rate is not None}
+    bandwidth = next(iter(found.values()))[1]
+    machine = fingerprint()
+    if device.type == "cuda":
+        name, memory = torch.cuda.get_device_name(device), torch.cuda.get_device_properties(device).total_memory
+    else:
+        name, memory = machine.cpu.label, psutil.virtual_memory().total
+    return Campaign(
+        machine=name,
+        device=str(device),
+        threads=torch.get_num_threads() if device.type == "cpu" else None,
+        torch=str(torch.__version__),
+        started=moment(),
+        flop_per_s=rates,
+        bytes_per_s=bandwidth or 0.0,
+        memory_bytes=memory,
+    )

@@ -1,0 +1,192 @@
+"""How wrong predictions are: each measured step predicted without the calls of its workload, or of its batch.
+
+Situations:
+  unseen workload   nothing of the workload is in what a predictor was fitted to, at any batch
+  unseen batch      the workload's calls at other batches are, those of this step are not
+  op by op          the calls of this step were timed alone; the network never ran
+Intervals are conformal: errors on the other workloads say how wide the one of a workload must be.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from fathom.core.errors import DataError
+from fathom.predict.campaign import Campaign, TimedCall
+from fathom.predict.estimate import Interval, estimate
+from fathom.predict.predictors import boosting, svr
+from fathom.predict.predictors.base import Predictor
+from fathom.predict.predictors.efficiency import Efficiency, Timed
+from fathom.predict.predictors.op_by_op import OpByOp
+from fathom.predict.predictors.roofline import Roofline
+from fathom.predict.target import HostCosts, Target
+from fathom.trace.step_work import StepWork
+
+UNSEEN_WORKLOAD, UNSEEN_BATCH, OP_BY_OP = "unseen workload", "unseen batch", "op by op"
+LEVEL = 0.9  # of the intervals
+Fit = Callable[[Timed, Target, str], Predictor]
+ROOFLINE, EFFICIENCY, SVR, BOOSTING = "roofline", "efficiency", "svr", "boosting"
+FITS: dict[str, Fit] = {
+    ROOFLINE: lambda timed, target, precision: Roofline(),
+    EFFICIENCY: Efficiency.fitted,
+    SVR: svr.fitted,
+    BOOSTING: boosting.fitted,
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A step that was measured: what it consists of, and how long it took without the input pipeline."""
+
+    step: StepWork
+    measured_s: float
+
+
+@dataclass(frozen=True)
+class Score:
+    workload: str
+    phase: str
+    batch: int
+    situation: str
+    predictor: str
+    predicted_s: float
+    measured_s: float
+
+    @property
+    def error(self) -> float:
+        """Relative to the measured time."""
+        return self.predicted_s / self.measured_s - 1
+
+    @property
+    def log_error(self) -> float:
+        return math.log(self.measured_s / self.predicted_s)
+
+
+@dataclass(frozen=True)
+class Summary:
+    """The errors of one predictor in one situation."""
+
+    situation: str
+    predictor: str
+    cases: int
+    mean_error: float  # of absolute values
+    median_error: float
+    largest_error: float
+    factor: float  # a measured time is expected within predicted / factor and predicted x factor
+    coverage: float | None  # how many were, by factors of other workloads; None with one workload
+
+    @property
+    def interval(self) -> Interval:
+        return Interval(1 / self.factor, self.factor, self.coverage)
+
+
+def evaluate(campaign: Campaign, cases: Sequence[Case], predictors: Iterable[str] = FITS) -> list[Score]:
+    if not cases:
+        raise DataError("no measured steps to compare with: undisturbed eager runs of this machine, one rank")
+    chosen, scores = list(predictors), list[Score]()
+    for workload in dict.fromkeys(case.step.workload for case in cases):
+        own = [case for case in cases if case.step.workload == workload]
+        without = _without_workload(campaign, own)
+        scores += _scores(without, own, UNSEEN_WORKLOAD, chosen)
+        for batch in dict.fromkeys(case.step.batch for case in own):
+            at_batch = [case for case in own if case.step.batch == batch]
+            if other := _at_other_batches(campaign, without, at_batch):
+                scores += _scores(other, at_batch, UNSEEN_BATCH, chosen)
+        scores += [score for case in own for score in _op_by_op(campaign, without, case)]
+    return scores
+
+
+def _without_workload(campaign: Campaign, own: Sequence[Case]) -> Campaign:
+    """Neither calls that occur in it at any batch, nor its steps."""
+    name, specs = own[0].step.workload, _specs(own)
+    calls = [each for each in campaign.calls if each.work.spec not in specs and name not in _workloads(each)]
+    probes = [each for each in campaign.probes if each.name.partition("@")[0] != name]
+    return replace(campaign, calls=calls, probes=probes)
+
+
+def _at_other_batches(campaign: Campaign, without: Campaign, own: Sequence[Case]) -> Campaign | None:
+    """With the calls of the workload that these steps do not have; None where it was timed at no other batch."""
+    name, batches, specs = own[0].step.workload, {f"@{case.step.batch}" for case in own}, _specs(own)
+    calls = [each for each in campaign.calls if each.work.spec not in specs]
+    sources = {source for each in calls for source in each.sources if source.partition("@")[0] == name}
+    if all(source.removeprefix(name) in batches for source in sources):
+        return None
+    return replace(without, calls=calls)
+
+
+def _specs(cases: Iterable[Case]) -> set[str]:
+    return {op.spec for case in cases for op in case.step.ops}
+
+
+def _workloads(call: TimedCall) -> set[str]:
+    return {source.partition("@")[0] for source in call.sources}
+
+
+def _scores(campaign: Campaign, cases: Sequence[Case], situation: str, predictors: Sequence[str]) -> list[Score]:
+    target, timed = campaign.target(), timed_of(campaign.calls)
+    found = []
+    for name in predictors:
+        bare = replace(target, host=HostCosts()) if name == ROOFLINE else target
+        for precision in dict.fromkeys(case.step.precision for case in cases):
+            fitted = FITS[name](timed, bare, precision)
+            found += [
+                _score(case, situation, name, estimate(case.step, bare, predictor=fitted).step_s)
+                for case in cases
+                if case.step.precision == precision
+            ]
+    return found
+
+
+def _op_by_op(campaign: Campaign, without: Campaign, case: Case) -> list[Score]:
+    specs = {op.spec for op in case.step.ops}
+    own = [each for each in campaign.calls if each.work.spec in specs]
+    if not own:
+        return []
+    target = without.target()
+    predictor = OpByOp(own, Efficiency.fitted(timed_of(without.calls), target, case.step.precision))
+    return [_score(case, OP_BY_OP, OP_BY_OP, estimate(case.step, target, predictor=predictor).step_s)]
+
+
+def _score(case: Case, situation: str, predictor: str, predicted_s: float) -> Score:
+    step = case.step
+    return Score(step.workload, step.phase, step.batch, situation, predictor, predicted_s, case.measured_s)
+
+
+def timed_of(calls: Iterable[TimedCall]) -> Timed:
+    return [(each.work, each.seconds) for each in calls]
+
+
+def summaries(scores: Iterable[Score]) -> list[Summary]:
+    groups: dict[tuple[str, str], list[Score]] = defaultdict(list)
+    for score in scores:
+        groups[score.situation, score.predictor].append(score)
+    return [_summary(situation, predictor, group) for (situation, predictor), group in groups.items()]
+
+
+def _summary(situation: str, predictor: str, scores: Sequence[Score]) -> Summary:
+    errors = sorted(abs(each.error) for each in scores)
+    held_out = [
+        abs(each.log_error) <= width_of([other for other in scores if other.workload != each.workload])
+        for each in scores
+        if any(other.workload != each.workload for other in scores)
+    ]
+    return Summary(
+        situation=situation,
+        predictor=predictor,
+        cases=len(scores),
+        mean_error=sum(errors) / len(errors),
+        median_error=errors[len(errors) // 2] if len(errors) % 2 else sum(errors[len(errors) // 2 - 1 :][:2]) / 2,
+        largest_error=errors[-1],
+        factor=math.exp(width_of(scores)),
+        coverage=sum(held_out) / len(held_out) if held_out else None,
+    )
+
+
+def width_of(scores: Sequence[Score]) -> float:
+    """The conformal quantile of absolute log errors: of n, number ceil((n + 1) level), or the largest there is."""
+    errors = sorted(abs(each.log_error) for each in scores)
+    rank = min(len(errors), math.ceil((len(errors) + 1) * LEVEL))
+    return errors[rank - 1]

@@ -1,0 +1,116 @@
+"""A campaign and measured steps made of records: op rows are calls that were timed inside their steps.
+
+Where a device has no calibration, its records can stand in: fewer shapes, but of the same device.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from fathom.core.errors import DataError
+from fathom.core.record import Record
+from fathom.predict.campaign import Campaign, Probe, TimedCall
+from fathom.predict.evaluation import Case
+from fathom.trace.step_work import OpWork, StepWork, from_rows
+
+DATA = "data"  # the phase of rows that feed the step: no part of a prediction
+
+
+def usable(records: Iterable[Record]) -> list[Record]:
+    """Undisturbed profiled steps of the eager engine on one device, all its threads."""
+    return [
+        each
+        for each in records
+        if each.outcome == "ok" and each.profile is not None and each.profile.rows and not each.disturbed
+        if each.spec.kind == "profiled" and each.spec.engine == "eager" and each.spec.ranks is None
+        if each.spec.threads is None and each.spec.power_cap_w is None and each.spec.clock_cap_mhz is None
+    ]
+
+
+def measured_s(record: Record) -> float:
+    """The unprofiled step without the preparation of its batch; on a GPU that is behind the step before."""
+    profile = record.profile
+    assert profile is not None
+    step_s = profile.unprofiled_s or 0.0
+    return step_s if record.gpu is not None else step_s - (profile.data_s or 0.0)
+
+
+def campaign_of(records: Iterable[Record]) -> Campaign:
+    """Of the records of one device."""
+    chosen = usable(records)
+    labels = {each.machine_label for each in chosen}
+    if len(labels) != 1:
+        found = ", ".join(sorted(labels)) or "none"
+        raise DataError(f"undisturbed profiled runs of one device are needed, with eager and one rank; found: {found}")
+    calls: dict[str, TimedCall] = {}
+    for record in chosen:
+        for call in _calls(record):
+            known = calls.get(call.work.spec)
+            calls[call.work.spec] = call if known is None else replace(known, sources=known.sources + call.sources)
+    rates: dict[str, float] = defaultdict(float)
+    profiles = [(each.spec.precision or "fp32", each.profile) for each in chosen if each.profile]
+    for precision, profile in profiles:
+        rates[precision] = max(rates[precision], profile.ceiling_flop_per_s or 0.0)
+    first = chosen[0]
+    return Campaign(
+        machine=first.machine_label,
+        device=first.device,
+        threads=None,
+        torch="",
+        started=first.started,
+        flop_per_s={name: rate for name, rate in rates.items() if rate},
+        bytes_per_s=max(profile.ceiling_bytes_per_s or 0.0 for _, profile in profiles),
+        calls=list(calls.values()),
+        probes=[_probe(each) for each in chosen],
+    )
+
+
+def case_of(record: Record) -> Case:
+    """The step as its rows have it: only the predictor's error is in what comes of it."""
+    profile = record.profile
+    assert profile is not None
+    rows = [(work, round(calls)) for work, calls, _ in _rows(record)]
+    ops = tuple(replace(work, spec=_key(work)) for work, _ in rows)
+    sequence = tuple(at for at, (_, calls) in enumerate(rows) for _ in range(calls))
+    step = StepWork(
+        workload=record.spec.workload,
+        phase=record.spec.phase,
+        precision=record.spec.precision or "fp32",
+        batch=record.items_per_step or 1,
+        item=record.item or "item",
+        ops=ops,
+        sequence=sequence,
+        gpu=record.gpu is not None,
+    )
+    return Case(step, measured_s(record))
+
+
+def _rows(record: Record) -> Sequence[tuple[OpWork, float, float]]:
+    assert record.profile is not None
+    return [each for each in from_rows(record.profile.rows) if each[0].part != DATA]
+
+
+def _calls(record: Record) -> Iterable[TimedCall]:
+    source = f"{record.spec.workload}@{record.items_per_step}"
+    for work, _, seconds in _rows(record):
+        yield TimedCall(work=replace(work, spec=_key(work)), seconds=seconds, sources=(source,))
+
+
+def _key(work: OpWork) -> str:
+    return f"{work.op} {work.shapes} {work.dtypes} {work.part}"
+
+
+def _probe(record: Record) -> Probe:
+    counts: dict[str, int] = defaultdict(int)
+    rows = _rows(record)
+    for work, calls, _ in rows:
+        counts[work.part] += round(calls)
+    return Probe(
+        name=f"{record.spec.workload}@{record.items_per_step}",
+        phase=record.spec.phase,
+        calls=dict(counts),
+        ops_s=sum(calls * seconds for _, calls, seconds in rows),
+        step_s=measured_s(record),
+    )
