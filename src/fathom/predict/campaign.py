@@ -21,6 +21,7 @@ MOST_BYTES = 64 * MB
 FORMAT = 1
 HOST_BOUND = 0.8  # a step whose kernels take less of it than this is paced by the host
 PARTS = (FORWARD, BACKWARD, OPTIMIZER)
+ENOUGH = 12  # whole steps, to tell the parts from each other
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +31,7 @@ class TimedCall:
     work: OpWork
     seconds: float
     host_s: float | None = None  # on a GPU, to launch it
-    sources: tuple[str, ...] = ()  # the steps it occurs in: "vgg@32", "random 17"
+    sources: tuple[str, ...] = ()  # the steps it occurs in: "vgg@32 train", "random 17"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,6 +94,11 @@ def read(path: Path) -> Campaign:
     return found
 
 
+def source_of(workload: str, batch: int, phase: str) -> str:
+    """How a step is named in what was timed of it."""
+    return f"{workload}@{batch} {phase}"
+
+
 def find(folder: Path) -> list[Path]:
     return sorted(folder.glob(f"*{SUFFIX}"))
 
@@ -103,10 +109,14 @@ def fit_host(probes: Sequence[Probe], gpu: bool) -> HostCosts:
     On a CPU they are what ops leave of a step. On a GPU they are all of a step that waits for its host.
     """
     chosen = [each for each in probes if not gpu or each.ops_s < HOST_BOUND * each.step_s]
-    if len(chosen) < len(PARTS) + 1:
+    if len(chosen) < 2:
         return HostCosts()
-    counts = [[float(each.calls.get(part, 0)) for part in PARTS] + [1.0] for each in chosen]
     steps = np.array([each.step_s for each in chosen])
     left = steps if gpu else np.maximum(0.0, steps - np.array([each.ops_s for each in chosen]))
-    solved, _ = nnls(np.array(counts) / steps[:, None], left / steps)
-    return HostCosts(*map(float, solved))
+    counts = np.array([[float(each.calls.get(part, 0)) for part in PARTS] for each in chosen])
+    if len(chosen) < ENOUGH:
+        counts = counts.sum(axis=1, keepdims=True)
+    solved, _ = nnls(np.hstack([counts, np.ones((len(chosen), 1))]) / steps[:, None], left / steps)
+    *each_s, step_s = map(float, solved)
+    forward_s, backward_s, optimizer_s = each_s if len(each_s) > 1 else each_s * len(PARTS)
+    return HostCosts(forward_s, backward_s, optimizer_s, step_s)

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from fathom.core.errors import DataError
-from fathom.predict.campaign import Campaign, TimedCall
+from fathom.predict.campaign import Campaign, TimedCall, source_of
 from fathom.predict.estimate import Interval, estimate
 from fathom.predict.predictors import boosting, svr
 from fathom.predict.predictors.base import Predictor
@@ -109,12 +109,12 @@ def _without_workload(campaign: Campaign, own: Sequence[Case]) -> Campaign:
 
 def _at_other_batches(campaign: Campaign, without: Campaign, own: Sequence[Case]) -> Campaign | None:
     """With the calls of the workload that these steps do not have; None where it was timed at no other batch."""
-    name, batches, specs = own[0].step.workload, {f"@{case.step.batch}" for case in own}, _specs(own)
+    specs, steps = _specs(own), {source_of(each.step.workload, each.step.batch, each.step.phase) for each in own}
     calls = [each for each in campaign.calls if each.work.spec not in specs]
-    sources = {source for each in calls for source in each.sources if source.partition("@")[0] == name}
-    if all(source.removeprefix(name) in batches for source in sources):
-        return None
-    return replace(without, calls=calls)
+    sources = {source for each in calls for source in each.sources}
+    phases = {(each.step.workload, each.step.phase) for each in own}
+    others = {source for source in sources - steps if (source.partition("@")[0], source.rpartition(" ")[2]) in phases}
+    return replace(without, calls=calls) if others else None
 
 
 def _specs(cases: Iterable[Case]) -> set[str]:

@@ -24,9 +24,13 @@ WIDTHS = {"double": 8, "long": 8, "BFloat16": 2, "Half": 2, "bool": 1, "unsigned
 
 
 def group_of(op: OpWork) -> str:
-    """The class of ops that one regression is fitted to. An optimizer's ops are those of any other part."""
-    kind = op.type
-    return family_of("Elementwise" if kind.startswith("Apply") else kind)
+    """The class of ops that one regression is fitted to: a family, gradients apart from what they are gradients of.
+
+    An optimizer's ops are those of any other part.
+    """
+    family = family_of("Elementwise" if op.type.startswith("Apply") else op.type)
+    backward = "Back" in op.type or op.type.endswith("Grad") or "backward" in op.op
+    return f"{family}, backward" if backward else family
 
 
 def features(op: OpWork, roof_s: float) -> list[float]:

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from fathom.core.errors import DataError
 from fathom.core.record import Record
-from fathom.predict.campaign import Campaign, Probe, TimedCall
+from fathom.predict.campaign import Campaign, Probe, TimedCall, source_of
 from fathom.predict.evaluation import Case
 from fathom.trace.step_work import OpWork, StepWork, from_rows
 
@@ -93,7 +93,7 @@ def _rows(record: Record) -> Sequence[tuple[OpWork, float, float]]:
 
 
 def _calls(record: Record) -> Iterable[TimedCall]:
-    source = f"{record.spec.workload}@{record.items_per_step}"
+    source = source_of(record.spec.workload, record.items_per_step or 1, record.spec.phase)
     for work, _, seconds in _rows(record):
         yield TimedCall(work=replace(work, spec=_key(work)), seconds=seconds, sources=(source,))
 

@@ -27,7 +27,7 @@ from fathom.machine.peaks import ceilings
 from fathom.measure.calibration.networks import random_network
 from fathom.measure.calibration.op_times import WAITING, time_call
 from fathom.measure.own.model import OwnModel
-from fathom.predict.campaign import Campaign, Probe, TimedCall, write
+from fathom.predict.campaign import Campaign, Probe, TimedCall, source_of, write
 from fathom.trace.step_work import OpWork, StepWork
 from fathom.workloads.base import State, Workload, workload_class
 
@@ -89,9 +89,11 @@ class Runner:
         self, workload: Workload, phase: str, factor: float, precisions: tuple[str, ...]
     ) -> Iterator[tuple[StepWork, str]]:
         steps = StepWorks(workload, phase, gpu=self.device.type == "cuda")
-        items = max(1, round(factor * workload.items_per_step(phase)))
+        updates = workload.updates_per_step if phase == "train" else 1
+        items = max(1, round(factor * workload.items_per_step(phase) / updates))
         for precision in precisions:
-            yield steps.at(precision, items), f"{workload.name}@{items}"
+            step = steps.at(precision, items)
+            yield step, source_of(workload.name, step.batch, phase)
 
     def _random(self, seed: int, precisions: tuple[str, ...]) -> Iterator[tuple[StepWork, str]]:
         for phase in ("train", "infer"):

@@ -10,11 +10,13 @@ from torch import nn
 
 from fathom.core.errors import BadOption
 from fathom.engine.cost_sheet import CostSheet, cost_sheet
+from fathom.engine.step_work import step_work
 from fathom.measure.own.batch import items_in, on_device
 from fathom.measure.own.errors import one_line
 from fathom.measure.own.model import OwnModel, prepared
 from fathom.measure.own.target import from_target
 from fathom.measure.own.training import Criterion, LossLike, OptimizerLike
+from fathom.trace.step_work import StepWork
 from fathom.workloads.base import Workload
 
 META = torch.device("meta")
@@ -28,6 +30,15 @@ def cost_of_target(
     try:
         return replace(cost_sheet(workload, memory_bytes), name=target)
     except Exception as error:  # the model's own code runs here, and the meta device refuses what needs values
+        raise one_line(f"the step of {target} on the meta device, where tensors have no values,", error) from None
+
+
+def step_of_target(target: str, phase: str, precision: str, items: int | None, *, gpu: bool) -> StepWork:
+    """The op calls of a step of what package.module:function makes; every fault is one line."""
+    workload = _workload(target, None, None)
+    try:
+        return replace(step_work(workload, phase, precision, items, gpu=gpu), workload=target)
+    except Exception as error:  # the model's own code, as above
         raise one_line(f"the step of {target} on the meta device, where tensors have no values,", error) from None
 
 

@@ -1,6 +1,6 @@
 """Roofline with measured efficiencies: each class of ops reaches a part of the roof, and no call is shorter than some.
 
-seconds = overhead + roofline / efficiency, both fitted for each class to the times of a campaign or of a record's op
+seconds = overhead + roofline / efficiency, both found for each class from the times of a campaign or of a record's op
 rows. Of all predictors this one carries over to another device: its ceilings change, the efficiencies stay.
 """
 
@@ -21,7 +21,7 @@ from fathom.trace.step_work import OpWork, StepWork
 LEAST_S = 1e-7
 Timed = Sequence[tuple[OpWork, float]]  # op calls, and the seconds of one
 ALL = ""  # the class of ops that no other class has enough calls of
-ENOUGH = 8  # calls, to fit a class of its own
+ENOUGH = 5  # calls, to fit a class of its own
 
 
 @dataclass(frozen=True)
@@ -44,10 +44,13 @@ class Efficiency:
         step = bare_step(precision)
         groups: dict[str, list[tuple[float, float]]] = defaultdict(list)
         for op, seconds in timed:
-            pair = roof_s(op, step, target), max(seconds, LEAST_S)
-            groups[group_of(op)].append(pair)
-            groups[ALL].append(pair)
-        return cls({name: _fit(pairs) for name, pairs in groups.items() if len(pairs) >= ENOUGH})
+            if seconds > LEAST_S:  # a view on a GPU has no kernel, and no time
+                pair = roof_s(op, step, target), seconds
+                groups[group_of(op)].append(pair)
+                groups[ALL].append(pair)
+        idle = {group_of(op) for op, _ in timed} - set(groups)
+        fits = {name: _fit(pairs) for name, pairs in groups.items() if len(pairs) >= ENOUGH}
+        return cls(fits | dict.fromkeys(idle, ClassFit(0.0, 0.0)))
 
     def seconds(self, step: StepWork, target: Target) -> list[float]:
         fallback = self.fits.get(ALL, ClassFit(0.0, 1.0))
@@ -60,7 +63,7 @@ def bare_step(precision: str) -> StepWork:
 
 
 def _fit(pairs: Sequence[tuple[float, float]]) -> ClassFit:
-    """Relative errors are minimised, and neither is negative."""
+    """Relative errors are minimised, and neither number is negative."""
     roofs, times = np.array(pairs, dtype=float).T
     scale = max(float(roofs.max()), LEAST_S)
     matrix = np.stack([np.ones_like(times), roofs / scale], axis=1) / times[:, None]

@@ -1,0 +1,121 @@
+"""Error tables of fathom predict: on a machine's own records, and beside published results."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from fathom.cli.terminal import human, print_json, print_table, print_text, skipped
+from fathom.core.errors import BadOption
+from fathom.core.record import Record
+from fathom.core.store import read_nonempty
+from fathom.predict import campaign as campaigns
+from fathom.predict.campaign import Campaign
+from fathom.predict.choice import errors_file
+from fathom.predict.evaluation import EFFICIENCY, FITS, LEVEL, ROOFLINE, Case, Score, Summary, summaries
+from fathom.predict.evaluation import evaluate as scored
+from fathom.predict.from_records import campaign_of, case_of, usable
+from fathom.trace.step_work import StepWork
+
+
+def evaluate(folders: Sequence[Path], calibration: Path, on: str | None, as_json: bool) -> None:
+    """With the calibration of the records' machine; where there is none, with the op rows of the other workloads."""
+    records = read_nonempty(folders, skipped)
+    machine, own = _machine(records, on)
+    path, campaign, cases = _material(own, machine, calibration)
+    scores = scored(campaign, cases, _predictors())
+    found = summaries(scores)
+    if path is not None:
+        errors_file(path).write_bytes(msgspec.json.format(msgspec.json.encode(found), indent=1))
+    if as_json:
+        print_json({"machine": machine, "scores": [_row(each) for each in scores], "summaries": _plain(found)})
+        return
+    _print(machine, scores, found)
+    source = f"{path}" if path else "op rows of the other workloads (no calibration of this machine)"
+    human.print(f"predicted from {source}", style="dim", highlight=False)
+
+
+def _machine(records: Sequence[Record], on: str | None) -> tuple[str, list[Record]]:
+    labels = sorted({each.machine_label for each in usable(records)})
+    chosen = [label for label in labels if on is None or on.lower() in label.lower()]
+    if len(chosen) != 1:
+        hint = "choose one by --on" if len(chosen) > 1 else "no undisturbed profiled runs among these records"
+        raise BadOption(f"{hint}: {', '.join(chosen or labels) or 'none'}")
+    return chosen[0], [each for each in records if each.machine_label == chosen[0]]
+
+
+def _material(records: Sequence[Record], machine: str, calibration: Path) -> tuple[Path | None, Campaign, list[Case]]:
+    for path in campaigns.find(calibration):
+        found = campaigns.read(path)
+        if found.machine == machine:
+            from fathom.measure.calibration.cases import cases_of
+
+            return path, found, cases_of(records, machine)
+    return None, campaign_of(records), [case_of(each) for each in usable(records)]
+
+
+def _predictors() -> list[str]:
+    try:
+        import sklearn  # noqa: F401
+    except ImportError:
+        human.print("without regressions: pip install 'fathom[predict]'", style="yellow")
+        return [ROOFLINE, EFFICIENCY]
+    return list(FITS)
+
+
+def _print(machine: str, scores: Sequence[Score], found: Sequence[Summary]) -> None:
+    for situation in dict.fromkeys(each.situation for each in scores):
+        names = list(dict.fromkeys(each.predictor for each in scores if each.situation == situation))
+        rows: dict[tuple[str, str, int], list[object]] = {}
+        for each in scores:
+            if each.situation == situation:
+                key = each.workload, each.phase, each.batch
+                rows.setdefault(key, [*key, each.measured_s]).append(100 * each.error)
+        columns = ["workload", "phase", "batch", "measured (s)", *(f"{name} (error %)" for name in names)]
+        print_table(f"{machine}, {situation}", columns, list(rows.values()))
+    columns = [
+        "situation",
+        "predictor",
+        "steps",
+        "mean error (%)",
+        "median (%)",
+        "largest (%)",
+        "interval x/÷",
+        "covered (%)",
+    ]
+    print_table("Absolute errors of step time", columns, [_summary_row(each) for each in found])
+    print_text(f"Intervals aim at {LEVEL:.0%}; covered: by intervals from the other workloads' errors.")
+
+
+def _summary_row(each: Summary) -> list[object]:
+    errors = [100 * error for error in (each.mean_error, each.median_error, each.largest_error)]
+    covered = None if each.coverage is None else 100 * each.coverage
+    return [each.situation, each.predictor, each.cases, *errors, each.factor, covered]
+
+
+def _row(each: Score) -> dict[str, object]:
+    return dataclasses.asdict(each) | {"error": each.error}
+
+
+def _plain(found: Sequence[Summary]) -> list[dict[str, object]]:
+    return [dataclasses.asdict(each) for each in found]
+
+
+def published(as_json: bool) -> None:
+    from fathom.predict.beside_published import COLUMNS, rows
+
+    found = rows(_step)
+    if as_json:
+        print_json([dict(zip(COLUMNS, row, strict=True)) for row in found])
+        return
+    print_table("Published results beside predictions", COLUMNS, found)
+
+
+def _step(workload: str, phase: str, batch: int, gpu: bool) -> StepWork:
+    from fathom.engine.step_work import step_work
+    from fathom.workloads.base import workload_class
+
+    return step_work(workload_class(workload).configured("paper", batch=batch), phase, gpu=gpu)

@@ -1,0 +1,122 @@
+"""fathom predict NAME: the time of a step on this machine, on another one, or on one that does not exist."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from fathom.cli.commands import _evaluate
+from fathom.cli.commands._options import Json, Phase, Set, options_of
+from fathom.cli.terminal import count as counted
+from fathom.cli.terminal import human, print_facts, print_json, print_table, seconds
+from fathom.core.errors import BadOption
+from fathom.core.spec import RunSpec
+from fathom.experiments.checks import check
+from fathom.predict import catalogue
+from fathom.predict.choice import AUTO, PREDICTORS, Choice, chosen
+from fathom.predict.communication import Link
+from fathom.predict.estimate import Estimate, estimate
+
+if TYPE_CHECKING:
+    from fathom.trace.step_work import StepWork
+
+MOST_DEVICES = 1 << 20
+GIB = 1 << 30
+
+
+def command(
+    name: Annotated[
+        str | None, typer.Argument(help="A workload of `fathom list`, or your own model: package.module:function.")
+    ] = None,
+    on: Annotated[str | None, typer.Option(help="A calibrated machine, or a device of `fathom devices`.")] = None,
+    count: Annotated[int, typer.Option(help="Devices that train together.")] = 1,
+    interconnect: Annotated[str | None, typer.Option(help="What joins them: one of `fathom devices`.")] = None,
+    batch: Annotated[int | None, typer.Option(help="Items of one device; default: the preset's.")] = None,
+    precision: Annotated[str, typer.Option(help="fp32, tf32 or bf16 (autocast).")] = "fp32",
+    phase: Phase = "train",
+    preset: Annotated[str, typer.Option(help="tiny, small or paper (published sizes).")] = "paper",
+    predictor: Annotated[str, typer.Option(help=", ".join(PREDICTORS))] = AUTO,
+    calibration: Annotated[Path, typer.Option(help="Folder of fathom calibrate.")] = Path("calibration"),
+    peak_tflops: Annotated[float | None, typer.Option(help="A hypothetical device: its peak.")] = None,
+    bandwidth: Annotated[float | None, typer.Option(help="... and its memory bandwidth in GB/s.")] = None,
+    evaluate: Annotated[
+        list[Path] | None, typer.Option(help="Records to measure the error on: leave one workload out. Repeatable.")
+    ] = None,
+    published: Annotated[bool, typer.Option(help="Published results beside predictions, with the error.")] = False,
+    set_: Set = None,
+    as_json: Json = False,
+) -> None:
+    """Predicts the time of a step, with an interval and the roofline beside it.
+
+    Only the network's step is predicted: reading data and an environment come on top.
+    """
+    if evaluate:
+        _evaluate.evaluate(evaluate, calibration, on, as_json)
+        return
+    if published:
+        _evaluate.published(as_json)
+        return
+    if name is None:
+        raise BadOption("which network? a workload of `fathom list`, or package.module:function")
+    if not 1 <= count <= MOST_DEVICES:
+        raise BadOption(f"--count must be 1 to {MOST_DEVICES:,}, not {count}")
+    link = None if interconnect is None else Link.of(catalogue.interconnect(interconnect))
+    choice = chosen(on, calibration, predictor, precision, peak_tflops, bandwidth)
+    step = step_of(name, phase, precision, batch, preset, options_of(set_ or []), choice.target.gpu)
+    found = estimate(step, choice.target, count=count, link=link, predictor=choice.predictor, interval=choice.interval)
+    if as_json:
+        print_json(dataclasses.asdict(found) | {"notes": choice.notes, "items_per_s": found.items_per_s})
+    else:
+        _print(found, step, choice)
+
+
+def step_of(
+    name: str, phase: str, precision: str, batch: int | None, preset: str, options: dict[str, Any], gpu: bool
+) -> StepWork:
+    """The op calls of a step of a workload, or of what package.module:function makes."""
+    if ":" not in name:
+        check(RunSpec(workload=name, preset=preset, batch=batch, options=options, phase=phase, precision=precision))
+    from fathom.engine.step_work import step_work
+    from fathom.measure.own.cost import step_of_target
+    from fathom.workloads.base import workload_class
+
+    if ":" in name:
+        if options:
+            raise BadOption("--set is for the workloads; a model of your own is made by its function")
+        return step_of_target(name, phase, precision, batch, gpu=gpu)
+    changes = options | ({} if batch is None else {"batch": batch})
+    return step_work(workload_class(name).configured(preset, **changes), phase, precision, gpu=gpu)
+
+
+def _print(found: Estimate, step: StepWork, choice: Choice) -> None:
+    covered = "coverage not measured" if found.coverage is None else f"held {found.coverage:.0%} of held-out steps"
+    rows = [
+        ("step", f"{seconds(found.step_s)} ({seconds(found.low_s)} to {seconds(found.high_s)}; {covered})"),
+        ("throughput", f"{found.items_per_s:.4g} {step.item}s/s"),
+        ("roofline", f"{seconds(found.roofline_s)}, {found.step_s / found.roofline_s:.3g} times shorter"),
+        ("in ops", seconds(found.device_s)),
+        ("host", f"{seconds(found.host_s)}{', beside the ops' if choice.target.gpu else ''}"),
+        ("bound by", found.bound_by),
+        ("memory", f"{found.memory_bytes / GIB:.3g} GiB{_fits(found)}"),
+        ("predictor", found.predictor),
+    ]
+    if found.count > 1:
+        text = f"{seconds(found.communication_s)}, {seconds(found.exposed_s)} of it exposed"
+        rows.insert(3, ("communication", text))
+    many = f"{found.count} x " if found.count > 1 else ""
+    title = (
+        f"{found.workload}, {found.phase}, {found.precision}, {counted(found.batch, step.item)} on {many}{found.target}"
+    )
+    print_facts(title, rows)
+    total = sum(found.by_family.values()) or 1.0
+    cells = [[family, took, 100 * took / total] for family, took in found.by_family.items() if took > total / 1000]
+    print_table("Time in ops", ["class", "seconds", "percent"], cells)
+    for note in choice.notes:
+        human.print(note, style="dim", highlight=False)
+
+
+def _fits(found: Estimate) -> str:
+    return "" if found.fits is None else ", fits" if found.fits else ", does not fit"

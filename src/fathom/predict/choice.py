@@ -1,0 +1,139 @@
+"""Which target, predictor and interval a prediction uses: a calibrated machine, the catalogue, or two numbers.
+
+this machine, calibrated      its own op calls; a regression for calls that were not timed
+a device of the catalogue     its peaks as far as the nearest calibrated machine reaches its own, and that one's
+                              class efficiencies
+--peak-tflops, --bandwidth    the same
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import msgspec
+
+from fathom.core.errors import BadOption, UnknownName
+from fathom.predict import catalogue
+from fathom.predict.campaign import SUFFIX, Campaign, find, read
+from fathom.predict.estimate import Interval
+from fathom.predict.evaluation import (
+    BOOSTING,
+    EFFICIENCY,
+    FITS,
+    OP_BY_OP,
+    ROOFLINE,
+    UNSEEN_WORKLOAD,
+    Summary,
+    timed_of,
+)
+from fathom.predict.predictors.base import Predictor
+from fathom.predict.predictors.op_by_op import OpByOp
+from fathom.predict.predictors.roofline import Roofline
+from fathom.predict.reference import as_reached, nearest, shipped
+from fathom.predict.target import HostCosts, Target
+
+AUTO, OP_BY_OP_NAME = "auto", "op-by-op"
+PREDICTORS = (AUTO, *FITS, OP_BY_OP_NAME)
+ERRORS = ".errors.json"  # beside a calibration: what `fathom predict --evaluate` found
+
+
+@dataclass(frozen=True)
+class Choice:
+    target: Target
+    predictor: Predictor
+    interval: Interval
+    notes: list[str] = field(default_factory=list)
+    campaign: Campaign | None = None
+
+
+def calibrated(path: Path, predictor: str, precision: str) -> Choice:
+    """A machine that has been calibrated."""
+    campaign = read(path)
+    target, timed = campaign.target(), timed_of(campaign.calls)
+    notes = [f"calibrated: {len(campaign.calls)} op calls timed on {campaign.machine}"]
+    if predictor == ROOFLINE:
+        return Choice(replace(target, host=HostCosts()), Roofline(), _error(path, ROOFLINE), notes, campaign)
+    fallback = predictor if predictor in FITS else _best_installed(path)
+    fitted = FITS[fallback](timed, target, precision)
+    if predictor in FITS:
+        return Choice(target, fitted, _error(path, predictor), notes, campaign)
+    return Choice(target, OpByOp(campaign.calls, fitted), _error(path, OP_BY_OP), notes, campaign)
+
+
+def elsewhere(device: catalogue.Device, predictor: str) -> Choice:
+    """A device that is not here."""
+    peaks = Target.of(device)
+    if predictor not in (AUTO, ROOFLINE, EFFICIENCY):
+        raise BadOption(f"predictor {predictor} needs a calibration of {device.name}; there is none")
+    if predictor == ROOFLINE:
+        return Choice(peaks, Roofline(), Interval(), ["at the peaks of the catalogue, which nothing reaches"])
+    known = shipped()
+    source = nearest(peaks, known.machines)
+    assert source is not None, "reference.json has machines"
+    note = (
+        f"from {source.machine}: its class efficiencies, and as much of {device.name}'s peaks as it reaches of its own"
+    )
+    return Choice(as_reached(peaks, source), source.predictor, known.other, [note])
+
+
+def chosen(
+    on: str | None, folder: Path, predictor: str, precision: str, peak_tflops: float | None, bandwidth: float | None
+) -> Choice:
+    """By what the command was given."""
+    if predictor not in PREDICTORS:
+        raise UnknownName.among("predictor", predictor, PREDICTORS)
+    if (peak_tflops is None) != (bandwidth is None):
+        raise BadOption("--peak-tflops and --bandwidth describe a device together; one of them is missing")
+    if peak_tflops is not None and bandwidth is not None:
+        if on is not None:
+            raise BadOption("--on names a device, --peak-tflops and --bandwidth another; give one of them")
+        return elsewhere(catalogue.hypothetical(peak_tflops, bandwidth), predictor)
+    paths = find(folder)
+    if on is None:
+        return calibrated(_only(paths, folder), predictor, precision)
+    plain = _plain(on)
+    for path in paths:
+        if plain and _plain(path.name.removesuffix(SUFFIX)).startswith((plain, f"nvidia{plain}")):
+            return calibrated(path, predictor, precision)
+    return elsewhere(catalogue.device(on), predictor)
+
+
+def _only(paths: Sequence[Path], folder: Path) -> Path:
+    if not paths:
+        raise BadOption(f"no calibration in {folder}: run fathom calibrate, or name a device by --on (fathom devices)")
+    if len(paths) > 1:
+        names = ", ".join(path.name.removesuffix(SUFFIX) for path in paths)
+        raise BadOption(f"{folder} has several calibrations, choose one by --on: {names}")
+    return paths[0]
+
+
+def _plain(name: str) -> str:
+    return "".join(letter for letter in name.lower() if letter.isalnum())
+
+
+def _best_installed(path: Path) -> str:
+    """The predictor of unseen calls that was best in the evaluation; boosting where there was none, if installed."""
+    try:
+        import sklearn  # noqa: F401
+    except ImportError:
+        return EFFICIENCY
+    found = [each for each in errors_of(path) if each.situation == UNSEEN_WORKLOAD and each.predictor != ROOFLINE]
+    return min(found, key=lambda each: each.mean_error).predictor if found else BOOSTING
+
+
+def errors_file(path: Path) -> Path:
+    return path.with_name(path.name.removesuffix(SUFFIX) + ERRORS)
+
+
+def errors_of(path: Path) -> list[Summary]:
+    beside = errors_file(path)
+    return msgspec.json.decode(beside.read_bytes(), type=list[Summary]) if beside.exists() else []
+
+
+def _error(path: Path, predictor: str) -> Interval:
+    """As evaluated on this machine's records; else that of the machines that come with Fathom."""
+    found = [each for each in errors_of(path) if each.predictor == predictor]
+    usual = [each for each in found if each.situation in (UNSEEN_WORKLOAD, OP_BY_OP)]
+    return usual[0].interval if usual else shipped().other
