@@ -28,8 +28,11 @@ class StepWorks:
 
     def __init__(self, workload: Workload, phase: str, *, gpu: bool = True) -> None:
         self._simulation = Simulation(workload, phase, gpu)
+        beside = workload.passes_beside() if phase == "train" else ()
+        self._beside = Simulation(workload, "infer", gpu) if beside else None
 
     def at(self, precision: str = "fp32", items: int | None = None) -> StepWork:
+        """With the passes that a training step makes beside its updates, which come first."""
         steps, calls = self._simulation, _Calls()
         workload = steps.workload
         updates = workload.updates_per_step if steps.phase == "train" else 1
@@ -39,6 +42,10 @@ class StepWorks:
             for weight in steps.model.parameters()
             if weight.requires_grad
         ]
+        before = _Calls(calls)
+        for passed in steps.workload.passes_beside() if self._beside else ():
+            assert self._beside is not None
+            self._beside.step(precision, passed, counted=False, watch=before.on_op)
         try:
             simulated = steps.step(precision, items, counted=False, watch=calls.on_op)
         finally:
@@ -51,8 +58,8 @@ class StepWorks:
             batch=simulated.items * updates,
             item=workload.item_of(steps.phase),
             ops=tuple(calls.ops.values()),
-            sequence=tuple(calls.sequence) * updates,
-            gradients=tuple(calls.gradients) if updates == 1 else calls.of_last(updates),
+            sequence=tuple(before.sequence) + tuple(calls.sequence) * updates,
+            gradients=calls.of_last(updates, len(before.sequence)),
             parameters=simulated.parameters,
             weight_bytes=simulated.weight_bytes,
             peak_bytes=peak_bytes(workload, steps.phase, simulated),
@@ -63,11 +70,12 @@ class StepWorks:
 class _Calls:
     """Notes op calls as they come; equal ones are looked at once."""
 
-    def __init__(self) -> None:
-        self.ops: dict[tuple[str, str], OpWork] = {}
+    def __init__(self, known: _Calls | None = None) -> None:
+        """Of another part of the same step, where there is one: they number their ops together."""
+        self.ops: dict[tuple[str, str], OpWork] = {} if known is None else known.ops
         self.sequence: list[int] = []
         self.gradients: list[GradientReady] = []
-        self._numbers: dict[tuple[str, str], int] = {}
+        self._numbers: dict[tuple[str, str], int] = {} if known is None else known._numbers
 
     def on_op(self, part: str, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if func.namespace == "profiler":
@@ -82,9 +90,9 @@ class _Calls:
     def on_gradient(self, weight: Tensor) -> None:
         self.gradients.append(GradientReady(len(self.sequence), weight.numel() * weight.element_size()))
 
-    def of_last(self, updates: int) -> tuple[GradientReady, ...]:
+    def of_last(self, updates: int, earlier: int) -> tuple[GradientReady, ...]:
         """Of the last of several updates: those before have their own all-reduce, behind the compute that follows."""
-        before = (updates - 1) * len(self.sequence)
+        before = earlier + (updates - 1) * len(self.sequence)
         return tuple(GradientReady(before + each.after, each.size_bytes) for each in self.gradients)
 
 

@@ -34,7 +34,7 @@ def _form(steps: Steps) -> Row:
     """Hours of training on 8 P100 with InfiniBand, weak scaling; which InfiniBand is not said: EDR is taken."""
     found = _on(MINSKY_GPU, steps("resnet-101", "train", FORM_BATCH, True), FORM_COUNT, "InfiniBand EDR")
     hours = FORM_ITEMS * FORM_EPOCHS / (FORM_COUNT * FORM_BATCH) / HOUR_S
-    what = f"hours, ResNet-101, {FORM_COUNT} x {MINSKY_GPU}, batch {FORM_BATCH} each, {FORM_EPOCHS} x {FORM_ITEMS:.0e} images"
+    what = f"hours, ResNet-101, {FORM_COUNT} x {MINSKY_GPU}, {FORM_BATCH} images each, {FORM_EPOCHS} x {FORM_ITEMS:.0e}"
     times = [hours * each for each in (found.step_s, found.low_s, found.high_s, found.roofline_s)]
     return _row(what, FORM_HOURS, times, COOKBOOK)
 
@@ -72,7 +72,7 @@ def _guide() -> Row:
 def _on(device: str, step: StepWork, count: int = 1, interconnect: str | None = None) -> Estimate:
     choice = elsewhere(catalogue.device(device), AUTO)
     link = None if interconnect is None else Link.of(catalogue.interconnect(interconnect))
-    return estimate(step, choice.target, count=count, link=link, predictor=choice.predictor, interval=choice.interval)
+    return estimate(step, choice.target, count=count, link=link, **choice.how)
 
 
 def _row(what: str, published_value: float | None, times: list[float], source: str) -> Row:

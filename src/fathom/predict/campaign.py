@@ -57,8 +57,14 @@ class Campaign:
     memory_bytes: float | None = None
     calls: list[TimedCall] = field(default_factory=list)
     probes: list[Probe] = field(default_factory=list)
+    disturbances: list[str] = field(default_factory=list)  # why its times are not to be trusted, in the worst part
     failed: dict[str, str] = field(default_factory=dict)  # calls that this device cannot make, and why
     format: int = FORMAT
+
+    @property
+    def timed_alone(self) -> bool:
+        """Whether its calls were timed one by one; else they are op rows of whole steps."""
+        return bool(self.torch)
 
     @property
     def gpu(self) -> bool:

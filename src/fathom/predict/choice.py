@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TypedDict
 
 import msgspec
 
@@ -39,6 +40,12 @@ PREDICTORS = (AUTO, *FITS, OP_BY_OP_NAME)
 ERRORS = ".errors.json"  # beside a calibration: what `fathom predict --evaluate` found
 
 
+class How(TypedDict):
+    predictor: Predictor
+    interval: Interval
+    roof: Target | None
+
+
 @dataclass(frozen=True)
 class Choice:
     target: Target
@@ -46,6 +53,12 @@ class Choice:
     interval: Interval
     notes: list[str] = field(default_factory=list)
     campaign: Campaign | None = None
+    roof: Target | None = None  # with the ceilings of the baseline, where they are not the target's
+
+    @property
+    def how(self) -> How:
+        """What estimate() takes of it."""
+        return {"predictor": self.predictor, "interval": self.interval, "roof": self.roof}
 
 
 def calibrated(path: Path, predictor: str, precision: str) -> Choice:
@@ -53,6 +66,7 @@ def calibrated(path: Path, predictor: str, precision: str) -> Choice:
     campaign = read(path)
     target, timed = campaign.target(), timed_of(campaign.calls)
     notes = [f"calibrated: {len(campaign.calls)} op calls timed on {campaign.machine}"]
+    notes += [f"the calibration was disturbed: {reason}" for reason in campaign.disturbances]
     if predictor == ROOFLINE:
         return Choice(replace(target, host=HostCosts()), Roofline(), _error(path, ROOFLINE), notes, campaign)
     fallback = predictor if predictor in FITS else _best_installed(path)
@@ -75,7 +89,7 @@ def elsewhere(device: catalogue.Device, predictor: str) -> Choice:
     note = (
         f"from {source.machine}: its class efficiencies, and as much of {device.name}'s peaks as it reaches of its own"
     )
-    return Choice(as_reached(peaks, source), source.predictor, known.other, [note])
+    return Choice(as_reached(peaks, source), source.predictor, known.other, [note], roof=peaks)
 
 
 def chosen(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
 
 from fathom.core.errors import BadOption
@@ -18,7 +18,7 @@ from fathom.predict.communication import Link, fastest
 from fathom.predict.predictors.base import Predictor
 from fathom.predict.predictors.roofline import Roofline, is_compute_bound
 from fathom.predict.scaling import Gradient, LocalStep, synchronous
-from fathom.predict.target import Target
+from fathom.predict.target import HostCosts, Target
 from fathom.trace.step_work import BACKWARD, OPTIMIZER, StepWork
 from fathom.trace.taxonomy import family_of
 
@@ -74,8 +74,12 @@ def estimate(
     link: Link | None = None,
     predictor: Predictor | None = None,
     interval: Interval | None = None,
+    roof: Target | None = None,
 ) -> Estimate:
-    """With the roofline where no predictor is given. Several devices train as DistributedDataParallel does."""
+    """With the roofline where no predictor is given. Several devices train as DistributedDataParallel does.
+
+    The baseline has the ceilings of `roof`, or of the target, and no costs of a host.
+    """
     if count < 1:
         raise BadOption(f"--count must be at least 1, not {count}")
     if count > 1 and step.phase == "train" and link is None:
@@ -84,7 +88,8 @@ def estimate(
     each = chosen.seconds(step, target)
     alone = _alone(step, target, each)
     together = _together(step, alone, count, link)
-    roof = _together(step, _alone(step, target, Roofline().seconds(step, target)), count, link)
+    ceilings = replace(roof or target, host=HostCosts())
+    base = _together(step, _alone(step, ceilings, Roofline().seconds(step, ceilings)), count, link)
     step_s = alone.compute_s + together.exposed_s
     return Estimate(
         workload=step.workload,
@@ -98,7 +103,7 @@ def estimate(
         low_s=step_s * factors.low,
         high_s=step_s * factors.high,
         coverage=factors.coverage,
-        roofline_s=roof.compute_s + roof.exposed_s,
+        roofline_s=base.compute_s + base.exposed_s,
         compute_s=alone.compute_s,
         device_s=alone.device_s,
         host_s=alone.host_s,

@@ -143,7 +143,7 @@ def _scores(campaign: Campaign, cases: Sequence[Case], situation: str, predictor
 def _op_by_op(campaign: Campaign, without: Campaign, case: Case) -> list[Score]:
     specs = {op.spec for op in case.step.ops}
     own = [each for each in campaign.calls if each.work.spec in specs]
-    if not own:
+    if not own or not campaign.timed_alone:
         return []
     target = without.target()
     predictor = OpByOp(own, Efficiency.fitted(timed_of(without.calls), target, case.step.precision))

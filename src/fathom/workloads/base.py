@@ -196,6 +196,10 @@ class Workload(ABC):
         """Optimizer updates in one training step; each takes one batch."""
         return 1
 
+    def passes_beside(self) -> tuple[int, ...]:
+        """Items of each pass without gradients that a training step makes beside its updates: an agent's actions."""
+        return ()
+
     def augment(self, batch: Batch) -> Batch:
         """A training batch, randomly changed on the device; inference and evaluation see it as it is."""
         return batch

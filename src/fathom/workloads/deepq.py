@@ -208,6 +208,11 @@ class Deepq(Workload):
     def items_per_step(self, phase: str) -> int:
         return self.batch * self.updates_per_step if phase == "train" else self.envs
 
+    def passes_beside(self) -> tuple[int, ...]:
+        """The games' next actions, and the values of what came of earlier ones: in double learning by both networks."""
+        valued = self.batch * self.updates_per_step
+        return (self.envs, valued, valued) if self.double else (self.envs, valued)
+
     def model(self) -> QNetwork:
         return QNetwork(self.actions, self.filters, self.hidden)
 

@@ -50,11 +50,16 @@ def _machine(records: Sequence[Record], on: str | None) -> tuple[str, list[Recor
 def _material(records: Sequence[Record], machine: str, calibration: Path) -> tuple[Path | None, Campaign, list[Case]]:
     for path in campaigns.find(calibration):
         found = campaigns.read(path)
-        if found.machine == machine:
+        if found.machine == machine and (found.gpu or found.threads in _threads(records)):
             from fathom.measure.calibration.cases import cases_of
 
             return path, found, cases_of(records, machine)
     return None, campaign_of(records), [case_of(each) for each in usable(records)]
+
+
+def _threads(records: Sequence[Record]) -> set[int | None]:
+    """Of the runs that are compared: a calibration with others would say nothing of them."""
+    return {each.machine.cpu.threads for each in usable(records)}
 
 
 def _predictors() -> list[str]:

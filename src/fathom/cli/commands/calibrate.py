@@ -98,5 +98,6 @@ def _facts(campaign: Campaign, path: Path) -> dict[str, object]:
         "op_calls": len(campaign.calls),
         "not_possible_here": len(campaign.failed),
         "whole_steps": len(campaign.probes),
+        "disturbed": "; ".join(campaign.disturbances) or "no",
         "ceilings": f"{rates}, {campaign.bytes_per_s / 1e9:.3g} GB/s",
     }

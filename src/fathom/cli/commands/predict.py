@@ -66,7 +66,7 @@ def command(
     link = None if interconnect is None else Link.of(catalogue.interconnect(interconnect))
     choice = chosen(on, calibration, predictor, precision, peak_tflops, bandwidth)
     step = step_of(name, phase, precision, batch, preset, options_of(set_ or []), choice.target.gpu)
-    found = estimate(step, choice.target, count=count, link=link, predictor=choice.predictor, interval=choice.interval)
+    found = estimate(step, choice.target, count=count, link=link, **choice.how)
     if as_json:
         print_json(dataclasses.asdict(found) | {"notes": choice.notes, "items_per_s": found.items_per_s})
     else:
@@ -96,7 +96,7 @@ def _print(found: Estimate, step: StepWork, choice: Choice) -> None:
     rows = [
         ("step", f"{seconds(found.step_s)} ({seconds(found.low_s)} to {seconds(found.high_s)}; {covered})"),
         ("throughput", f"{found.items_per_s:.4g} {step.item}s/s"),
-        ("roofline", f"{seconds(found.roofline_s)}, {found.step_s / found.roofline_s:.3g} times shorter"),
+        ("roofline", f"{seconds(found.roofline_s)}; predicted over roofline {found.step_s / found.roofline_s:.3g}"),
         ("in ops", seconds(found.device_s)),
         ("host", f"{seconds(found.host_s)}{', beside the ops' if choice.target.gpu else ''}"),
         ("bound by", found.bound_by),

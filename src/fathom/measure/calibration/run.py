@@ -5,6 +5,7 @@ Started again on the same file it goes on where it stopped: calls that are there
 
 from __future__ import annotations
 
+import re
 import statistics
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -22,6 +23,7 @@ from fathom.engine.engines.eager import Eager
 from fathom.engine.step_work import StepWorks
 from fathom.machine.clock import fastest
 from fathom.machine.devices import ProcessSettings
+from fathom.machine.disturbance import Watch
 from fathom.machine.host import fingerprint
 from fathom.machine.peaks import ceilings
 from fathom.measure.calibration.networks import random_network
@@ -48,16 +50,18 @@ class Runner:
     budget_s: float
     campaign: Campaign
     on_progress: Callable[[str], None] = lambda _: None
+    clock: Callable[[], float] = time.monotonic
     _calls: dict[str, TimedCall] = field(default_factory=dict)
     _saved: float = 0.0
 
     def __post_init__(self) -> None:
         self._calls = {each.work.spec: each for each in self.campaign.calls}
-        self._stop = time.monotonic() + self.budget_s
+        self._watch = Watch(self.device)
+        self._stop = self.clock() + self.budget_s
 
     @property
     def left_s(self) -> float:
-        return self._stop - time.monotonic()
+        return self._stop - self.clock()
 
     def run(self, workloads: Iterable[tuple[str, str]], precisions: tuple[str, ...]) -> Campaign:
         """Probes first, which predictions need most; then workloads and random networks in turn."""
@@ -109,7 +113,7 @@ class Runner:
                 self._calls[op.spec] = replace(known, sources=(*known.sources, source))
             elif known is None and op.spec not in self.campaign.failed and self._is_wanted(op) and self.left_s > 0:
                 self._time(op, source)
-        if time.monotonic() - self._saved > SAVE_S:
+        if self.clock() - self._saved > SAVE_S:
             self._save()
         known_s = [self._calls[op.spec].seconds if op.spec in self._calls else 0.0 for op in step.ops]
         return sum(count * seconds for count, seconds in zip(step.calls, known_s, strict=True))
@@ -141,6 +145,8 @@ class Runner:
                 if step.flop > self.campaign.flop_per_s["fp32"] * PROBE_S:
                     continue
                 ops_s = self._time_all(step, name)
+                if self.left_s <= 0:
+                    return  # some of its calls may not have been timed
                 step_s = _step_s(random_network(seed, device=str(self.device)), phase, self.device)
                 parts: dict[str, int] = {}
                 for index in step.sequence:
@@ -148,9 +154,12 @@ class Runner:
                 self.campaign.probes.append(Probe(name=name, phase=phase, calls=parts, ops_s=ops_s, step_s=step_s))
 
     def _save(self) -> None:
-        self.campaign = replace(self.campaign, calls=list(self._calls.values()))
+        self._watch.look()
+        reasons = [*self.campaign.disturbances, *self._watch.disturbance().reasons]
+        kinds = {re.sub(r"[0-9.]+", "", reason): reason for reason in reasons}  # the latest of each kind
+        self.campaign = replace(self.campaign, calls=list(self._calls.values()), disturbances=list(kinds.values()))
         write(self.out, self.campaign)
-        self._saved = time.monotonic()
+        self._saved = self.clock()
 
 
 def _step_s(workload: OwnModel, phase: str, device: torch.device) -> float:

@@ -1,0 +1,185 @@
+"""A campaign with a clock of its own: what it times, what it leaves out, how it resumes; and the commands as typed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import fathom as run_command
+
+from fathom.cli.commands.calibrate import file_name
+from fathom.engine.step_work import step_work
+from fathom.measure.calibration import run as running
+from fathom.measure.calibration.networks import FAMILIES, random_network
+from fathom.measure.calibration.op_times import OpTime, time_call
+from fathom.measure.calibration.run import Runner
+from fathom.predict import campaign as campaigns
+from fathom.predict.campaign import Campaign, Probe, source_of, write
+from fathom.workloads.base import workload_class
+
+CPU = torch.device("cpu")
+Typed = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def fathom(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Typed:
+    """Exit code, output and messages of a command."""
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        code = run_command(monkeypatch, *arguments)
+        shown = capsys.readouterr()
+        return code, shown.out, shown.err
+
+    return run
+
+
+def empty() -> Campaign:
+    return Campaign(
+        machine="Test CPU, 2 cores", device="cpu", threads=2, torch="2.13", started="2026",
+        flop_per_s={"fp32": 1e11}, bytes_per_s=1e10, memory_bytes=8e9,
+    )  # fmt: skip
+
+
+class Clock:
+    """Every call takes a millisecond of its own time and a second of the budget's; one op cannot be made here."""
+
+    def __init__(self) -> None:
+        self.timed: list[str] = []
+
+    def time_call(self, spec: str, device: torch.device) -> OpTime:
+        self.timed.append(spec)
+        if "aten::relu." in spec:
+            raise RuntimeError("not on this device\nand more lines")
+        return OpTime(1e-3)
+
+    def now(self) -> float:
+        return float(len(self.timed))
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    found = Clock()
+    monkeypatch.setattr(running, "time_call", found.time_call)
+    monkeypatch.setattr(running, "_step_s", lambda *_: 0.5)
+    monkeypatch.setattr(running, "PROBES", 1)
+    return found
+
+
+def test_a_campaign_stops_at_its_budget_and_resumes_where_it_stopped(tmp_path: Path, clock: Clock) -> None:
+    path = tmp_path / f"cpu{campaigns.SUFFIX}"
+    first = Runner(CPU, path, 100.0, empty(), clock=clock.now).run([("autoenc", "tiny")], ("fp32",))
+    assert len(clock.timed) == len(set(clock.timed)) == 100
+    assert campaigns.read(path) == first
+    assert first.probes == []  # the step's calls were not all timed
+    again = Runner(CPU, path, 100.0, campaigns.read(path), clock=clock.now).run([("autoenc", "tiny")], ("fp32",))
+    assert len(clock.timed) == len(set(clock.timed)) == 200  # nothing is timed twice
+    assert len(again.calls) + len(again.failed) == 200
+    assert [(each.name, each.phase) for each in again.probes] == [("random 0", "train"), ("random 0", "infer")]
+
+
+def test_a_call_that_fails_is_noted_and_the_campaign_goes_on(tmp_path: Path, clock: Clock) -> None:
+    found = Runner(CPU, tmp_path / "c", 400.0, empty(), clock=clock.now).run([("alexnet", "tiny")], ("fp32",))
+    assert found.failed
+    assert set(found.failed.values()) == {"not on this device"}
+    assert len(found.calls) > 100
+
+
+def test_calls_say_which_steps_they_are_of(tmp_path: Path, clock: Clock) -> None:
+    found = Runner(CPU, tmp_path / "c", 1000.0, empty(), clock=clock.now).run([("autoenc", "tiny")], ("fp32",))
+    sources = {source for each in found.calls for source in each.sources}
+    batch = step_work(workload_class("autoenc").configured("tiny"), "train", gpu=False).batch
+    assert {source_of("autoenc", size, "train") for size in (batch, batch // 2, 2 * batch)} <= sources
+    assert any(source.startswith("random ") for source in sources)
+    assert any(len(each.sources) > 1 for each in found.calls)
+
+
+@pytest.mark.parametrize("seed", range(2 * len(FAMILIES)))
+def test_a_random_network_is_the_same_again_and_can_be_run(seed: int) -> None:
+    first, second = (step_work(random_network(seed), "train", gpu=False) for _ in range(2))
+    assert first == second
+    assert {op.part for op in first.ops} == {"forward", "backward", "optimizer"}
+    small = [op for op in first.ops if (op.bytes or 0) < 1e6 and (op.flop or 0) < 1e6][:10]
+    for op in small:
+        if not op.op.endswith("_local_scalar_dense"):
+            assert time_call(op.spec, CPU, 0.0).seconds > 0
+
+
+def test_random_networks_of_a_faster_device_are_larger() -> None:
+    flops = [sum(step_work(random_network(seed, size), "infer").flop for seed in range(7)) for size in (1.0, 8.0)]
+    assert flops[1] > 2 * flops[0]
+
+
+def test_a_file_is_named_after_the_machine() -> None:
+    assert file_name(empty()) == f"test-cpu-2-cores-2-threads{campaigns.SUFFIX}"
+
+
+@pytest.fixture
+def calibration(tmp_path: Path) -> Path:
+    """A machine where every call takes 10 us and every step 100 us more."""
+    step = step_work(workload_class("autoenc").configured("tiny"), "train", gpu=False)
+    calls = [campaigns.TimedCall(work=op, seconds=1e-5, sources=("autoenc@1 train",)) for op in step.ops]
+    probes = [
+        Probe(name=f"random {at}", phase="train", calls={"forward": at}, ops_s=at * 1e-5, step_s=at * 1e-5 + 1e-4)
+        for at in range(1, 20)
+    ]
+    made = Campaign(
+        machine="Test CPU, 2 cores", device="cpu", threads=2, torch="2.13", started="2026", flop_per_s={"fp32": 1e11},
+        bytes_per_s=1e10, memory_bytes=8e9, calls=calls, probes=probes,
+    )  # fmt: skip
+    write(tmp_path / file_name(made), made)
+    return tmp_path
+
+
+def test_a_step_whose_calls_were_all_timed_is_their_sum(calibration: Path, fathom: Typed) -> None:
+    arguments = ("autoenc", "--preset", "tiny", "--calibration", str(calibration), "--predictor", "op-by-op", "--json")
+    found = json.loads(fathom("predict", *arguments)[1])
+    step = step_work(workload_class("autoenc").configured("tiny"), "train", gpu=False)
+    assert found["device_s"] == pytest.approx(1e-5 * len(step.sequence))
+    assert found["host_s"] == pytest.approx(1e-4, rel=0.01)
+    assert found["step_s"] == pytest.approx(found["device_s"] + found["host_s"])
+    assert found["low_s"] < found["step_s"] < found["high_s"]
+    assert found["coverage"] is not None
+
+
+def test_the_same_step_on_a_device_that_is_not_here(fathom: Typed) -> None:
+    arguments = ("resnet-50", "--on", "P100", "--batch", "32", "--count", "8", "--interconnect", "InfiniBand EDR")
+    found = json.loads(fathom("predict", *arguments, "--json")[1])
+    assert (found["target"], found["count"], found["fits"]) == ("P100", 8, True)
+    assert found["step_s"] == pytest.approx(found["compute_s"] + found["exposed_s"])
+    assert found["communication_s"] > found["exposed_s"] > 0
+    assert any("H200" in note for note in found["notes"])
+    _, human, _ = fathom("predict", *arguments)
+    assert "of held-out steps" in human
+    assert "exposed" in human
+
+
+REFUSED = {
+    "no calibration": (("memnet", "--calibration", "nowhere"), "run fathom calibrate"),
+    "no network": ((), "which network"),
+    "unknown device": (("memnet", "--on", "H1000"), "no device"),
+    "unknown workload": (("memnt", "--on", "H100"), "did you mean memnet"),
+    "half a device": (("memnet", "--peak-tflops", "3"), "--bandwidth"),
+    "two devices": (("memnet", "--on", "H100", "--peak-tflops", "3", "--bandwidth", "5"), "give one of them"),
+    "no link": (("memnet", "--on", "H100", "--count", "4"), "interconnect"),
+    "no devices": (("memnet", "--on", "H100", "--count", "0"), "--count"),
+    "unknown predictor": (("memnet", "--on", "H100", "--predictor", "magic"), "predictor"),
+    "regression elsewhere": (("memnet", "--on", "H100", "--predictor", "svr"), "needs a calibration"),
+    "no peak": (("memnet", "--on", "POWER8"), "no peak FLOP/s"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_be_predicted_is_one_line(name: str, fathom: Typed) -> None:
+    arguments, message = REFUSED[name]
+    code, _, said = fathom("predict", *arguments)
+    assert code == 2
+    assert message in " ".join(said.split())
+
+
+@pytest.mark.parametrize("budget", ["0", "-1", "nan", "1e9"])
+def test_a_budget_is_some_minutes(budget: str, tmp_path: Path, fathom: Typed) -> None:
+    code, _, said = fathom("calibrate", "--budget", budget, "--out", str(tmp_path))
+    assert (code, "--budget" in said) == (2, True)

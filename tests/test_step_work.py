@@ -1,0 +1,142 @@
+"""The op calls of a step taken on the meta device against those of the same step with data; and calls made again."""
+
+from __future__ import annotations
+
+from collections import Counter
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import fathom
+from fathom.engine.call_specs import decode, encode
+from fathom.engine.op_calls import call_of
+from fathom.engine.step_work import step_work
+from fathom.measure.own.model import OwnModel
+from fathom.trace.flops import flop, is_multiply_add
+from fathom.workloads.base import workload_class
+
+CPU = torch.device("cpu")
+EIGHT = ["alexnet", "autoenc", "memnet", "residual", "seq2seq", "speech", "vgg"]  # deepq plays games, and is below
+
+
+class Products(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Counts matrix products and convolutions, and the FLOP of everything."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.calls: Counter[str] = Counter()
+        self.flop = 0.0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        given = kwargs or {}
+        if torch.is_inference_mode_enabled():
+            with self:  # only there an op that consists of others comes whole
+                parts = func.decompose(*args, **given)
+            if parts is not NotImplemented:
+                return parts
+        if func.namespace == "aten":
+            call = call_of(func, args, given)
+            self.flop += flop(call) or 0.0
+            if is_multiply_add(call.op):
+                self.calls[call.op] += 1
+        return func(*args, **given)
+
+
+def of_real_step(name: str, phase: str) -> Products:
+    with fathom.load(name, preset="tiny", device="cpu", phase=phase).setup() as session:
+        batch = next(session.state.batches)
+        step = partial(session.engine.update if phase == "train" else session.engine.infer, batch)
+        step()
+        with Products() as products:
+            step()
+        found: Products = products
+        return found
+
+
+def recurrent(calls: Counter[str]) -> bool:
+    return any("rnn" in op for op in calls)
+
+
+@pytest.mark.parametrize("phase", ["train", "infer"])
+@pytest.mark.parametrize("name", EIGHT)
+def test_calls_are_those_of_the_same_step_with_data(name: str, phase: str) -> None:
+    step = step_work(workload_class(name).configured("tiny"), phase, gpu=False)
+    real = of_real_step(name, phase)
+    simulated: Counter[str] = Counter()
+    for op, calls in zip(step.ops, step.calls, strict=True):
+        if is_multiply_add(op.op):
+            simulated[op.op] += calls
+    if not recurrent(real.calls):  # else a library's recurrent layer is one call, here it is many
+        assert simulated == real.calls
+    assert step.flop == pytest.approx(real.flop, rel=0.01)
+
+
+def test_a_step_of_deepq_has_its_passes_without_gradients() -> None:
+    workload = workload_class("deepq").configured("tiny")
+    step = step_work(workload, "train", gpu=False)
+    forward = sum(calls for op, calls in zip(step.ops, step.calls, strict=True) if op.op == "aten::convolution")
+    layers = sum(isinstance(each, nn.Conv2d) for each in workload.model().modules())
+    assert forward == layers * (workload.updates_per_step + len(workload.passes_beside()))
+    assert step.batch == workload.items_per_step("train")
+
+
+def test_gradients_come_in_the_order_of_the_backward_pass() -> None:
+    module = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)).to("meta")
+    workload = OwnModel(module=module, inputs=torch.empty(3, 4, device="meta"), batch=3)
+    step = step_work(workload, "train")
+    assert sorted(each.size_bytes for each in step.gradients[:2]) == [8, 64]  # the last layer's
+    assert step.gradient_bytes == 4 * sum(weight.numel() for weight in module.parameters())
+    after = [each.after for each in step.gradients]
+    assert after == sorted(after)
+    assert after[-1] <= len(step.sequence)
+
+
+def test_an_optimizer_that_divides_by_its_steps_can_be_simulated_on_a_cpu() -> None:
+    module = nn.Linear(4, 2).to("meta")
+    workload = OwnModel(module=module, inputs=torch.empty(3, 4, device="meta"), batch=3, updated_by="adam")
+    assert any(op.part == "optimizer" for op in step_work(workload, "train", gpu=False).ops)
+
+
+CALLS: dict[str, tuple[Any, tuple[Any, ...], dict[str, Any]]] = {
+    "transposed": (torch.ops.aten.mm.default, (torch.rand(3, 4), torch.rand(5, 4).t()), {}),
+    "expanded": (torch.ops.aten.add.Tensor, (torch.rand(2, 1).expand(2, 6), torch.rand(2, 6)), {"alpha": 2}),
+    "list": (torch.ops.aten.cat.default, ([torch.rand(2, 3), torch.rand(4, 3)],), {}),
+    "lookup": (torch.ops.aten.embedding.default, (torch.rand(7, 3), torch.tensor([0, 6])), {}),
+    "loss": (
+        torch.ops.aten.nll_loss_forward.default,
+        (torch.rand(4, 3), torch.zeros(4, dtype=torch.int64), None, 1, -100),
+        {},
+    ),
+    "cast": (torch.ops.aten._to_copy.default, (torch.rand(3),), {"dtype": torch.bfloat16}),
+    "made": (torch.ops.aten.zeros.default, ([2, 3],), {"device": CPU, "pin_memory": False}),
+    "convolution": (
+        torch.ops.aten.convolution.default,
+        (torch.rand(1, 4, 8, 8), torch.rand(6, 2, 3, 3), None, [2, 2], [1, 1], [1, 1], False, [0, 0], 2),
+        {},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_call_is_made_again_from_its_text(name: str) -> None:
+    func, args, kwargs = CALLS[name]
+    text = encode(func, args, kwargs)
+    again, new_args, new_kwargs = decode(text, CPU)
+    assert again is func
+    assert encode(again, tuple(new_args), new_kwargs) == text  # the same shapes, strides and types
+    made, expected = again(*new_args, **new_kwargs), func(*args, **kwargs)
+    first, second = (each[0] if isinstance(each, tuple) else each for each in (made, expected))
+    assert isinstance(first, Tensor)
+    assert (first.shape, first.dtype) == (second.shape, second.dtype)
+
+
+@pytest.mark.parametrize("rows", [1, 3, 1000])
+def test_indices_that_are_made_up_are_within_the_table(rows: int) -> None:
+    text = encode(torch.ops.aten.embedding.default, (torch.rand(rows, 2), torch.zeros(500, dtype=torch.int64)), {})
+    _, args, _ = decode(text, CPU)
+    assert 0 <= int(args[1].min()) <= int(args[1].max()) < rows
+    assert rows == 1 or int(args[1].max()) > 0  # not one row again and again
