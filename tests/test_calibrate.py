@@ -11,6 +11,7 @@ import torch
 from conftest import fathom as run_command
 
 from fathom.cli.commands.calibrate import file_name
+from fathom.core.errors import EngineError
 from fathom.engine.step_work import step_work
 from fathom.measure.calibration import run as running
 from fathom.measure.calibration.networks import FAMILIES, random_network
@@ -85,6 +86,25 @@ def test_a_call_that_fails_is_noted_and_the_campaign_goes_on(tmp_path: Path, clo
     assert found.failed
     assert set(found.failed.values()) == {"not on this device"}
     assert len(found.calls) > 100
+
+
+def test_a_device_that_a_call_stopped_ends_the_campaign_and_the_next_goes_on(
+    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def gone(_: torch.device) -> None:
+        raise RuntimeError("device-side assert\nmore")
+
+    path = tmp_path / f"c{campaigns.SUFFIX}"
+    runner = Runner(CPU, path, 400.0, empty(), clock=clock.now)
+    with monkeypatch.context() as broken:
+        broken.setattr(running, "wait", gone)
+        with pytest.raises(EngineError, match="aten::relu stopped cpu"):
+            runner.run([("alexnet", "tiny")], ("fp32",))
+    left = campaigns.read(path)
+    assert len(left.failed) == 1
+    again = Runner(CPU, path, 100.0, left, clock=clock.now).run([("alexnet", "tiny")], ("fp32",))
+    assert len(again.calls) > len(left.calls)
+    assert clock.timed.count(next(iter(left.failed))) == 1
 
 
 def test_calls_say_which_steps_they_are_of(tmp_path: Path, clock: Clock) -> None:

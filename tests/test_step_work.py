@@ -140,3 +140,10 @@ def test_indices_that_are_made_up_are_within_the_table(rows: int) -> None:
     _, args, _ = decode(text, CPU)
     assert 0 <= int(args[1].min()) <= int(args[1].max()) < rows
     assert rows == 1 or int(args[1].max()) > 0  # not one row again and again
+
+
+def test_several_indices_are_within_every_dimension() -> None:
+    indices = [torch.zeros(50, dtype=torch.int64), torch.zeros(50, dtype=torch.int64)]
+    func, args, kwargs = decode(encode(torch.ops.aten.index.Tensor, (torch.rand(100, 3), indices), {}), CPU)
+    assert func(*args, **kwargs).shape == (50,)
+    assert max(int(each.max()) for each in args[1]) < 3

@@ -24,15 +24,12 @@ INDEX_BOUND = {  # op -> (the tensor, its dimension) that its integer tensors po
     "gather": (0, None),
     "scatter": (0, None),
     "scatter_add": (0, None),
-    "index": (0, 0),
-    "index_put": (0, 0),
-    "_unsafe_index": (0, 0),
-    "_index_put_impl": (0, 0),
     "nll_loss_forward": (0, 1),
     "nll_loss_backward": (1, 1),
     "nll_loss2d_forward": (0, 1),
     "nll_loss2d_backward": (1, 1),
 }
+EVERY_DIMENSION = ("index", "index_put", "_unsafe_index", "_index_put_impl")  # an index into each of several dimensions
 
 
 def encode(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
@@ -115,8 +112,10 @@ def _bound(plain: str, entries: list[Any]) -> int:
     name = plain.removesuffix("_")
     if name == "embedding_dense_backward":
         return int(entries[2])
+    if name in EVERY_DIMENSION:
+        return min(entries[0][2], default=1)
     if name not in INDEX_BOUND:
-        return 2
+        return 1  # what they point into is not known; 0 is always there
     at, dim = INDEX_BOUND[name]
     shape = entries[at][2]
     chosen = entries[1] if dim is None else dim

@@ -10,13 +10,14 @@ import typer
 
 from fathom.cli.commands._options import Device, Json, Suite
 from fathom.cli.terminal import human, print_facts, print_json, progress_bar
-from fathom.core.errors import BadOption
+from fathom.core.errors import BadOption, UnknownName
 from fathom.core.store import check_writable
 from fathom.experiments.checks import check_device, check_threads
 from fathom.predict.campaign import SUFFIX, Campaign, read
 from fathom.workloads import catalogue
 
 PRESETS = {"cpu": "small", "cuda": "paper"}  # that the study runs there
+PRECISIONS = ("fp32", "bf16", "fp16")
 MOST_MINUTES = 24 * 60
 
 
@@ -60,7 +61,7 @@ def _run(
     found = resolve(device, "fp32")
     if found.type not in PRESETS:
         raise BadOption(f"fathom calibrate knows cpu and cuda, not {found.type}")
-    asked = tuple((precisions or ("fp32" if found.type == "cpu" else "fp32,bf16")).split(","))
+    asked = _precisions(precisions or ("fp32" if found.type == "cpu" else "fp32,bf16"))
     if threads is not None:
         torch.set_num_threads(threads)
     new = begun(found, asked)
@@ -72,6 +73,15 @@ def _run(
         runner.on_progress = lambda what: bar.update(task, completed=round(minutes * 60 - runner.left_s), state=what)
         finished = runner.run([(name, PRESETS[found.type]) for name in names], asked)
     return finished, path
+
+
+def _precisions(text: str) -> tuple[str, ...]:
+    """fp32 is always among them: the host's costs are found with it."""
+    found = tuple(dict.fromkeys(["fp32", *text.split(",")]))
+    for name in found:
+        if name not in PRECISIONS:
+            raise UnknownName.among("precision", name, PRECISIONS)
+    return found
 
 
 def file_name(campaign: Campaign) -> str:

@@ -21,6 +21,8 @@ LEAST, MOST = 3, 100  # repeats; more in place would bring numbers to infinity o
 BLOCKED_S = 0.5e-3  # that a GPU is kept busy at least while calls are queued behind
 CLOCK_HZ = 2e9  # of a GPU, about: how long it is kept busy need not be exact
 WAITING = ("_local_scalar_dense", "nonzero", "is_nonzero", "item", "equal")  # the host waits in them for values
+UNSAFE = ("_cudnn_rnn_backward",)  # reads what the forward pass kept, in a form of the library's own
+LEFT_OUT = (*WAITING, *UNSAFE)
 
 
 @dataclass(frozen=True)

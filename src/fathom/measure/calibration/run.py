@@ -17,23 +17,24 @@ from pathlib import Path
 import psutil
 import torch
 
+from fathom.core.errors import EngineError
 from fathom.core.record import moment
 from fathom.engine.base import clipping
 from fathom.engine.engines.eager import Eager
 from fathom.engine.step_work import StepWorks
-from fathom.machine.clock import fastest
+from fathom.machine.clock import fastest, wait
 from fathom.machine.devices import ProcessSettings
 from fathom.machine.disturbance import Watch
 from fathom.machine.host import fingerprint
 from fathom.machine.peaks import ceilings
 from fathom.measure.calibration.networks import random_network
-from fathom.measure.calibration.op_times import WAITING, time_call
+from fathom.measure.calibration.op_times import LEFT_OUT, time_call
 from fathom.measure.own.model import OwnModel
 from fathom.predict.campaign import Campaign, Probe, TimedCall, source_of, write
 from fathom.trace.step_work import OpWork, StepWork
 from fathom.workloads.base import State, Workload, workload_class
 
-LONGEST_S = {"cpu": 0.2, "cuda": 0.02}  # of a call at the roofline: longer ones would eat the budget
+LONGEST_S = {"cpu": 0.2, "cuda": 0.1}  # of a call at the roofline: longer ones would eat the budget
 LARGEST = {"cpu": 1.0, "cuda": 8.0}  # factor on the random networks' batches
 PROBES = 14  # random networks of which whole steps are timed, too
 PROBE_REPEATS, PROBE_S = 5, 0.3
@@ -123,15 +124,27 @@ class Runner:
             found = time_call(op.spec, self.device)
         except (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError, AttributeError) as error:
             self.campaign.failed[op.spec] = str(error).splitlines()[0][:100] if str(error) else type(error).__name__
+            self._check_device(op)
             return
         self._calls[op.spec] = TimedCall(work=op, seconds=found.seconds, host_s=found.host_s, sources=(source,))
+
+    def _check_device(self, op: OpWork) -> None:
+        """A kernel that failed may have taken the process's whole use of the device with it."""
+        try:
+            wait(self.device)
+        except RuntimeError as error:
+            self._save()
+            reason = str(error).splitlines()[0]
+            raise EngineError(
+                f"{op.op} stopped {self.device} ({reason}); the same command goes on without it"
+            ) from None
 
     def _is_wanted(self, op: OpWork) -> bool:
         peak = max(self.campaign.flop_per_s.values())
         roof_s = max((op.flop or 0.0) / peak, (op.bytes or 0.0) / self.campaign.bytes_per_s)
         memory = self.campaign.memory_bytes or 8e9
         small = (op.bytes or 0.0) < MOST_OF_MEMORY * memory
-        return small and roof_s <= LONGEST_S[self.device.type] and not op.op.endswith(WAITING)
+        return small and roof_s <= LONGEST_S[self.device.type] and not op.op.endswith(LEFT_OUT)
 
     def _probes(self) -> None:
         done = {(each.name, each.phase) for each in self.campaign.probes}
