@@ -247,6 +247,8 @@ def test_the_machines_that_come_along_are_complete() -> None:
 
 
 def test_predictors_that_are_evaluated_are_those_that_can_be_chosen() -> None:
+    from fathom.cli.commands import predict
     from fathom.predict.choice import PREDICTORS
 
     assert {ROOFLINE, EFFICIENCY, SVR, BOOSTING} < set(PREDICTORS)
+    assert predict.PREDICTORS == PREDICTORS

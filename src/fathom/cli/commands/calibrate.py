@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -13,8 +13,10 @@ from fathom.cli.terminal import human, print_facts, print_json, progress_bar
 from fathom.core.errors import BadOption, UnknownName
 from fathom.core.store import check_writable
 from fathom.experiments.checks import check_device, check_threads
-from fathom.predict.campaign import SUFFIX, Campaign, read
 from fathom.workloads import catalogue
+
+if TYPE_CHECKING:
+    from fathom.predict.campaign import Campaign
 
 PRESETS = {"cpu": "small", "cuda": "paper"}  # that the study runs there
 PRECISIONS = ("fp32", "bf16", "fp16")
@@ -41,7 +43,7 @@ def command(
     check_device(device)
     check_threads(threads)
     names = catalogue.suite(suite)
-    check_writable(out / f"probe{SUFFIX}")
+    check_writable(out / "probe")
     campaign, path = _run(device, budget, precisions, threads, names, out)
     facts = _facts(campaign, path)
     if as_json:
@@ -85,12 +87,16 @@ def _precisions(text: str) -> tuple[str, ...]:
 
 
 def file_name(campaign: Campaign) -> str:
+    from fathom.predict.campaign import SUFFIX
+
     threads = "" if campaign.threads is None else f"-{campaign.threads}-threads"
     return re.sub(r"[^A-Za-z0-9]+", "-", campaign.machine).strip("-").lower() + threads + SUFFIX
 
 
 def _continued(path: Path, new: Campaign) -> Campaign:
     """What the file has already, if another version of torch did not leave it."""
+    from fathom.predict.campaign import read
+
     if not path.exists():
         return new
     old = read(path)

@@ -8,21 +8,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fathom.cli.commands import _evaluate
 from fathom.cli.commands._options import Json, Phase, Set, options_of
 from fathom.cli.terminal import count as counted
 from fathom.cli.terminal import human, print_facts, print_json, print_table, seconds
 from fathom.core.errors import BadOption
 from fathom.core.spec import RunSpec
 from fathom.experiments.checks import check
-from fathom.predict import catalogue
-from fathom.predict.choice import AUTO, PREDICTORS, Choice, chosen
-from fathom.predict.communication import Link
-from fathom.predict.estimate import Estimate, estimate
 
 if TYPE_CHECKING:
+    from fathom.predict.choice import Choice
+    from fathom.predict.estimate import Estimate
     from fathom.trace.step_work import StepWork
 
+PREDICTORS = ("auto", "roofline", "efficiency", "svr", "boosting", "op-by-op")  # as predict/choice.py has them
 MOST_DEVICES = 1 << 20
 GIB = 1 << 30
 
@@ -38,7 +36,7 @@ def command(
     precision: Annotated[str, typer.Option(help="fp32, tf32 or bf16 (autocast).")] = "fp32",
     phase: Phase = "train",
     preset: Annotated[str, typer.Option(help="tiny, small or paper (published sizes).")] = "paper",
-    predictor: Annotated[str, typer.Option(help=", ".join(PREDICTORS))] = AUTO,
+    predictor: Annotated[str, typer.Option(help=", ".join(PREDICTORS))] = PREDICTORS[0],
     calibration: Annotated[Path, typer.Option(help="Folder of fathom calibrate.")] = Path("calibration"),
     peak_tflops: Annotated[float | None, typer.Option(help="A hypothetical device: its peak.")] = None,
     bandwidth: Annotated[float | None, typer.Option(help="... and its memory bandwidth in GB/s.")] = None,
@@ -53,6 +51,8 @@ def command(
 
     Only the network's step is predicted: reading data and an environment come on top.
     """
+    from fathom.cli.commands import _evaluate  # SciPy is behind it, which --help need not wait for
+
     if evaluate:
         _evaluate.evaluate(evaluate, calibration, on, as_json)
         return
@@ -63,10 +63,15 @@ def command(
         raise BadOption("which network? a workload of `fathom list`, or package.module:function")
     if not 1 <= count <= MOST_DEVICES:
         raise BadOption(f"--count must be 1 to {MOST_DEVICES:,}, not {count}")
+    from fathom.predict import catalogue
+    from fathom.predict.choice import chosen
+    from fathom.predict.communication import Link
+    from fathom.predict.estimate import estimate as estimated
+
     link = None if interconnect is None else Link.of(catalogue.interconnect(interconnect))
     choice = chosen(on, calibration, predictor, precision, peak_tflops, bandwidth)
     step = step_of(name, phase, precision, batch, preset, options_of(set_ or []), choice.target.gpu)
-    found = estimate(step, choice.target, count=count, link=link, **choice.how)
+    found = estimated(step, choice.target, count=count, link=link, **choice.how)
     if as_json:
         print_json(dataclasses.asdict(found) | {"notes": choice.notes, "items_per_s": found.items_per_s})
     else:
