@@ -84,12 +84,18 @@ class View:
 
 def actions(record: Record) -> list[Action]:
     """The most promising first."""
+    return list(actions_by_rule(record).values())[:MOST]
+
+
+def actions_by_rule(record: Record) -> dict[str, Action]:
+    """All of them, by the name of the rule that found each; the most promising first."""
     profile = record.profile
     if profile is None or plain_step_s(profile) <= 0:
-        return []
+        return {}
     view = View(record, profile, plain_step_s(profile), type_shares(profile))
-    found = [action for rule in RULES if (action := rule(view)) is not None and action.gain >= LEAST_GAIN]
-    return sorted(found, key=lambda action: -action.gain)[:MOST]
+    found = {rule.__name__: action for rule in RULES if (action := rule(view)) is not None}
+    worth = {name: action for name, action in found.items() if action.gain >= LEAST_GAIN}
+    return dict(sorted(worth.items(), key=lambda each: -each[1].gain))
 
 
 def launching(view: View) -> Action | None:

@@ -2,7 +2,7 @@
 
 Started as `python -m fathom.worker FD PARENT JOB`, it reports JSON lines on the pipe FD. The job is the spec of a run,
 or the `target` of a profile, package.module:function, with the settings of profile(), or a cell of the table of
-frameworks. The result of a cell is no Record: it is reported as an event.
+frameworks, or the trial of a `setting`. The results of the last two are no Record: they are reported as an event.
 """
 
 from __future__ import annotations
@@ -102,6 +102,9 @@ def work(pipe: int, job: Mapping[str, Any]) -> None:
         if "framework" in job:
             report(event={"result": _cell(lambda *steps: report(progress=steps), **job)})
             return
+        if "setting" in job:
+            report(event={"result": _setting(lambda *steps: report(progress=steps), **job)})
+            return
         if "target" in job:
             record = _profile(**job)
         else:
@@ -150,6 +153,25 @@ def _cell(
         lines = str(error).split("\n")
         first = next((line.strip() for line in lines if line.strip()), "no message")
         raise EngineError(f"{type(error).__name__}: {first[:LONGEST_REASON]}") from None
+
+
+def _setting(
+    progress: OnProgress, setting: Mapping[str, Any], spec: Mapping[str, Any], **own: Any
+) -> dict[str, Any]:
+    """The trial of a setting; of a user's model, `own` has its target, loss and optimizer."""
+    faulthandler.enable(all_threads=False)
+    from fathom.core.advice import Setting, SettingTrial
+    from fathom.measure.settings import tried  # here, as it loads torch
+
+    asked = Setting(**setting)
+    try:
+        return tried(RunSpec.from_json(spec), asked, progress, **own).to_json()
+    except FathomError as error:
+        return SettingTrial(setting=asked, failed=str(error)).to_json()
+    except Exception as error:  # whatever a compiler raises: the other trials go on
+        lines = [line.strip() for line in str(error).split("\n") if line.strip()]
+        why = f"{type(error).__name__}: {(lines or ['no message'])[0][:LONGEST_REASON]}"
+        return SettingTrial(setting=asked, failed=why).to_json()
 
 
 def _profile(target: str, **settings: Any) -> Record:

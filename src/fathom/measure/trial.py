@@ -31,7 +31,7 @@ BUSY_STEPS = 10  # under the profiler, for the time that the GPU works
 
 
 @dataclass
-class _Running:
+class Running:
     """A session that has done its first steps."""
 
     session: Session
@@ -40,9 +40,11 @@ class _Running:
     results: list[Any]  # losses, or the output of the first step
     allocated: int | None  # bytes on the device before it was set up
     peak: int | None = None
+    settle: Callable[[], None] = lambda: None  # before each turn: settings of the process that the two sides differ in
 
     def timed(self, steps: int) -> float:
         """Seconds of a step; they are waited for all together."""
+        self.settle()
         wait(self.session.device)
         begun = time.perf_counter()
         self.session.run(steps)
@@ -51,6 +53,7 @@ class _Running:
 
     def timed_updates(self, batch: Batch, updates: int) -> float:
         """Seconds of an update on one batch."""
+        self.settle()
         wait(self.session.device)
         begun = time.perf_counter()
         for _ in range(updates):
@@ -66,9 +69,9 @@ def measured(spec: RunSpec, progress: OnProgress, begun: float) -> Record:
     eager_spec = replace(spec, engine=EAGER)
     rounded = _rounded_otherwise(eager_spec, progress, parts) if spec.engine != EAGER else []
     with Session(eager_spec) as eager_session, Session(spec) as session:
-        eager = _started(eager_session)
+        eager = started(eager_session)
         progress(ROUNDED + 1, parts)
-        engine = _started(session)
+        engine = started(session)
         progress(ROUNDED + 2, parts)
         sections = Sections(import_s=import_s, setup_s=engine.setup_s, first_step_s=None)
         record = as_record(session, sections, [], [], engine.results, [])
@@ -78,9 +81,9 @@ def measured(spec: RunSpec, progress: OnProgress, begun: float) -> Record:
         if record.outcome != "ok":
             return record  # there is nothing to compare with
         watch = Watch(session.device)
-        runs = _in_turns([eager, engine], spec.budget_s or BUDGET_S, lambda turn: progress(ROUNDED + 2 + turn, parts))
+        runs = in_turns([eager, engine], spec.budget_s or BUDGET_S, lambda turn: progress(ROUNDED + 2 + turn, parts))
         watch.look()
-        trial = _compared(Trial(eager=runs[0], engine=runs[1]), eager.results, engine.results, rounded)
+        trial = compared(Trial(eager=runs[0], engine=runs[1]), eager.results, engine.results, rounded)
         return replace(record, trial=trial, disturbance=watch.disturbance())
 
 
@@ -92,12 +95,12 @@ def _rounded_otherwise(spec: RunSpec, progress: OnProgress, parts: int) -> list[
     rounded = []
     for number, precision in enumerate((spec.precision, "fp32"), start=1):
         with Session(replace(spec, precision=precision)) as session:
-            rounded.append(_started(session, rounding=number).results)
+            rounded.append(started(session, rounding=number).results)
         progress(number, parts)
     return rounded
 
 
-def _compared(trial: Trial, eager: list[Any], engine: list[Any], rounded: list[list[Any]]) -> Trial:
+def compared(trial: Trial, eager: list[Any], engine: list[Any], rounded: list[list[Any]]) -> Trial:
     """With what agreement is judged by: losses in training, the difference of the first output in inference."""
     if trial.eager.losses:
         return replace(trial, rounded_losses=rounded)
@@ -111,14 +114,17 @@ def _compared(trial: Trial, eager: list[Any], engine: list[Any], rounded: list[l
     )
 
 
-def _started(session: Session, rounding: int = 0) -> _Running:
-    """Set up, and run for the steps that are compared; the weights may be rounded otherwise first."""
+def started(session: Session, rounding: int = 0, precision: str | None = None) -> Running:
+    """Set up, and run for the steps that are compared.
+
+    With a seed for `rounding`, the weights are first rounded otherwise, to the run's or another precision.
+    """
     wake(session.device)
     begun = time.perf_counter()
     allocated = _allocated(session.device)
     session.setup()
     if rounding:
-        _round_otherwise(session, rounding)
+        _round_otherwise(session, rounding, precision or session.spec.precision or "fp32")
     wait(session.device)
     set_up = time.perf_counter()
     results = _first_results(session)
@@ -126,7 +132,7 @@ def _started(session: Session, rounding: int = 0) -> _Running:
     start_s = time.perf_counter() - set_up
     if session.spec.phase == "train":
         results += session.run(COMPARED_STEPS - FIRST_STEPS)
-    running = _Running(session, set_up - begun, start_s, results, allocated)
+    running = Running(session, set_up - begun, start_s, results, allocated)
     if allocated is not None:
         running.peak = torch.cuda.max_memory_allocated(session.device) - allocated
     return running
@@ -142,9 +148,9 @@ def _first_results(session: Session) -> list[Any]:
     return kept
 
 
-def _round_otherwise(session: Session, seed: int) -> None:
-    """Every weight larger or smaller by what rounding to the run's precision may change."""
-    unit = ROUNDING[session.spec.precision or "fp32"]
+def _round_otherwise(session: Session, seed: int, precision: str) -> None:
+    """Every weight larger or smaller by what rounding to the precision may change."""
+    unit = ROUNDING[precision]
     random = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for weight in session.state.weights:
@@ -152,7 +158,7 @@ def _round_otherwise(session: Session, seed: int) -> None:
             weight.add_(weight * sign, alpha=unit)  # a factor of 1 + unit would itself be rounded to 1
 
 
-def _in_turns(both: list[_Running], budget_s: float, on_turn: Callable[[int], None]) -> list[EngineRun]:
+def in_turns(both: list[Running], budget_s: float, on_turn: Callable[[int], None]) -> list[EngineRun]:
     """Turns of equal length, in which the one that begins alternates; energy is counted over each turn."""
     steps = [max(1, round(budget_s / TURNS / len(both) / max(1e-5, each.timed(3)))) for each in both]
     batches = [_fixed_batch(each.session) for each in both]
@@ -176,18 +182,24 @@ def _in_turns(both: list[_Running], budget_s: float, on_turn: Callable[[int], No
             losses=each.results if each.session.spec.phase == "train" else [],
             peak_device_bytes=each.peak,
             energy_j=joules[side],
-            busy_s=busy_seconds(each.session, BUSY_STEPS),
+            busy_s=_busy_s(each),
             turn_update_s=alone[side],
         )
         for side, each in enumerate(both)
     ]
 
 
+def _busy_s(running: Running) -> float | None:
+    running.settle()
+    return busy_seconds(running.session, BUSY_STEPS)
+
+
 def _fixed_batch(session: Session) -> Batch | None:
     """A batch to update with again and again, where a step does more than update: it acts in an environment."""
-    if session.spec.phase != "train" or not session.workload.interactive:
+    workload = getattr(session, "workload", None)  # a user's own step has none
+    if session.spec.phase != "train" or workload is None or not workload.interactive:
         return None
-    workload, state = session.workload, session.state
+    state = session.state
     first, *_ = [next(state.batches) for _ in range(workload.updates_per_step)]
     workload.interact(state, None)  # the environment was set off, and has to be waited for before it is again
     return {name: column.clone() for name, column in first.items()}

@@ -1,0 +1,189 @@
+"""What makes a model run faster on this machine: settings tried one by one beside the usual one, then combined.
+
+Each trial is a process of its own, in which the setting and the usual one run in turns (measure/settings.py). A setting
+is better where it has more items per second and its results agree. The choice is confirmed by trials of its own: the
+best of many noisy ratios is better in the first trial than in the next.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import msgspec
+
+from fathom.core.advice import Setting, SettingTrial
+from fathom.core.errors import DataError, FathomError
+from fathom.core.events import OnProgress, no_progress
+from fathom.core.spec import SEPARATOR, RunSpec
+from fathom.experiments.engines import TIMEOUT_S
+from fathom.experiments.isolate import in_worker
+from fathom.experiments.study import powers_of_two
+from fathom.machine.host import usable_cores
+
+LEAST_GAIN = 1.01  # items per second over the usual ones, below which a setting is not worth changing
+LEAST_TURNS = 0.8  # of the turns in which it has to be the faster one
+CONFIRMED = 3  # settings that are measured again: the advised one and those nearest to it
+MOST_COMBINED = 4  # trials of settings on top of each other
+LARGER = (2, 4)  # times the batch
+OWN_ENGINES = ("compile", "channels_last", "fused")
+OWN_CUDA_ENGINES = ("compile+cudagraph",)
+WORKLOAD_ENGINES = ("compile", "channels_last", "fused", "onnxruntime", "openvino")
+WORKLOAD_CUDA_ENGINES = ("cudagraph", "compile+cudagraph")
+
+Try = Callable[[Setting], SettingTrial]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Usual:
+    """How the model runs now, as far as settings to try depend on it."""
+
+    device: str
+    phase: str = "train"
+    precision: str | None = "fp32"
+    batch: int | None = None  # None: no other can be made
+    threads: int | None = None
+    own: bool = False  # a user's module, not a workload
+    step: bool = False  # a user's ready step: only threads can be tried
+    data: bool = False  # read by data workers
+
+
+def candidates(usual: Usual, cores: int | None = None) -> list[Setting]:
+    """Every change that may apply, one at a time; which of them does not is found by trying."""
+    cuda = usual.device.startswith("cuda")
+    threads = [] if cuda else [each for each in powers_of_two(cores or usable_cores()) if each != usual.threads]
+    tried = [Setting(threads=each) for each in threads]
+    if usual.step:
+        return tried
+    names = (*OWN_ENGINES, *(OWN_CUDA_ENGINES if cuda else ())) if usual.own else _workload_engines(cuda, usual.phase)
+    engines = [Setting(engine=name) for name in names if name != "fused" or usual.phase == "train"]
+    precisions = ("bf16", *(("tf32",) if cuda else ())) if usual.precision == "fp32" else ()
+    batches = [usual.batch * factor for factor in LARGER] if usual.batch else []
+    workers = powers_of_two(cores or usable_cores()) if usual.data else []
+    return [
+        *engines,
+        *(Setting(precision=each) for each in precisions),
+        *(Setting(batch=each) for each in batches),
+        *tried,
+        *(Setting(workers=each) for each in workers),
+    ]
+
+
+def _workload_engines(cuda: bool, phase: str) -> tuple[str, ...]:
+    """Exported graphs run inference on a CPU."""
+    exported = ("onnxruntime", "openvino")
+    return tuple(
+        name
+        for name in (*WORKLOAD_ENGINES, *(WORKLOAD_CUDA_ENGINES if cuda else ()))
+        if name not in exported or (phase == "infer" and not cuda)
+    )
+
+
+@dataclass(frozen=True)
+class Found:
+    """All trials, what they advise, and what measuring that again gave."""
+
+    trials: list[SettingTrial]
+    advised: Setting
+    confirmed: list[SettingTrial] = field(default_factory=list)  # fresh trials, the advised setting's first
+
+    @property
+    def distance(self) -> float | None:
+        """How much slower the advised setting is than the best of those measured again; None where none was.
+
+        The usual setting has a gain of 1 in every trial, and is one of them.
+        """
+        gains = {trial.setting: gain(trial) for trial in self.confirmed if is_sound(trial)} | {Setting(): 1.0}
+        if not self.confirmed or self.advised not in gains:
+            return None
+        return 1 - gains[self.advised] / max(gains.values())
+
+
+def gain(trial: SettingTrial) -> float:
+    """Items per second over those of the usual setting: the median over turns."""
+    return statistics.median(trial.gains)
+
+
+def is_sound(trial: SettingTrial) -> bool:
+    return trial.trial is not None and trial.failed is None and trial.disagreement is None
+
+
+def helps(trial: SettingTrial) -> bool:
+    """Faster by more than the turns scatter, with the same results."""
+    if not is_sound(trial) or gain(trial) < LEAST_GAIN:
+        return False
+    return sum(each > 1 for each in trial.gains) >= LEAST_TURNS * len(trial.gains)
+
+
+def ranked(trials: Iterable[SettingTrial]) -> list[SettingTrial]:
+    """Those that help, the best first; the one that changes less goes before an equal one."""
+    return sorted(filter(helps, trials), key=lambda trial: (-gain(trial), len(trial.setting.changes)))
+
+
+def search(singles: Sequence[Setting], attempt: Try, confirm: bool = True) -> Found:
+    """Every single change, then the helpful ones added to the best one after another, as long as each adds something."""
+    trials = [attempt(setting) for setting in singles]
+    order = ranked(trials)
+    best, combined = (order[0] if order else None), 0
+    for other in order[1:]:
+        assert best is not None
+        if combined == MOST_COMBINED or not _adds(best.setting, other.setting):
+            continue
+        both = attempt(best.setting.with_(other.setting))
+        trials.append(both)
+        combined += 1
+        if helps(both) and gain(both) > gain(best):
+            best = both
+    advised = best.setting if best else Setting()
+    return Found(trials, advised, _confirmed(trials, advised, attempt) if confirm else [])
+
+
+def _adds(best: Setting, other: Setting) -> bool:
+    """Whether the other changes something that the best leaves as it is; engines add to engines."""
+    ours, theirs = best.changes, other.changes
+    if set(theirs) - {"engine"} & set(ours):
+        return False
+    engines = set((other.engine or "").split(SEPARATOR)) - set((best.engine or "").split(SEPARATOR)) - {""}
+    return bool(engines) or bool(set(theirs) - {"engine"})
+
+
+def _confirmed(trials: Sequence[SettingTrial], advised: Setting, attempt: Try) -> list[SettingTrial]:
+    """The advised setting and those nearest to it again, in fresh processes; where none helps, the fastest."""
+    sound = sorted(filter(is_sound, trials), key=lambda trial: -gain(trial))
+    chosen = dict.fromkeys([*([advised] if advised.changes else []), *(trial.setting for trial in sound)])
+    return [attempt(setting) for setting in list(chosen)[:CONFIRMED]]
+
+
+def in_process(
+    spec: RunSpec, own: dict[str, Any], setting: Setting, on_progress: OnProgress = no_progress,
+    timeout_s: float = TIMEOUT_S,
+) -> SettingTrial:  # fmt: skip
+    """The trial in a process of its own; whatever goes wrong there is a failed trial.
+
+    `own` is empty for a workload; for a user's model it has the target, and the loss and the optimizer where given.
+    """
+    found: list[SettingTrial] = []
+    job = {"setting": setting.changes, "spec": spec.to_json(), **own}
+    try:
+        ended = in_worker(
+            job, on_progress, timeout_s, on_event=lambda event: found.append(_decoded(event)) if event else None
+        )
+    except FathomError as error:
+        return SettingTrial(setting=setting, failed=str(error))
+    if found:
+        return found[0]
+    return SettingTrial(setting=setting, failed=getattr(ended, "reason", "its process left no result"))
+
+
+def _decoded(event: Any) -> SettingTrial:
+    try:
+        return SettingTrial.from_json(event["result"])
+    except (KeyError, msgspec.MsgspecError) as error:
+        raise DataError(f"the worker's trial cannot be read: {error}") from None
+
+
+def spec_of(base: RunSpec, seconds: float | None) -> RunSpec:
+    """As a trial, which has no warm-up or steps of its own."""
+    return replace(base, kind="trial", budget_s=seconds)

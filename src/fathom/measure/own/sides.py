@@ -1,0 +1,116 @@
+"""A user's module under several settings in one process: each session has a copy of it, and of its optimizer."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from fathom.core.advice import EAGER, Setting
+from fathom.core.errors import BadOption, EngineError
+from fathom.core.spec import SEPARATOR, RunSpec
+from fathom.engine.base import engine_class
+from fathom.engine.engines.channels_last import IMAGE_DIMENSIONS
+from fathom.engine.session import Session
+from fathom.machine.devices import resolve
+from fathom.measure.own.batch import items_in, rebuilt
+from fathom.measure.own.model import OwnModel, OwnSession, precision_of, prepared
+from fathom.measure.own.step import StepSession, check_step, device_of, network_of
+from fathom.measure.own.training import Criterion
+
+COMPILE, GRAPH, LAYOUT, FUSED = "compile", "cudagraph", "channels_last", "fused"
+ENGINES = (COMPILE, f"{COMPILE}{SEPARATOR}{GRAPH}", LAYOUT, FUSED)  # that a module of one's own takes, and combinations
+
+
+class OwnSides:
+    """What a user's function made, from which a session of any setting can be opened."""
+
+    def __init__(self, base: RunSpec, made: Mapping[str, Any]) -> None:
+        self.base, self.made = base, dict(made)
+        self.model = self.made["model"]
+        if not isinstance(self.model, nn.Module):
+            return
+        asked = precision_of(self.model, self.made.get("batch"), base.precision)
+        self.device = resolve(base.device, asked)
+        self.criterion = Criterion.of(self.made.get("loss"), self.device)
+        self.items = items_in(self.made.get("batch")) or 1
+        prepared(self.model, self.made.get("batch"), self.device, self.criterion.wants_target)  # lazy layers, once
+
+    def session(self, setting: Setting) -> Session:
+        if not isinstance(self.model, nn.Module):
+            return self._of_step(setting)
+        own = copy.deepcopy({name: self.made.get(name) for name in ("model", "optimizer")})
+        parts = set((setting.engine or EAGER).split(SEPARATOR))
+        module, batch = self._laid_out(own["model"], self._sized(setting.batch), parts)
+        engine = FUSED if FUSED in parts else EAGER
+        spec = replace(
+            self.base,
+            engine=engine,
+            seed=0,
+            precision=precision_of(module, batch, setting.precision or self.base.precision),
+            threads=setting.threads or self.base.threads,
+        )
+        workload = OwnModel(
+            module=self._compiled(module, parts),
+            inputs=batch,
+            criterion=self.criterion,
+            updated_by=own["optimizer"],
+            batch=setting.batch or self.items,
+        )
+        for part in parts & {COMPILE, GRAPH}:
+            if (why := engine_class(part).refusal(workload, self.device, spec.phase)) is not None:
+                raise EngineError(f"engine {part} {why}")
+        return OwnSession(spec, workload)
+
+    def _of_step(self, setting: Setting) -> Session:
+        if set(setting.changes) - {"threads"}:
+            raise BadOption("a step of your own runs as you wrote it: only its threads can be tried")
+        check_step(self.model)
+        network = network_of(self.model)
+        spec = replace(self.base, source="step", threads=setting.threads or self.base.threads)
+        return StepSession(spec, self.model, network, device_of(network, self.base.device))
+
+    def _sized(self, items: int | None) -> Any:
+        """The batch with so many items: its rows, again from the first where they do not suffice."""
+        batch = self.made.get("batch")
+        if items is None:
+            return batch
+        resized = 0
+
+        def rows(leaf: Any) -> Any:
+            nonlocal resized
+            if not (isinstance(leaf, Tensor) and leaf.dim() > 0 and len(leaf) == self.items):
+                return leaf
+            resized += 1
+            chosen = leaf.detach()[torch.arange(items, device=leaf.device) % self.items]
+            return chosen.requires_grad_(leaf.requires_grad)
+
+        sized = rebuilt(batch, rows)
+        if not resized:
+            raise BadOption("its batch has no tensor with a row an item: no other size can be made of it")
+        return sized
+
+    def _laid_out(self, module: nn.Module, batch: Any, parts: set[str]) -> tuple[nn.Module, Any]:
+        if LAYOUT not in parts:
+            return module, batch
+        if not any(weight.dim() == IMAGE_DIMENSIONS for weight in module.parameters()):
+            raise EngineError(f"engine {LAYOUT} changes nothing: the model has no convolution over images")
+
+        def laid_out(leaf: Any) -> Any:
+            images = isinstance(leaf, Tensor) and leaf.dim() == IMAGE_DIMENSIONS
+            return leaf.contiguous(memory_format=torch.channels_last) if images else leaf
+
+        return module.to(memory_format=torch.channels_last), rebuilt(batch, laid_out)  # type: ignore[call-overload]
+
+    def _compiled(self, module: nn.Module, parts: set[str]) -> nn.Module:
+        """By torch.compile, with random numbers in eager's order: else no result of a dropout could be compared."""
+        if GRAPH in parts and COMPILE not in parts:
+            raise EngineError(f"engine {GRAPH} alone is for workloads; a model of your own takes {', '.join(ENGINES)}")
+        if COMPILE not in parts:
+            return module
+        options = {"fallback_random": True} | ({"triton.cudagraphs": True} if GRAPH in parts else {})
+        return cast(nn.Module, torch.compile(module, options=options))
