@@ -123,7 +123,7 @@ def ranked(trials: Iterable[SettingTrial]) -> list[SettingTrial]:
 
 
 def search(singles: Sequence[Setting], attempt: Try, confirm: bool = True) -> Found:
-    """Every single change, then the helpful ones added to the best one after another, as long as each adds something."""
+    """Every single change, then the helpful ones on top of the best, one after another."""
     trials = [attempt(setting) for setting in singles]
     order = ranked(trials)
     best, combined = (order[0] if order else None), 0

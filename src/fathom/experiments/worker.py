@@ -155,9 +155,7 @@ def _cell(
         raise EngineError(f"{type(error).__name__}: {first[:LONGEST_REASON]}") from None
 
 
-def _setting(
-    progress: OnProgress, setting: Mapping[str, Any], spec: Mapping[str, Any], **own: Any
-) -> dict[str, Any]:
+def _setting(progress: OnProgress, setting: Mapping[str, Any], spec: Mapping[str, Any], **own: Any) -> dict[str, Any]:
     """The trial of a setting; of a user's model, `own` has its target, loss and optimizer."""
     faulthandler.enable(all_threads=False)
     from fathom.core.advice import Setting, SettingTrial

@@ -53,9 +53,7 @@ def applied(base: RunSpec, setting: Setting) -> RunSpec:
     changes = setting.changes
     if (workers := changes.pop("workers", None)) is not None:
         cuda = resolve(base.device, base.precision).type == "cuda"
-        changes["feeding"] = Feeding(
-            workers=workers, prefetch=PREFETCH if workers else 0, pinned=cuda, overlapped=cuda
-        )
+        changes["feeding"] = Feeding(workers=workers, prefetch=PREFETCH if workers else 0, pinned=cuda, overlapped=cuda)
     return replace(base, **changes)
 
 

@@ -124,7 +124,7 @@ def started(session: Session, rounding: int = 0, precision: str | None = None) -
     allocated = _allocated(session.device)
     session.setup()
     if rounding:
-        _round_otherwise(session, rounding, precision or session.spec.precision or "fp32")
+        _round_otherwise(session, rounding, precision)
     wait(session.device)
     set_up = time.perf_counter()
     results = _first_results(session)
@@ -148,9 +148,9 @@ def _first_results(session: Session) -> list[Any]:
     return kept
 
 
-def _round_otherwise(session: Session, seed: int, precision: str) -> None:
-    """Every weight larger or smaller by what rounding to the precision may change."""
-    unit = ROUNDING[precision]
+def _round_otherwise(session: Session, seed: int, precision: str | None = None) -> None:
+    """Every weight larger or smaller by what rounding to the precision, the run's or another, may change."""
+    unit = ROUNDING[precision or session.spec.precision or "fp32"]
     random = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for weight in session.state.weights:

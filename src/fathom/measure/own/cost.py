@@ -26,7 +26,7 @@ def cost_of_target(
     target: str, memory_bytes: int | None = None, loss: LossLike = None, optimizer: OptimizerLike = None
 ) -> CostSheet:
     """The costs of what package.module:function makes; every fault is one line."""
-    workload = _workload(target, loss, optimizer)
+    workload = workload_on_meta(target, loss, optimizer)
     try:
         return replace(cost_sheet(workload, memory_bytes), name=target)
     except Exception as error:  # the model's own code runs here, and the meta device refuses what needs values
@@ -35,14 +35,15 @@ def cost_of_target(
 
 def step_of_target(target: str, phase: str, precision: str, items: int | None, *, gpu: bool) -> StepWork:
     """The op calls of a step of what package.module:function makes; every fault is one line."""
-    workload = _workload(target, None, None)
+    workload = workload_on_meta(target)
     try:
         return replace(step_work(workload, phase, precision, items, gpu=gpu), workload=target)
     except Exception as error:  # the model's own code, as above
         raise one_line(f"the step of {target} on the meta device, where tensors have no values,", error) from None
 
 
-def _workload(target: str, loss: LossLike, optimizer: OptimizerLike) -> Workload:
+def workload_on_meta(target: str, loss: LossLike = None, optimizer: OptimizerLike = None) -> Workload:
+    """What package.module:function makes, as a workload whose steps can be simulated."""
     made = _made(target)
     model = made["model"]
     if isinstance(model, Workload):

@@ -43,7 +43,7 @@ class OwnSides:
     def session(self, setting: Setting) -> Session:
         if not isinstance(self.model, nn.Module):
             return self._of_step(setting)
-        own = copy.deepcopy({name: self.made.get(name) for name in ("model", "optimizer")})
+        own: dict[str, Any] = copy.deepcopy({name: self.made.get(name) for name in ("model", "optimizer")})
         parts = set((setting.engine or EAGER).split(SEPARATOR))
         module, batch = self._laid_out(own["model"], self._sized(setting.batch), parts)
         engine = FUSED if FUSED in parts else EAGER
@@ -112,5 +112,5 @@ class OwnSides:
             raise EngineError(f"engine {GRAPH} alone is for workloads; a model of your own takes {', '.join(ENGINES)}")
         if COMPILE not in parts:
             return module
-        options = {"fallback_random": True} | ({"triton.cudagraphs": True} if GRAPH in parts else {})
+        options: dict[str, Any] = {"fallback_random": True} | ({"triton.cudagraphs": True} if GRAPH in parts else {})
         return cast(nn.Module, torch.compile(module, options=options))

@@ -1,0 +1,219 @@
+"""fathom advise for a slow model: its profile, trials of settings where asked for, and what to change first."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from fathom.analysis.advice import MEASURED, OTHER_BATCH, Change, changes, in_code
+from fathom.analysis.formatting import listed
+from fathom.cli.terminal import count, human, print_json, print_table, print_text, progress_bar
+from fathom.core.advice import Setting, SettingTrial
+from fathom.core.errors import Refused
+from fathom.core.record import Record
+from fathom.core.spec import OWN, RunSpec
+from fathom.core.store import Store
+from fathom.experiments import advise
+from fathom.experiments.engines import TIMEOUT_S
+from fathom.experiments.isolate import isolated
+from fathom.experiments.own import profile_target
+
+PROFILED_STEPS, PROFILED_S = 100, 3.0  # at most
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """What the command line says about a slow model."""
+
+    name: str
+    own: bool  # package.module:function; else a workload
+    spec: RunSpec
+    loss: str | None = None
+    optimizer: str | None = None
+    verify: bool = False
+    keep_batch: bool = False
+    trial_s: float | None = None
+    timeout_s: float = TIMEOUT_S
+    out: Path = Path("records")
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """Of a user's model, for a worker."""
+        both = {"loss": self.loss, "optimizer": self.optimizer}
+        named = {name: value for name, value in both.items() if value is not None}
+        return {"target": self.name, **named} if self.own else {}
+
+
+def advise_model(asked: Asked, as_json: bool) -> None:
+    store = Store(asked.out)
+    store.check_writable()
+    record = profiled(asked)
+    path = store.add(record)
+    usual = usual_of(asked, record)
+    found = searched(asked, usual) if asked.verify else advise.Found([], Setting())
+    advice = changes(record, advise.ranked(found.trials), found.trials)
+    if as_json:
+        print_json(document(asked, record, path, usual, found, advice))
+        return
+    _print(record, advice, asked)
+    _print_untried(usual, found, asked)
+    if asked.verify:
+        print_trials(found)
+    human.print(f"record: {path}", soft_wrap=True)
+
+
+def profiled(asked: Asked) -> Record:
+    """With source lines, where a user's own code has any."""
+    if asked.own:
+        spec = asked.spec
+        settings = {"phase": spec.phase, "device": spec.device, "precision": spec.precision, "threads": spec.threads}
+        settings |= {"loss": asked.loss, "optimizer": asked.optimizer, "stacks": True}
+        return profile_target(asked.name, asked.timeout_s, **settings)
+    spec = replace(asked.spec, kind="profiled", steps=PROFILED_STEPS, budget_s=PROFILED_S)
+    record = isolated(spec, heartbeat_timeout_s=asked.timeout_s)
+    if record.outcome != "ok" or record.profile is None:
+        raise Refused(f"{asked.name} was not profiled: {record.reason or 'its record has no profile'}")
+    return record
+
+
+def usual_of(asked: Asked, record: Record) -> advise.Usual:
+    """How the model runs now, as its profile found it."""
+    threads = asked.spec.threads or record.machine.cpu.threads
+    common: dict[str, Any] = {"device": record.device, "phase": asked.spec.phase, "threads": threads}
+    if asked.own:
+        batch = None if asked.keep_batch else record.spec.batch
+        step, precision = record.spec.source == "step", record.spec.precision
+        return advise.Usual(**common, precision=precision, batch=batch, own=True, step=step)
+    from fathom.workloads.base import workload_class  # torch
+
+    options = dict(asked.spec.options) | ({} if asked.spec.batch is None else {"batch": asked.spec.batch})
+    workload = workload_class(asked.name).configured(asked.spec.preset, **options)
+    return advise.Usual(
+        **common,
+        precision=asked.spec.precision,
+        batch=None if asked.keep_batch else workload.batch,
+        data=asked.spec.data is not None and not workload.interactive,
+    )
+
+
+def searched(asked: Asked, usual: advise.Usual, also: Sequence[Setting] = ()) -> advise.Found:
+    """A bar for all trials, and a line for each that has ended; `also` are settings to try beside the usual ones."""
+    singles = list(dict.fromkeys([*advise.candidates(usual), *also]))
+    spec = replace(advise.spec_of(asked.spec, asked.trial_s), device=usual.device)
+    if asked.own:
+        spec = replace(spec, preset=OWN, source="model", seed=None)
+    with progress_bar() as bar:
+        task = bar.add_task("trials", total=len(singles) + advise.MOST_COMBINED + advise.CONFIRMED)
+        current = bar.add_task("")
+
+        def attempt(setting: Setting) -> SettingTrial:
+            bar.reset(current, description=str(setting), total=None)
+            watch = partial(_progressed, bar, current)
+            trial = advise.in_process(spec, asked.given, setting, watch, asked.timeout_s)
+            bar.advance(task)
+            bar.console.print(f"{setting}: {outcome(trial)}", highlight=False, soft_wrap=True)
+            return trial
+
+        return advise.search(singles, attempt)
+
+
+def _progressed(bar: Any, task: Any, done: int, total: int) -> None:
+    bar.update(task, completed=done, total=total)
+
+
+def outcome(trial: SettingTrial) -> str:
+    """A trial in a few words."""
+    if trial.failed is not None:
+        return f"does not apply: {trial.failed}" if trial.refused else f"failed: {trial.failed}"
+    wrong = f"; results differ: {trial.disagreement}" if trial.disagreement else ""
+    return f"{advise.gain(trial):.3g} times as many items per second{wrong}"
+
+
+def _print(record: Record, advice: list[Change], asked: Asked) -> None:
+    from fathom.analysis.overview import overview
+
+    print_text(f"{record.spec.workload}, {record.spec.phase} on {record.device}")
+    for line in overview(record).lines(record):
+        print_text(f"  {line}")
+    if not advice:
+        told = "Nothing that was tried makes it faster" if asked.verify else "The profile names nothing to change"
+        print_text(f"{told}.")
+        return
+    print_text("What to change, first things first:")
+    for number, change in enumerate(advice, 1):
+        print_text(f"  {number}. {in_words(change)}")
+    if any(change.caution == OTHER_BATCH for change in advice):
+        print_text(f"  * {OTHER_BATCH}")
+
+
+def in_words(change: Change) -> str:
+    if change.known == MEASURED:
+        star = " *" if change.caution else ""
+        interval = f"{change.low:.3g} to {change.high:.3g}"
+        return f"{change.times:.3g} times as fast ({interval}, measured): {change.what}{star}; {change.evidence}"
+    return f"up to {change.times:.3g} times as fast (from the profile): {change.what}; {change.evidence}"
+
+
+def _print_untried(usual: advise.Usual, found: advise.Found, asked: Asked) -> None:
+    if asked.verify:
+        slower = [str(trial.setting) for trial in found.trials if advise.is_sound(trial) and not advise.helps(trial)]
+        if slower:
+            print_text(f"Tried, and no faster: {listed(slower)}")
+        return
+    settings = [str(setting) for setting in advise.candidates(usual)]
+    print_text(f"--verify measures {count(len(settings), 'setting')} beside this one: {'; '.join(settings)}")
+
+
+def print_trials(found: advise.Found) -> None:
+    """Every setting tried, then the advised one as it was measured again."""
+    rows = [trial_row(trial) for trial in sorted(found.trials, key=lambda each: -_gain_or_nothing(each))]
+    if rows:
+        print_table("Settings tried, each beside the usual one in a process of its own", COLUMNS, rows)
+    print_text(f"Advised: {found.advised} ({in_code(found.advised)})")
+    if found.confirmed:
+        again = [trial_row(trial) for trial in found.confirmed]
+        print_table("Measured again, in fresh processes", COLUMNS, again)
+    if found.distance is not None:
+        print_text(f"{100 * found.distance:.1f} % slower than the best of those measured again")
+
+
+COLUMNS = ["setting", "times the items/s", "95 % interval", "ms a step", "items a step", "start (s)", "agrees", "note"]
+
+
+def trial_row(trial: SettingTrial) -> list[Any]:
+    if trial.trial is None:
+        return [str(trial.setting), *[None] * 6, outcome(trial)]
+    from fathom.analysis.statistics import median_interval
+
+    interval, run = median_interval([trial.gains]), trial.trial.engine
+    note = f"disturbed: {'; '.join(trial.disturbed)}" if trial.disturbed else ""
+    shown = f"{interval.low:.3g} to {interval.high:.3g}"
+    times = [interval.median, shown, 1000 * run.step_s, trial.items, run.preparation_s]
+    return [str(trial.setting), *times, trial.agreement, note]
+
+
+def _gain_or_nothing(trial: SettingTrial) -> float:
+    return advise.gain(trial) if trial.trial is not None else 0.0
+
+
+def document(
+    asked: Asked, record: Record, path: Path, usual: advise.Usual, found: advise.Found, advice: list[Change]
+) -> dict[str, Any]:
+    """One JSON document: every turn of every trial is in it."""
+    plain = [dataclasses.asdict(each) | {"setting": each.setting.changes if each.setting else None} for each in advice]
+    tried = {name: [each.to_json() for each in getattr(found, name)] for name in ("trials", "confirmed")}
+    return {
+        "workload": asked.name,
+        "record": str(path),
+        "machine": record.machine_label,
+        "usual": dataclasses.asdict(usual),
+        "changes": plain,
+        "advised": found.advised.changes if asked.verify else None,
+        "distance_from_best": found.distance,
+        "untried": [] if asked.verify else [str(each) for each in advise.candidates(usual)],
+        **tried,
+    }

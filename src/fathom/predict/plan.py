@@ -1,0 +1,308 @@
+"""Which hardware and setting to train on: device x count x interconnect x batch x precision x engine, ranked.
+
+A `Choice` is one combination with its predicted time, energy and cost for a whole job. Choices that cannot be, with the
+reason, are `Impossible`: they are shown, not dropped. Steps come from a simulation (engine/step_work.py), one for each
+batch and precision; this file needs no torch.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from fathom.core.errors import BadOption
+from fathom.predict.catalogue import Interconnect, interconnect
+from fathom.predict.communication import Link
+from fathom.predict.estimate import Estimate
+from fathom.predict.target import HostCosts, Target
+from fathom.trace.step_work import StepWork
+
+HOUR_S = 3600.0
+EAGER, CUDAGRAPH = "eager", "cudagraph"
+IN_SERVER = 8  # devices that NVLink or PCIe joins: those of one server
+NVLINK = {  # device of the catalogue -> the NVLink that it has
+    "P100": "NVLink 1",
+    "V100": "NVLink 2",
+    "A100 40GB": "NVLink 3",
+    "A100 80GB": "NVLink 3",
+    "H100 SXM": "NVLink 4",
+    "H200": "NVLink 4",
+    "B200": "NVLink 5",
+}
+LOCAL = ("NVLink", "PCIe")  # links inside a server
+WITHOUT_NVLINK, NETWORKS = "PCIe 3", ("InfiniBand EDR", "Ethernet 10")  # compared where none is asked for
+TIME, ENERGY, COST = "time", "energy", "cost"
+TDP_BOUND, MEASURED = "at most: TDP of the devices alone", "measured, of the devices alone"
+
+Predict = Callable[[StepWork, Target, int, Link | None], Estimate]
+Steps = Callable[[str, int], StepWork]  # precision, batch of one device
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """What is to be done, and what it may take."""
+
+    items: float  # of an epoch
+    epochs: float = 1.0
+    within_s: float | None = None
+    budget: float | None = None  # in the currency of the prices
+    prices: Mapping[str, float] = field(default_factory=dict)  # device -> per device and hour
+
+    def __post_init__(self) -> None:
+        for name, value in {"--items": self.items, "--epochs": self.epochs}.items():
+            if not (0 < value < 1e18):
+                raise BadOption(f"{name} must be above 0, not {value:g}")
+        if self.budget is not None and not self.prices:
+            raise BadOption("--budget needs prices, such as --price h100=2.5 (per device and hour): none are assumed")
+
+    def steps(self, items_a_step: int) -> float:
+        """The last step of an epoch may have fewer items, and takes as long."""
+        return math.ceil(self.items / items_a_step) * self.epochs
+
+
+@dataclass(frozen=True, kw_only=True)
+class Grid:
+    """What is combined. Batches are of one device, as in weak scaling."""
+
+    targets: Sequence[Target]
+    counts: Sequence[int] = (1, 2, 4, 8)
+    interconnects: Sequence[Interconnect] | None = None  # None: those that such devices usually have
+    batches: Sequence[int] = ()
+    precisions: Sequence[str] = ("fp32", "bf16")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """One combination, and what the job takes with it."""
+
+    device: str
+    count: int
+    interconnect: str | None  # None: one device
+    batch: int  # of one device
+    precision: str
+    engine: str
+    estimate: Estimate
+    seconds: float
+    low_s: float
+    high_s: float
+    energy_j: float | None
+    energy_is: str | None  # TDP_BOUND or MEASURED; None: not known
+    cost: float | None  # None: no price was given
+
+    @property
+    def axes(self) -> dict[str, str]:
+        """By name, in words; what two choices differ in is read off these."""
+        return {
+            "device": self.device,
+            "count": str(self.count),
+            "interconnect": self.interconnect or "-",
+            "batch": str(self.batch),
+            "precision": self.precision,
+            "engine": self.engine,
+        }
+
+    def __str__(self) -> str:
+        joined = f" on {self.interconnect}" if self.interconnect else ""
+        engine = "" if self.engine == EAGER else f", {self.engine}"
+        return f"{self.count} x {self.device}{joined}, batch {self.batch} each, {self.precision}{engine}"
+
+
+@dataclass(frozen=True)
+class Impossible:
+    what: str
+    why: str
+
+
+@dataclass(frozen=True)
+class Plan:
+    job: Job
+    choices: list[Choice]  # possible ones, the fastest first
+    impossible: list[Impossible]
+
+    def best(self, by: str) -> Choice | None:
+        """None where it is not known of any choice: energy without a TDP, cost without a price."""
+        known = [each for each in self.choices if measure_of(each, by) is not None]
+        return min(known, key=lambda each: (measure_of(each, by), each.seconds, each.count), default=None)
+
+    @property
+    def allowed(self) -> list[Choice]:
+        """Within the time and the budget, as predicted."""
+        return [each for each in self.choices if self.in_time(each) and self.in_budget(each)]
+
+    def in_time(self, choice: Choice) -> bool:
+        return self.job.within_s is None or choice.seconds <= self.job.within_s
+
+    def in_budget(self, choice: Choice) -> bool:
+        return self.job.budget is None or (choice.cost is not None and choice.cost <= self.job.budget)
+
+    def advised(self) -> Choice:
+        """Without a limit the fastest; within a time limit the cheapest, or with the least energy; else the reason.
+
+        Where some choices keep the time limit with the upper end of their interval too, one of those.
+        """
+        if not self.choices:
+            reasons = "; ".join(f"{each.what}: {each.why}" for each in self.impossible[:3])
+            raise BadOption(f"nothing that was asked for is possible: {reasons}")
+        if not (allowed := self.allowed):
+            raise BadOption(self._refusal())
+        if self.job.within_s is None:
+            return min(allowed, key=lambda each: (each.seconds, each.count))
+        sure = [each for each in allowed if each.high_s <= self.job.within_s] or allowed
+        return min(sure, key=_least_spent)
+
+    def _refusal(self) -> str:
+        fastest = self.choices[0]
+        if self.job.within_s is not None and not self.in_time(fastest):
+            asked = self.job.within_s / HOUR_S
+            return f"no setting takes {asked:.3g} h or less: the fastest, {fastest}, takes {fastest.seconds / HOUR_S:.3g} h"
+        cheapest = self.best(COST)
+        if cheapest is None or cheapest.cost is None:
+            return "the budget cannot be kept: no compared device has a price (--price device=...)"
+        both = " and time limit" if self.job.within_s is not None else ""
+        return (
+            f"no setting keeps the budget of {self.job.budget:g}{both}: the cheapest, {cheapest}, costs "
+            f"{cheapest.cost:.4g} and takes {cheapest.seconds / HOUR_S:.3g} h"
+        )
+
+    def next_best(self, choice: Choice) -> tuple[str, Choice] | None:
+        """The single change of one axis that saves the most time, and its name; None where none does."""
+        near = [(axis, each) for each in self.choices if (axis := _only_difference(choice, each)) is not None]
+        faster = [(axis, each) for axis, each in near if each.seconds < choice.seconds]
+        return min(faster, key=lambda pair: (pair[1].seconds, pair[1].count), default=None)
+
+
+def measure_of(choice: Choice, by: str) -> float | None:
+    return {TIME: choice.seconds, ENERGY: choice.energy_j, COST: choice.cost}[by]
+
+
+def _least_spent(choice: Choice) -> tuple[float, float, float]:
+    """Cost first, then energy, then device-hours."""
+    return (
+        math.inf if choice.cost is None else choice.cost,
+        math.inf if choice.energy_j is None else choice.energy_j,
+        choice.count * choice.seconds,
+    )
+
+
+def _only_difference(one: Choice, other: Choice) -> str | None:
+    """The axis, where there is just one; a second device brings its interconnect along."""
+    differ = [name for name in one.axes if one.axes[name] != other.axes[name]]
+    if differ == ["count", "interconnect"] and 1 in (one.count, other.count):
+        return "count"
+    return differ[0] if len(differ) == 1 else None
+
+
+def plan(
+    job: Job, grid: Grid, steps: Steps, predict: Predict, joules_per_item: Mapping[tuple[str, str], float] | None = None
+) -> Plan:
+    """All combinations. `joules_per_item` has what was measured on one device, by device and precision."""
+    found: list[Choice] = []
+    refused: dict[str, str] = {}
+    for target in grid.targets:
+        for precision in grid.precisions:
+            if (why := lacks(target, precision)) is not None:
+                refused[f"{precision} on {target.name}"] = why
+                continue
+            for batch in grid.batches:
+                step = steps(precision, batch)
+                if (why := does_not_fit(step, target)) is not None:
+                    refused[f"batch {batch} in {precision} on {target.name}"] = why
+                    continue
+                for count, link in _joined(target, grid, refused):
+                    found += _choices(job, step, target, count, link, predict, joules_per_item or {})
+    ordered = sorted(found, key=lambda each: (each.seconds, each.count, each.batch, each.engine != EAGER))
+    return Plan(job, ordered, [Impossible(what, why) for what, why in refused.items()])
+
+
+def lacks(target: Target, precision: str) -> str | None:
+    """Why a device does not compute in it; a wider precision in its place would not be what was asked for."""
+    if precision in target.flop_per_s or (precision == "bf16" and "fp16" in target.flop_per_s and target.gpu):
+        return None
+    return f"the catalogue has no {precision} peak of {target.name}"
+
+
+def does_not_fit(step: StepWork, target: Target) -> str | None:
+    if target.memory_bytes is None or step.peak_bytes <= target.memory_bytes:
+        return None
+    return f"needs {step.peak_bytes / 1e9:.3g} GB, {target.name} has {target.memory_bytes / 1e9:.3g} GB"
+
+
+def _joined(target: Target, grid: Grid, refused: dict[str, str]) -> Iterable[tuple[int, Interconnect | None]]:
+    """Every count with every interconnect that can join so many such devices."""
+    links = usual_links(target.name) if grid.interconnects is None else grid.interconnects
+    for count in grid.counts:
+        if count == 1:
+            yield 1, None
+            continue
+        for link in links:
+            if (why := cannot_join(target.name, count, link.name)) is None:
+                yield count, link
+            elif grid.interconnects is not None:
+                refused[f"{count} x {target.name} on {link.name}"] = why
+
+
+def usual_links(device: str) -> list[Interconnect]:
+    """What is compared by default: inside a server the device's own, and two networks, a fast and a slow one."""
+    return [interconnect(name) for name in (NVLINK.get(device, WITHOUT_NVLINK), *NETWORKS)]
+
+
+def cannot_join(device: str, count: int, link: str) -> str | None:
+    if link.startswith("NVLink") and device in NVLINK and NVLINK[device] != link:
+        return f"{device} has {NVLINK[device]}"
+    if link.startswith("NVLink") and device not in NVLINK:
+        return f"{device} has no NVLink"
+    if link.startswith(LOCAL) and count > IN_SERVER:
+        return f"{link.split(maxsplit=1)[0]} joins the devices of one server, {IN_SERVER} at most; more need a network"
+    return None
+
+
+def _choices(
+    job: Job,
+    step: StepWork,
+    target: Target,
+    count: int,
+    joined: Interconnect | None,
+    predict: Predict,
+    joules_per_item: Mapping[tuple[str, str], float],
+) -> list[Choice]:
+    link = None if joined is None else Link.of(joined)
+    engines = {EAGER: target}
+    if target.gpu and target.host != HostCosts():  # a graph is launched as one: what the host does per op is gone
+        engines[CUDAGRAPH] = replace(target, host=HostCosts(step_s=target.host.step_s))
+    found = []
+    for engine, executed in engines.items():
+        estimate = predict(step, executed, count, link)
+        seconds = job.steps(count * step.batch) * estimate.step_s
+        measured = joules_per_item.get((target.name, step.precision))
+        energy, source = _energy(job, target, count, seconds, measured)
+        price = job.prices.get(target.name)
+        found.append(
+            Choice(
+                device=target.name,
+                count=count,
+                interconnect=None if joined is None else joined.name,
+                batch=step.batch,
+                precision=step.precision,
+                engine=engine,
+                estimate=estimate,
+                seconds=seconds,
+                low_s=seconds * estimate.low_s / estimate.step_s,
+                high_s=seconds * estimate.high_s / estimate.step_s,
+                energy_j=energy,
+                energy_is=source,
+                cost=None if price is None else price * count * seconds / HOUR_S,
+            )
+        )
+    return found
+
+
+def _energy(
+    job: Job, target: Target, count: int, seconds: float, measured: float | None
+) -> tuple[float | None, str | None]:
+    """Measured joules per item are of one device, and say nothing of several that wait for each other."""
+    if measured is not None and count == 1:
+        return measured * job.items * job.epochs, MEASURED
+    if target.tdp_w is None:
+        return None, None
+    return target.tdp_w * count * seconds, TDP_BOUND
