@@ -108,10 +108,22 @@ class Choice:
         return f"{self.count} x {self.device}{joined}, batch {self.batch} each, {self.precision}{engine}"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Impossible:
-    what: str
+    """A combination that cannot be, and why; what is None does not matter to the reason."""
+
     why: str
+    device: str
+    precision: str | None = None
+    batch: int | None = None
+    count: int | None = None
+    interconnect: str | None = None
+
+    def __str__(self) -> str:
+        batch = "" if self.batch is None else f"batch {self.batch} "
+        precision = "" if self.precision is None else f"{'in ' if batch else ''}{self.precision} on "
+        devices = self.device if self.count is None else f"{self.count} x {self.device} on {self.interconnect}"
+        return f"{batch}{precision}{devices}: {self.why}"
 
 
 @dataclass(frozen=True)
@@ -142,7 +154,7 @@ class Plan:
         Where some choices keep the time limit with the upper end of their interval too, one of those.
         """
         if not self.choices:
-            reasons = "; ".join(f"{each.what}: {each.why}" for each in self.impossible[:3])
+            reasons = "; ".join(map(str, self.impossible[:3]))
             raise BadOption(f"nothing that was asked for is possible: {reasons}")
         if not (allowed := self.allowed):
             raise BadOption(self._refusal())
@@ -155,7 +167,8 @@ class Plan:
         fastest = self.choices[0]
         if self.job.within_s is not None and not self.in_time(fastest):
             asked = self.job.within_s / HOUR_S
-            return f"no setting takes {asked:.3g} h or less: the fastest, {fastest}, takes {fastest.seconds / HOUR_S:.3g} h"
+            took = f"{fastest.seconds / HOUR_S:.3g} h"
+            return f"no setting takes {asked:.3g} h or less: the fastest, {fastest}, takes {took}"
         cheapest = self.best(COST)
         if cheapest is None or cheapest.cost is None:
             return "the budget cannot be kept: no compared device has a price (--price device=...)"
@@ -198,28 +211,29 @@ def plan(
 ) -> Plan:
     """All combinations. `joules_per_item` has what was measured on one device, by device and precision."""
     found: list[Choice] = []
-    refused: dict[str, str] = {}
+    refused: dict[Impossible, None] = {}  # in the order in which they are met, each once
     for target in grid.targets:
         for precision in grid.precisions:
             if (why := lacks(target, precision)) is not None:
-                refused[f"{precision} on {target.name}"] = why
+                refused[Impossible(why=why, device=target.name, precision=precision)] = None
                 continue
             for batch in grid.batches:
                 step = steps(precision, batch)
                 if (why := does_not_fit(step, target)) is not None:
-                    refused[f"batch {batch} in {precision} on {target.name}"] = why
+                    refused[Impossible(why=why, device=target.name, precision=precision, batch=batch)] = None
                     continue
                 for count, link in _joined(target, grid, refused):
                     found += _choices(job, step, target, count, link, predict, joules_per_item or {})
     ordered = sorted(found, key=lambda each: (each.seconds, each.count, each.batch, each.engine != EAGER))
-    return Plan(job, ordered, [Impossible(what, why) for what, why in refused.items()])
+    return Plan(job, ordered, list(refused))
 
 
 def lacks(target: Target, precision: str) -> str | None:
-    """Why a device does not compute in it; a wider precision in its place would not be what was asked for."""
-    if precision in target.flop_per_s or (precision == "bf16" and "fp16" in target.flop_per_s and target.gpu):
+    """Why a device does not compute in it; another precision in its place would not be what was asked for."""
+    if precision in target.flop_per_s:
         return None
-    return f"the catalogue has no {precision} peak of {target.name}"
+    instead = "; it has fp16" if precision == "bf16" and "fp16" in target.flop_per_s else ""
+    return f"no {precision} peak of {target.name} is known{instead}"
 
 
 def does_not_fit(step: StepWork, target: Target) -> str | None:
@@ -228,7 +242,7 @@ def does_not_fit(step: StepWork, target: Target) -> str | None:
     return f"needs {step.peak_bytes / 1e9:.3g} GB, {target.name} has {target.memory_bytes / 1e9:.3g} GB"
 
 
-def _joined(target: Target, grid: Grid, refused: dict[str, str]) -> Iterable[tuple[int, Interconnect | None]]:
+def _joined(target: Target, grid: Grid, refused: dict[Impossible, None]) -> Iterable[tuple[int, Interconnect | None]]:
     """Every count with every interconnect that can join so many such devices."""
     links = usual_links(target.name) if grid.interconnects is None else grid.interconnects
     for count in grid.counts:
@@ -239,7 +253,7 @@ def _joined(target: Target, grid: Grid, refused: dict[str, str]) -> Iterable[tup
             if (why := cannot_join(target.name, count, link.name)) is None:
                 yield count, link
             elif grid.interconnects is not None:
-                refused[f"{count} x {target.name} on {link.name}"] = why
+                refused[Impossible(why=why, device=target.name, count=count, interconnect=link.name)] = None
 
 
 def usual_links(device: str) -> list[Interconnect]:

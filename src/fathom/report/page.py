@@ -123,9 +123,12 @@ def _cells(table: Table, colours: Colours) -> list[list[Cell]]:
 
 
 def _figure(chart: Chart, colours: Colours) -> Markup:
+    return embedded(charts.figure(chart, colours))
+
+
+def embedded(value: Any) -> Markup:
     """JSON that can stand inside a script element: no letter of it can end the element or begin another."""
-    figure: Any = charts.figure(chart, colours)
-    text = json.dumps(figure, allow_nan=False, separators=(",", ":"), ensure_ascii=False)
+    text = json.dumps(value, allow_nan=False, separators=(",", ":"), ensure_ascii=False)
     for letter in "<>&\u2028\u2029":
         text = text.replace(letter, f"\\u{ord(letter):04x}")
     return Markup(text)

@@ -29,12 +29,14 @@ if TYPE_CHECKING:
 HERE = "here"  # this machine, by its measured ceilings
 LARGER = (1, 2, 4)  # times the workload's own batch, compared where none is asked for
 MOST_DEVICES = 65_536
+FORM_ITEMS = 1e8  # what the page's form begins with, as the Cookbook's does
+PLANNED_PRECISIONS = (*PRECISIONS, "fp16")
 DEFAULT_PRECISIONS = ("fp32", "bf16")
-SHOWN = 12  # rows of the table; --json has all
+SHOWN, SHOWN_REASONS = 12, 4  # rows of the table, and settings that cannot be; --json has all
 UNITS = {"s": 1.0, "m": 60.0, "min": 60.0, "h": HOUR_S, "": HOUR_S, "d": 24 * HOUR_S, "w": 7 * 24 * HOUR_S}
-OF_PEAK = Interval(1.0, 1 / 0.21)  # Paleo's case studies reach 0.21 to 0.62 of the peak; more than all of it nobody can
+OF_PEAK = Interval(1.0, 1 / 0.21)  # Paleo's case studies reach 0.21 to 0.62 of the peak; no step reaches more than it
 BOUND = (
-    "Times are the roofline's at the catalogue's peaks, a lower bound; the upper end is 4.8 times as long: the least of "
+    "Times are the roofline's at the catalogue's peaks, a lower bound; the upper end is 4.8 times that: the least of "
     "Paleo's case studies reaches 21 % of the peak (Qi, Sparks and Talwalkar, 2017). Coverage is not measured."
 )
 
@@ -66,14 +68,18 @@ def plan_options(
 ) -> PlanOptions:
     """Names are looked up here: a wrong one is one line before anything is simulated."""
     for precision in given.precisions:
-        if precision not in PRECISIONS:
-            raise UnknownName.among("precision", precision, PRECISIONS)
+        if precision not in PLANNED_PRECISIONS:
+            raise UnknownName.among("precision", precision, PLANNED_PRECISIONS)
     if max(counts) > MOST_DEVICES:
         raise BadOption(f"--count must be 1 to {MOST_DEVICES:,}, not {max(counts)}")
     devices = listed_in(on, "--on", str)
     links = [catalogue.interconnect(each).name for each in listed_in(interconnect, "--interconnect", str)]
     job = Job(
-        items=1e6 if items is None else items, epochs=epochs, within_s=within_s, budget=budget, prices=prices_of(prices)
+        items=FORM_ITEMS if items is None else items,
+        epochs=epochs,
+        within_s=within_s,
+        budget=budget,
+        prices=prices_of(prices),
     )
     return PlanOptions(
         job=job,
@@ -322,8 +328,10 @@ def print_plan(name: str, found: Plan, choice: Choice, checks: Sequence[rules.Ch
     if not job.prices:
         print_text("No cost: --price device=PRICE gives one per device and hour; none is assumed.")
     print_text(f"Source of the rules: {rules.SOURCE}")
-    for each in found.impossible[:SHOWN]:
-        human.print(f"not possible: {each.what}: {each.why}", highlight=False, soft_wrap=True)
+    for each in found.impossible[:SHOWN_REASONS]:
+        human.print(f"not possible: {each}", highlight=False, soft_wrap=True)
+    if (more := len(found.impossible) - SHOWN_REASONS) > 0:
+        human.print(f"{more} more are not possible; --json has the reasons", highlight=False)
 
 
 def _next_best(found: Plan, choice: Choice) -> str:

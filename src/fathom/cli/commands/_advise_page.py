@@ -1,0 +1,74 @@
+"""fathom advise --html: predicted steps of every combination, as the table behind the page's form."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fathom.cli.commands._advise_plan import BOUND, PlanOptions, planned, targets
+from fathom.cli.terminal import human
+from fathom.core.errors import BadOption
+from fathom.core.store import check_writable
+from fathom.predict import rules
+from fathom.predict.plan import Choice
+from fathom.report import advise_page
+from fathom.report.advise_page import Form, FormDevice, FormModel, FormRefusal, FormStep
+
+if TYPE_CHECKING:
+    from fathom.workloads.base import Workload
+
+
+def write_page(models: Sequence[tuple[str, Workload]], options: PlanOptions, path: Path) -> None:
+    check_writable(path)
+    known = targets(options)
+    shown, steps, refusals = [], [], []
+    for name, workload in models:
+        found, _ = planned(workload, options, known)
+        shown.append(FormModel(name=name, item=workload.item_of(options.phase)))
+        steps += [_step(name, choice) for choice in found.choices]
+        refusals += [FormRefusal(model=name, **dataclasses.asdict(each)) for each in found.impossible]
+    if not steps:
+        raise BadOption(f"nothing that was asked for is possible: {refusals[0].why if refusals else 'no setting'}")
+    form = Form(
+        models=shown,
+        devices=[
+            FormDevice(
+                name=each.name,
+                memory_gb=None if each.memory_bytes is None else each.memory_bytes / 1e9,
+                tdp_w=each.tdp_w,
+                gpu=each.gpu,
+            )
+            for each in known
+        ],
+        steps=steps,
+        refusals=refusals,
+        items=options.job.items,
+        epochs=options.job.epochs,
+        uncertainty=BOUND,
+        threads_per_gpu=rules.THREADS_PER_GPU,
+        ram_per_gpu_memory=rules.RAM_PER_GPU_MEMORY,
+        rules_source=rules.SOURCE,
+        prices=dict(options.job.prices),
+    )
+    human.print(f"page: {advise_page.write(form, path)}", soft_wrap=True)
+
+
+def _step(name: str, choice: Choice) -> FormStep:
+    estimate = choice.estimate
+    return FormStep(
+        model=name,
+        device=choice.device,
+        count=choice.count,
+        interconnect=choice.interconnect,
+        batch=choice.batch,
+        precision=choice.precision,
+        engine=choice.engine,
+        step_s=estimate.step_s,
+        low_s=estimate.low_s,
+        high_s=estimate.high_s,
+        exposed_s=estimate.exposed_s,
+        memory_bytes=estimate.memory_bytes,
+        bound_by=estimate.bound_by,
+    )
