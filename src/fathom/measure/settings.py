@@ -32,8 +32,17 @@ from fathom.measure.own.target import from_target
 from fathom.measure.trial import BUDGET_S, ROUNDED, TURNS, Running, compared, in_turns, started
 from fathom.workloads.base import Workload
 
+PARTS = ROUNDED + 2 + TURNS  # of a trial, for its progress
 PREFETCH = 4  # batches that each data worker reads ahead
 Open = Callable[[Setting], Session]
+
+
+@dataclass(frozen=True)
+class _Work:
+    """How sessions of it are opened: those that are timed, and those whose results are compared."""
+
+    timed: Open
+    compared: Open | None = None  # None: the same
 
 
 def tried(
@@ -41,9 +50,9 @@ def tried(
 ) -> SettingTrial:
     """The trial of a setting beside the base; given are the loss and the optimizer of the user's model, by name."""
     if target is None:
-        return _tried(base, setting, partial(_session, base), progress)
+        return _tried(base, setting, _Work(partial(_session, base)), progress)
     try:
-        return _tried(base, setting, _opener(base, target, given), progress)
+        return _tried(base, setting, _own(base, setting, target, given), progress)
     except BaseException as error:
         raise users_fault(target, error) from None
 
@@ -61,53 +70,58 @@ def _session(base: RunSpec, setting: Setting) -> Session:
     return Session(applied(base, setting))
 
 
-def _opener(base: RunSpec, target: str, given: Mapping[str, Any]) -> Open:
+def _own(base: RunSpec, setting: Setting, target: str, given: Mapping[str, Any]) -> _Work:
     made = from_target(target) | {name: value for name, value in given.items() if value is not None}
     model = made["model"]
     if isinstance(model, Workload):
-        return lambda setting: Session(
-            applied(base, replace(setting, batch=None)),
-            model if setting.batch is None else dataclasses.replace(model, batch=setting.batch),
-        )
-    return OwnSides(base, made).session
+        return _Work(partial(_of_workload, base, model))
+    sides = OwnSides(base, made)
+    return _Work(sides.session, partial(sides.session, still=True) if sides.reorders_dropout(setting) else None)
 
 
-def _tried(base: RunSpec, setting: Setting, opened: Open, progress: OnProgress) -> SettingTrial:
+def _of_workload(base: RunSpec, model: Workload, setting: Setting) -> Session:
+    sized = model if setting.batch is None else dataclasses.replace(model, batch=setting.batch)
+    return Session(applied(base, replace(setting, batch=None)), sized)
+
+
+def _tried(base: RunSpec, setting: Setting, work: _Work, progress: OnProgress) -> SettingTrial:
     """Refused before anything runs where a session says why it cannot be."""
     try:
-        usual_session, session = opened(Setting()), opened(setting)
+        sessions = [work.timed(Setting()), work.timed(setting)]
     except FathomError as error:
         return SettingTrial(setting=setting, failed=str(error), refused=True)
+    process = [_Process.of(each) for each in sessions]
     precision = _precision(base, setting)
-    comparable = not isinstance(session, StepSession) and setting.batch is None
+    comparable = setting.batch is None and not isinstance(sessions[1], StepSession)
     with ExitStack() as closing:
-        for each in (usual_session, session):
+        for each in sessions:
             closing.callback(each.close)
-        process = [_Process.of(usual_session), _Process.of(session)]
-        rounded = _rounded(opened, process[0], precision, progress) if comparable else []
-        sides = []
-        for number, (each, own) in enumerate(zip((usual_session, session), process, strict=True), start=1):
-            own.settle()
-            sides.append(replace(_started(each), settle=own.settle))
-            progress(ROUNDED + number, ROUNDED + 2 + TURNS)
-        for side in sides:
-            if problem := _not_finite(side):
-                return SettingTrial(setting=setting, failed=problem)
-        watch = Watch(session.device)
-        runs = in_turns(
-            sides, base.budget_s or BUDGET_S, lambda turn: progress(ROUNDED + 2 + turn, ROUNDED + 2 + TURNS)
-        )
+        rounded = _rounded(work, process[0], precision, progress) if comparable else []
+        sides = [_started(each, own, progress) for each, own in zip(sessions, process, strict=True)]
+        if problem := next(filter(None, map(_not_finite, sides)), None):
+            return SettingTrial(setting=setting, failed=problem)
+        if comparable and work.compared is not None:
+            asked = zip(sides, (Setting(), setting), process, strict=True)
+            sides = [replace(side, results=_results(work.compared, each, own)) for side, each, own in asked]
+        watch = Watch(sessions[1].device)
+        runs = in_turns(sides, base.budget_s or BUDGET_S, lambda turn: progress(ROUNDED + 2 + turn, PARTS))
         watch.look()
     trial = Trial(eager=runs[0], engine=runs[1])
     return SettingTrial(
         setting=setting,
-        items=_items(session),
-        usual_items=_items(usual_session),
+        items=_items(sessions[1]),
+        usual_items=_items(sessions[0]),
         trial=compared(trial, sides[0].results, sides[1].results, rounded) if comparable else trial,
         precision=precision,
         compared=comparable,
         disturbed=watch.disturbance().reasons,
     )
+
+
+def _results(opened: Open, setting: Setting, process: _Process) -> list[Any]:
+    with opened(setting) as session:
+        process.settle()
+        return started(session).results
 
 
 def _precision(base: RunSpec, setting: Setting) -> str:
@@ -116,21 +130,24 @@ def _precision(base: RunSpec, setting: Setting) -> str:
     return max(both, key=lambda each: ROUNDING[each])
 
 
-def _rounded(opened: Open, usual: _Process, precision: str, progress: OnProgress) -> list[list[Any]]:
+def _rounded(work: _Work, usual: _Process, precision: str, progress: OnProgress) -> list[list[Any]]:
     """What the model as it is gives with weights rounded otherwise, to the lower precision of both sides."""
     found = []
     for number in range(1, ROUNDED + 1):
-        with opened(Setting()) as session:
+        with (work.compared or work.timed)(Setting()) as session:
             usual.settle()
             found.append(started(session, rounding=number, precision=precision).results)
-        progress(number, ROUNDED + 2 + TURNS)
+        progress(number, PARTS)
     return found
 
 
-def _started(session: Session) -> Running:
+def _started(session: Session, process: _Process, progress: OnProgress) -> Running:
     if isinstance(session, StepSession) and session.spec.phase != "train":
         raise BadOption("a step of your own has no phases: it is tried as it is (--phase train)")
-    return started(session)
+    process.settle()
+    running = replace(started(session), settle=process.settle)
+    progress(ROUNDED + 1, PARTS)
+    return running
 
 
 def _not_finite(side: Running) -> str | None:

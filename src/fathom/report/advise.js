@@ -84,7 +84,10 @@
     return Number(value.toPrecision(3)).toString();
   }
 
-  const duration = (hours) => (hours >= 48 ? `${shown(hours / 24)} days` : hours >= 1 ? `${shown(hours)} hours` : hours >= 1 / 60 ? `${shown(60 * hours)} minutes` : `${shown(3600 * hours)} seconds`);
+  function duration(hours) {
+    const [value, unit] = hours >= 48 ? [hours / 24, "day"] : hours >= 1 ? [hours, "hour"] : hours >= 1 / 60 ? [60 * hours, "minute"] : [3600 * hours, "second"];
+    return `${shown(value)} ${unit}${shown(value) === "1" ? "" : "s"}`;
+  }
 
   function chosen() {
     const price = find("price").value;

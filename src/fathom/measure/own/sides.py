@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.dropout import _DropoutNd
 
 from fathom.core.advice import EAGER, Setting
 from fathom.core.errors import BadOption, EngineError
@@ -40,10 +41,19 @@ class OwnSides:
         self.items = items_in(self.made.get("batch")) or 1
         prepared(self.model, self.made.get("batch"), self.device, self.criterion.wants_target)  # lazy layers, once
 
-    def session(self, setting: Setting) -> Session:
+    def reorders_dropout(self, setting: Setting) -> bool:
+        """Whether dropout would drop other values: it draws in the order of memory, which another layout changes."""
+        reordered = LAYOUT in (setting.engine or "").split(SEPARATOR) and isinstance(self.model, nn.Module)
+        return reordered and any(isinstance(part, _DropoutNd) and part.p > 0 for part in self.model.modules())
+
+    def session(self, setting: Setting, still: bool = False) -> Session:
+        """`still` is without dropout."""
         if not isinstance(self.model, nn.Module):
             return self._of_step(setting)
         own: dict[str, Any] = copy.deepcopy({name: self.made.get(name) for name in ("model", "optimizer")})
+        for part in own["model"].modules() if still else ():
+            if isinstance(part, _DropoutNd):
+                part.p = 0.0
         parts = set((setting.engine or EAGER).split(SEPARATOR))
         module, batch = self._laid_out(own["model"], self._sized(setting.batch), parts)
         engine = FUSED if FUSED in parts else EAGER

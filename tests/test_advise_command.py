@@ -1,0 +1,263 @@
+"""fathom advise as typed: both kinds of advice, what is refused in one line, and the table behind the page's form."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import fathom
+from sample_records import op_row, record_of, trial_of
+
+from fathom.cli.commands import _advise_model as of_model
+from fathom.cli.commands._advise_options import is_function, listed_in
+from fathom.cli.commands._advise_plan import duration, prices_of
+from fathom.core.advice import Setting, SettingTrial
+from fathom.core.errors import BadOption
+from fathom.core.record import Record
+from fathom.experiments import advise
+
+PLAN = ["advise", "sensor_net", "--items", "1e6", "--on", "h100,k40", "--count", "1,2", "--batch", "64"]
+OWN = """\
+import torch
+from fathom.workloads.autoenc import Autoenc
+
+raise SystemExit("imported")
+
+def make():
+    return torch.nn.Linear(4, 2), torch.randn(6, 4)
+
+class Mine(Autoenc):
+    pass
+"""
+
+
+def typed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *arguments: object) -> Any:
+    """The JSON document of a command that succeeds."""
+    assert fathom(monkeypatch, *arguments, "--json") == 0
+    return json.loads(capsys.readouterr().out)
+
+
+# a slow model, with made-up trials
+
+
+@pytest.fixture
+def tried(monkeypatch: pytest.MonkeyPatch) -> list[Setting]:
+    """Settings that were tried: bf16 is twice as fast, compile fails, all else is as fast."""
+    asked: list[Setting] = []
+
+    def attempt(spec: Any, own: Any, setting: Setting, on_progress: Any, timeout_s: float) -> SettingTrial:
+        asked.append(setting)
+        if setting.engine == "compile":
+            return SettingTrial(setting=setting, failed="no compiler")
+        step_s = 0.1 if setting.precision else 0.2
+        return SettingTrial(setting=setting, trial=trial_of(0.2, step_s), items=8, usual_items=8)
+
+    def profiled(asked: of_model.Asked) -> Record:
+        rows = [op_row("MatMul", 0.06), op_row("Add", 0.04)]
+        record = record_of(asked.name, rows)
+        return replace(record, device="cpu", items_per_step=8)
+
+    monkeypatch.setattr(advise, "in_process", attempt)
+    monkeypatch.setattr(of_model, "profiled", profiled)
+    return asked
+
+
+def test_without_verify_nothing_is_measured(
+    tried: list[Setting], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = typed(monkeypatch, capsys, "advise", "autoenc", "--preset", "tiny", "--out", tmp_path)
+    assert tried == []
+    assert [each["known"] for each in found["changes"]] == ["at most, from the profile"]
+    assert found["advised"] is None
+    assert "bf16" in found["untried"]
+    assert len(list(tmp_path.glob("*.json"))) == 1  # the profile's record
+
+
+def test_verified_advice_is_measured_twice(
+    tried: list[Setting], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = typed(monkeypatch, capsys, "advise", "autoenc", "--preset", "tiny", "--verify", "--out", tmp_path)
+    assert found["advised"] == {"precision": "bf16"}
+    assert tried.count(Setting(precision="bf16")) == 2
+    assert found["distance_from_best"] == 0.0
+    assert found["changes"][0]["times"] == pytest.approx(2.0)
+    assert [each["failed"] for each in found["trials"]].count("no compiler") == 1
+    assert found["changes"][1]["what"].startswith("torch.compile")  # it failed: what the profile says of it stands
+
+
+def test_verified_advice_in_words(
+    tried: list[Setting], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["advise", "autoenc", "--preset", "tiny", "--verify", "--keep-batch", "--out", tmp_path]
+    assert fathom(monkeypatch, *arguments) == 0
+    told = capsys.readouterr().out
+    assert "1. 2 times as fast (2 to 2, measured): torch.autocast in bfloat16; results agree: yes" in told
+    assert "Advised: bf16 (torch.autocast in bfloat16)" in told
+    assert "0.0 % slower than the best of those measured again" in told
+    assert not any(setting.batch for setting in tried)
+
+
+def test_a_model_of_ones_own_in_real_processes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of one trial only: each starts a process."""
+    text = OWN.replace('raise SystemExit("imported")\n', "")
+    (tmp_path / "advised_model.py").write_text(text)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setattr(advise, "candidates", lambda usual: [Setting(engine="fused"), Setting(engine="cudagraph")])
+    monkeypatch.setattr(advise, "CONFIRMED", 0)
+    arguments = ["advise", "advised_model:make", "--verify", "--seconds", "0.01", "--device", "cpu", "--out", tmp_path]
+    found = typed(monkeypatch, capsys, *arguments)
+    fused, graph = found["trials"]
+    assert fused["failed"] is None
+    assert len(fused["trial"]["engine"]["turn_step_s"]) == 7
+    assert graph["failed"].startswith("engine cudagraph alone is for workloads")
+    assert (found["usual"]["own"], found["usual"]["batch"]) == (True, 6)
+
+
+def test_a_users_module_is_not_imported_to_tell_what_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "raising_model.py").write_text(OWN)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    assert is_function("raising_model:make")
+    assert is_function("no_such_module:make")
+    assert not is_function("memnet")
+    with pytest.raises(SystemExit):
+        is_function("raising_model:Mine")  # a class, which may be a workload
+
+
+def test_a_workload_class_is_no_function(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "class_model.py").write_text(OWN.replace('raise SystemExit("imported")\n', ""))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    assert not is_function("class_model:Mine")
+
+
+# a whole training run
+
+
+def test_a_plan_is_ranked_and_its_reasons_are_given(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = typed(monkeypatch, capsys, *PLAN, "--price", "h100=3600", "--precision", "fp32,bf16")
+    times = [each["seconds"] for each in found["choices"]]
+    assert times == sorted(times)
+    assert found["advised"] == found["choices"][0]
+    assert {each["device"] for each in found["choices"]} == {"H100 SXM", "K40"}
+    refused = [(each["device"], each["why"]) for each in found["impossible"]]
+    assert refused == [("K40", "no bf16 peak of K40 is known")]
+    for each in found["choices"]:
+        steps = -(-1_000_000 // (64 * each["count"]))
+        assert each["seconds"] == pytest.approx(steps * each["step_s"])
+        assert each["low_s"] <= each["seconds"] <= each["high_s"]
+        priced = each["seconds"] * each["count"] if each["device"] == "H100 SXM" else None
+        assert each["cost"] == (None if priced is None else pytest.approx(priced))
+    assert found["largest_batch"] > 64
+    assert {each["source"] for each in found["checks"]} == {found["checks"][0]["source"]}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ([*PLAN, "--on", "h101"], "no device 'h101'; did you mean "),
+        ([*PLAN, "--interconnect", "nvlink9"], "no interconnect 'nvlink9'; did you mean NVLink"),
+        ([*PLAN, "--precision", "fp31"], "no precision 'fp31'; did you mean fp32?"),
+        ([*PLAN, "--within", "soon"], "--within must be a time such as 24h, 90m or 2d, not 'soon'"),
+        ([*PLAN, "--within", "1s", "--epochs", "1e6"], "no setting takes 0.000278 h or less: the fastest, "),
+        ([*PLAN, "--budget", "5"], "--budget needs prices, such as --price h100=2.5"),
+        ([*PLAN, "--price", "h100"], "--price takes device=price per device and hour, such as h100=2.5, not 'h100'"),
+        ([*PLAN, "--price", "h100=cheap"], "--price takes device=price per device and hour"),
+        ([*PLAN, "--count", "0"], "--count takes whole numbers from 1 to 1,000,000,000, not '0'"),
+        ([*PLAN, "--count", "99999999"], "--count must be 1 to 65,536, not 99999999"),
+        ([*PLAN, "--items", "-1"], "--items must be above 0, not -1"),
+        ([*PLAN, "--on", "POWER8"], "the catalogue has no peak FLOP/s of POWER8"),
+        (
+            [*PLAN, "--on", "k40", "--precision", "bf16"],
+            "nothing that was asked for is possible: bf16 on K40: no bf16",
+        ),
+        (["advise", "sensor_net", "autoenc", "--items", "5"], "advice is for one model at a time, not 2; --html takes"),
+        (
+            ["advise", "sensor_net", "--within", "1h"],
+            "--within, --budget, --price, --on and --interconnect need ",
+        ),
+        (["advise"], "name a workload of `fathom list`, or package.module:function"),
+        (["advise", "autoencc"], "no workload 'autoencc'; did you mean autoenc?"),
+        (["advise", "autoenc", "--batch", "8,16"], "--batch takes one value here; several are compared with --items"),
+        (["advise", "autoenc", "--loss", "mse_loss"], "--loss and --optimizer are for a model of your own"),
+        (
+            ["advise", "a.b:make", "--preset", "tiny"],
+            "a model of your own brings its own batch; --data, --set and ",
+        ),
+        (["advise", "autoenc", "--seconds", "0"], "--seconds must be above 0, not 0"),
+        (["advise", "no_such_module:make"], "cannot import no_such_module"),
+    ],
+)
+def test_what_cannot_be_is_one_line(
+    arguments: list[str],
+    told: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert fathom(monkeypatch, *arguments, "--out", tmp_path) == 2
+    error = capsys.readouterr().err.strip()
+    assert error.startswith(f"fathom: {told}")
+    assert "\n" not in error
+
+
+def test_what_does_not_fit_says_what_would(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["advise", "sensor_net", "--items", "1e6", "--on", "k40", "--precision", "fp32", "--batch", "9000000"]
+    assert fathom(monkeypatch, *arguments) == 2
+    error = capsys.readouterr().err
+    assert "batch 9000000 in fp32 on K40: needs " in error
+    assert " GB, K40 has 12 GB; the largest batch that K40 holds is " in error
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("24h", 86400), ("90m", 5400), ("2d", 172800), ("1.5", 5400), ("30 s", 30)]
+)
+def test_durations(text: str, seconds: float) -> None:
+    assert duration(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "h", "-1h", "0h", "1y", "nan", "1e999h"])
+def test_no_durations(text: str) -> None:
+    with pytest.raises(BadOption, match="--within must be a time such as"):
+        duration(text)
+
+
+def test_prices_are_by_the_catalogues_names() -> None:
+    assert prices_of(["h100=2.5", "tesla k40=0"]) == {"H100 SXM": 2.5, "K40": 0.0}
+
+
+@pytest.mark.parametrize("text", ["", ",", "1,x", "1.5", "-1", "9" * 30])
+def test_lists_of_numbers(text: str) -> None:
+    with pytest.raises(BadOption):
+        listed_in(text, "--batch", int)
+    assert listed_in("2,1,2", "--batch", int) == [2, 1]
+
+
+def test_the_page_has_every_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "page.html"
+    arguments = ["advise", "sensor_net", "--html", path, "--on", "h100,k40", "--count", "1,2", "--batch", "64"]
+    assert fathom(monkeypatch, *arguments) == 0
+    text = path.read_text()
+    table = json.loads(text.partition('id="table">')[2].partition("</script>")[0])
+    assert len(table["rows"]) == (2 + 1) * (1 + 3)  # precisions that the two have; one device, or two on three links
+    assert [each["why"] for each in table["refusals"]] == ["no bf16 peak of K40 is known"]
+    assert "http://" not in text
+    assert "https://" not in text
+
+
+def test_a_page_that_cannot_be_written_is_refused_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text("")
+    assert fathom(monkeypatch, "advise", "sensor_net", "--html", tmp_path / "file" / "page.html") == 2
+    assert capsys.readouterr().err.startswith("fathom: cannot write ")

@@ -1,0 +1,193 @@
+"""Trials of settings on real modules: both sides are copies with equal weights, and other batches count in items."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from fathom.core.advice import Setting, SettingTrial
+from fathom.core.spec import OWN, RunSpec
+from fathom.measure import settings, trial
+from fathom.measure.own.sides import OwnSides
+
+MODULE = """\
+import torch
+from torch import nn
+
+MODEL = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Dropout(0.5), nn.Flatten(), nn.LazyLinear(5))
+
+def make():
+    return MODEL, (torch.randn(6, 3, 8, 8), torch.arange(6) % 5), "cross_entropy", "adam"
+
+def bound():
+    model = nn.Linear(4, 2)
+    return model, torch.randn(6, 4), None, torch.optim.AdamW(model.parameters(), lr=0.5)
+
+def dense():
+    return nn.Linear(4, 2), torch.randn(6, 4)
+
+CALLS = []
+
+def step():
+    return lambda: CALLS.append(torch.get_num_threads())
+
+class Stacking(nn.Linear):
+    def forward(self, parts):
+        return super().forward(torch.stack(parts))
+
+def fixed():
+    return Stacking(4, 2), ([torch.randn(4), torch.randn(4)],)
+
+class Reshaping(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 2)
+
+    def forward(self, x):
+        return self.layer(x.reshape(6, 4))
+
+def reshaping():
+    return Reshaping(), torch.randn(6, 4)
+"""
+
+
+@pytest.fixture(autouse=True)
+def own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
+    """A user's module in the working directory, and trials of a single turn."""
+    (tmp_path / "tried_model.py").write_text(MODULE)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    monkeypatch.delitem(sys.modules, "tried_model", raising=False)
+    monkeypatch.setattr(trial, "TURNS", 2)
+    threads = torch.get_num_threads()
+    yield
+    torch.set_num_threads(threads)
+
+
+def tried(setting: Setting, function: str = "make", **changes: Any) -> SettingTrial:
+    fields = {"preset": OWN, "source": "model", "precision": None, "seed": None, "kind": "trial", "budget_s": 0.01}
+    spec = RunSpec(workload="tried_model", device="cpu", **(fields | changes))
+    return settings.tried(spec, setting, lambda *_: None, target=f"tried_model:{function}")
+
+
+@pytest.mark.parametrize("phase", ["train", "infer"])
+def test_the_usual_setting_agrees_with_itself_to_the_last_digit(phase: str) -> None:
+    """Dropout and lazy layers included: both sides begin with the same weights and random numbers."""
+    found = tried(Setting(), phase=phase)
+    assert found.failed is None
+    assert found.agreement == "yes"
+    assert found.trial is not None
+    assert found.trial.difference() == 0.0
+    assert len(found.gains) == 2
+    assert (found.items, found.usual_items) == (6, 6)
+
+
+def test_channels_last_and_fused_give_the_same_results() -> None:
+    found = tried(Setting(engine="channels_last+fused"))
+    assert (found.failed, found.agreement) == (None, "yes")
+
+
+def test_a_larger_batch_is_counted_in_items_and_not_compared() -> None:
+    found = tried(Setting(batch=24))
+    assert (found.items, found.usual_items) == (24, 6)
+    assert found.agreement == "not compared"
+    assert found.trial is not None
+    assert found.gains == [pytest.approx(4 * each) for each in found.trial.speedups]
+
+
+def test_bf16_is_judged_by_its_own_rounding() -> None:
+    found = tried(Setting(precision="bf16"), "dense")
+    assert (found.precision, found.agreement) == ("bf16", "yes")
+    assert found.trial is not None
+    assert found.trial.difference() != 0.0
+
+
+def test_wrong_results_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An engine that updates nothing is fast and wrong."""
+    from fathom.engine.engines.fused import Fused
+
+    monkeypatch.setattr(Fused, "apply", lambda self: None)
+    found = tried(Setting(engine="fused"), "bound")
+    assert found.agreement.startswith("no: the loss of step 1 differs by ")
+
+
+def test_the_users_model_and_optimizer_are_not_touched() -> None:
+    import tried_model  # type: ignore[import-not-found]
+
+    tried(Setting(), "make")  # which gives the lazy layer its size
+    before = {name: value.clone() for name, value in tried_model.MODEL.state_dict().items()}
+    tried(Setting(engine="channels_last+fused"))
+    after = tried_model.MODEL.state_dict()
+    assert all(torch.equal(value, after[name]) for name, value in before.items())
+    assert all(weight.grad is None for weight in tried_model.MODEL.parameters())
+    assert tried_model.MODEL[0].weight.is_contiguous()
+
+
+def test_an_optimizer_that_the_user_made_is_copied_with_its_model() -> None:
+    found = tried(Setting(engine="fused"), "bound")
+    assert (found.failed, found.agreement) == (None, "yes")
+    assert found.trial is not None
+    assert len(set(found.trial.engine.losses)) > 1  # it trains: the copy's optimizer has the copy's weights
+
+
+def test_each_side_has_its_own_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    import tried_model
+
+    torch.set_num_threads(2)
+    found = tried(Setting(threads=1), "step")
+    assert found.failed is None
+    assert found.agreement == "not compared"
+    assert set(tried_model.CALLS) == {1, 2}
+    first_turns = [
+        number for number, before in zip(tried_model.CALLS[1:], tried_model.CALLS, strict=False) if number != before
+    ]
+    assert len(first_turns) >= 3  # usual, tried, and back in the turns
+
+
+@pytest.mark.parametrize(
+    ("setting", "function", "why"),
+    [
+        (
+            Setting(engine="channels_last"),
+            "dense",
+            "engine channels_last changes nothing: the model has no convolution",
+        ),
+        (Setting(engine="cudagraph"), "dense", "engine cudagraph alone is for workloads; a model of your own takes "),
+        (Setting(engine="compile+cudagraph"), "dense", "engine cudagraph needs an NVIDIA GPU, not cpu"),
+        (Setting(precision="tf32"), "dense", "precision tf32 needs an NVIDIA GPU"),
+        (Setting(engine="compile"), "step", "a step of your own runs as you wrote it: only its threads can be tried"),
+        (Setting(batch=8), "fixed", "its batch has no tensor with a row an item"),
+    ],
+)
+def test_what_does_not_apply_says_why(setting: Setting, function: str, why: str) -> None:
+    found = tried(setting, function)
+    assert found.refused
+    assert (found.failed or "").startswith(why)
+    assert found.gains == []
+
+
+def test_a_model_that_fails_at_another_batch_is_one_line() -> None:
+    from fathom.core.errors import BadOption
+
+    with pytest.raises(BadOption, match=r"^tried_model:reshaping failed: RuntimeError: .*tried_model.py, line "):
+        tried(Setting(batch=12), "reshaping")
+
+
+def test_a_workload_is_tried_by_its_name() -> None:
+    spec = RunSpec(workload="autoenc", preset="tiny", device="cpu", kind="trial", budget_s=0.01)
+    found = settings.tried(spec, Setting(batch=8), lambda *_: None)
+    assert (found.failed, found.items) == (None, 8)
+
+
+def test_rows_are_repeated_to_fill_a_batch() -> None:
+    base = RunSpec(workload="x", preset=OWN, source="model", precision=None, seed=None, device="cpu")
+    batch = {"input": torch.arange(6.0).reshape(3, 2), "scale": torch.ones(2)}
+    sides = OwnSides(base, {"model": nn.Bilinear(2, 2, 1), "batch": batch})
+    sized = sides._sized(5)
+    assert sized["input"].tolist() == [[0, 1], [2, 3], [4, 5], [0, 1], [2, 3]]
+    assert sized["scale"].tolist() == [1, 1]
