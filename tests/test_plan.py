@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from energy_records import energy_of, metered_record
 
 from fathom.core.errors import BadOption
 from fathom.predict import catalogue, rules
 from fathom.predict.communication import Link, fastest
 from fathom.predict.estimate import Estimate, Interval, estimate
+from fathom.predict.measured_energy import joules_per_item
 from fathom.predict.plan import COST, CUDAGRAPH, ENERGY, MEASURED, TDP_BOUND, TIME, Grid, Job, Plan, cannot_join, plan
 from fathom.predict.target import HostCosts, Target
 from fathom.trace.step_work import GradientReady, OpWork, StepWork
@@ -86,7 +88,7 @@ def test_the_fastest_is_first_and_each_choice_has_energy_and_cost() -> None:
 
 def test_measured_energy_goes_before_the_bound_and_holds_for_one_device_alone() -> None:
     grid = Grid(targets=[FAST], counts=(1, 2), interconnects=[NETWORK], batches=(100,), precisions=("bf16",))
-    found = plan(Job(items=1000), grid, work, predict, {("H100 SXM", "bf16"): 2.5})
+    found = plan(Job(items=1000), grid, work, predict, {("H100 SXM", "bf16", 100): 2.5})
     by_count = {each.count: each for each in found.choices}
     assert (by_count[1].energy_j, by_count[1].energy_is) == (2500.0, MEASURED)
     assert by_count[2].energy_is == TDP_BOUND
@@ -269,3 +271,18 @@ def test_the_cookbooks_observation_on_its_own_networks() -> None:
     assert rules.is_small_dense(work(flop_per_item=0.2e9))
     assert not rules.is_small_dense(work(flop_per_item=20e9))
     assert not rules.is_small_dense(work(kind="Conv2D", flop_per_item=0.2e9))
+
+
+# measured energy
+
+
+def test_measured_joules_are_those_of_valid_eager_uncapped_runs() -> None:
+    """3 J a step of 100 items, on the H200 of the sample records; 0.03 J an item."""
+    found = joules_per_item([metered_record()], "autoenc", "train", "small")
+    assert found == {("H200", "fp32", 100): pytest.approx(0.03)}
+    assert joules_per_item([metered_record()], "vgg", "train", "small") == {}
+    assert joules_per_item([metered_record()], "autoenc", "train", "paper") == {}
+    capped = metered_record(spec={"power_cap_w": 300})
+    compiled = metered_record(spec={"engine": "compile"})
+    short = metered_record(energy=energy_of(3.0, 0.01, window_s=1.0))
+    assert joules_per_item([capped, compiled, short], "autoenc", "train", "small") == {}

@@ -15,6 +15,7 @@ from fathom.core.errors import BadOption
 from fathom.predict.catalogue import Interconnect, interconnect
 from fathom.predict.communication import Link
 from fathom.predict.estimate import Estimate
+from fathom.predict.measured_energy import JoulesPerItem
 from fathom.predict.target import HostCosts, Target
 from fathom.trace.step_work import StepWork
 
@@ -33,7 +34,7 @@ NVLINK = {  # device of the catalogue -> the NVLink that it has
 LOCAL = ("NVLink", "PCIe")  # links inside a server
 WITHOUT_NVLINK, NETWORKS = "PCIe 3", ("InfiniBand EDR", "Ethernet 10")  # compared where none is asked for
 TIME, ENERGY, COST = "time", "energy", "cost"
-TDP_BOUND, MEASURED = "at most: TDP of the devices alone", "measured, of the devices alone"
+TDP_BOUND, MEASURED = "at most: TDP of the devices alone", "from measured joules per item"
 
 Predict = Callable[[StepWork, Target, int, Link | None], Estimate]
 Steps = Callable[[str, int], StepWork]  # precision, batch of one device
@@ -206,10 +207,8 @@ def _only_difference(one: Choice, other: Choice) -> str | None:
     return differ[0] if len(differ) == 1 else None
 
 
-def plan(
-    job: Job, grid: Grid, steps: Steps, predict: Predict, joules_per_item: Mapping[tuple[str, str], float] | None = None
-) -> Plan:
-    """All combinations. `joules_per_item` has what was measured on one device, by device and precision."""
+def plan(job: Job, grid: Grid, steps: Steps, predict: Predict, joules_per_item: JoulesPerItem | None = None) -> Plan:
+    """All combinations. `joules_per_item` has what was measured on one device."""
     found: list[Choice] = []
     refused: dict[Impossible, None] = {}  # in the order in which they are met, each once
     for target in grid.targets:
@@ -278,7 +277,7 @@ def _choices(
     count: int,
     joined: Interconnect | None,
     predict: Predict,
-    joules_per_item: Mapping[tuple[str, str], float],
+    joules_per_item: JoulesPerItem,
 ) -> list[Choice]:
     link = None if joined is None else Link.of(joined)
     engines = {EAGER: target}
@@ -288,7 +287,7 @@ def _choices(
     for engine, executed in engines.items():
         estimate = predict(step, executed, count, link)
         seconds = job.steps(count * step.batch) * estimate.step_s
-        measured = joules_per_item.get((target.name, step.precision))
+        measured = joules_per_item.get((target.name, step.precision, step.batch)) if engine == EAGER else None
         energy, source = _energy(job, target, count, seconds, measured)
         price = job.prices.get(target.name)
         found.append(

@@ -6,19 +6,23 @@ import dataclasses
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fathom.cli.commands._advise_model import Asked, print_trials, searched
-from fathom.cli.commands._advise_options import Given, listed_in
+from fathom.cli.commands._advise_options import PLANNED, Given, listed_in
 from fathom.cli.terminal import count as counted
-from fathom.cli.terminal import human, print_json, print_table, print_text, progress_bar
+from fathom.cli.terminal import human, print_json, print_table, print_text, progress_bar, skipped
 from fathom.core.advice import Setting
 from fathom.core.errors import BadOption, UnknownName
+from fathom.core.record import Record
 from fathom.core.spec import PRECISIONS
+from fathom.core.store import read
 from fathom.experiments import advise
 from fathom.predict import catalogue, rules
 from fathom.predict.communication import Link
 from fathom.predict.estimate import Estimate, Interval, estimate
+from fathom.predict.measured_energy import joules_per_item
 from fathom.predict.plan import COST, EAGER, ENERGY, HOUR_S, TDP_BOUND, TIME, Choice, Grid, Job, Plan, plan
 from fathom.predict.target import Target
 from fathom.trace.step_work import StepWork
@@ -52,7 +56,9 @@ class PlanOptions:
     batches: Sequence[int] = ()
     precisions: Sequence[str] = DEFAULT_PRECISIONS
     phase: str = "train"
+    preset: str = PLANNED
     device: str = "auto"  # what "here" is
+    references: Sequence[Record] = ()  # whose measured energy counts
 
 
 def plan_options(
@@ -65,6 +71,7 @@ def plan_options(
     on: str | None,
     counts: Sequence[int],
     interconnect: str | None,
+    references: Sequence[Path],
 ) -> PlanOptions:
     """Names are looked up here: a wrong one is one line before anything is simulated."""
     for precision in given.precisions:
@@ -89,7 +96,9 @@ def plan_options(
         batches=given.batches,
         precisions=given.precisions or DEFAULT_PRECISIONS,
         phase=given.phase,
+        preset=given.preset or PLANNED,
         device=given.device,
+        references=read(references, skipped),
     )
 
 
@@ -209,7 +218,8 @@ def planned(
                 bar.advance(task)
             return simulated[precision, batch]
 
-        return plan(options.job, grid, steps, predicted), steps
+        joules = joules_per_item(options.references, workload.name, options.phase, options.preset)
+        return plan(options.job, grid, steps, predicted, joules), steps
 
 
 def predicted(step: StepWork, target: Target, count: int, link: Link | None) -> Estimate:

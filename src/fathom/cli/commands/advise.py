@@ -53,6 +53,10 @@ def command(
         str | None,
         typer.Option(help="Such as nvlink4,ib. Default: the device's own, and two networks.", rich_help_panel=JOB),
     ] = None,
+    reference: Annotated[
+        list[Path] | None,
+        typer.Option(help="Records with measured energy, such as results/h200.", rich_help_panel=JOB),
+    ] = None,
     html: Annotated[
         Path | None, typer.Option(help="Write a page with a form that answers offline.", rich_help_panel=JOB)
     ] = None,
@@ -116,7 +120,7 @@ def command(
 
     limit = None if within is None else duration(within)
     counts = listed_in(count, "--count", int)
-    plan = plan_options(given, items, epochs, limit, budget, price or [], on, counts, interconnect)
+    plan = plan_options(given, items, epochs, limit, budget, price or [], on, counts, interconnect, reference or [])
     if html is not None:
         from fathom.cli.commands._advise_page import write_page
 

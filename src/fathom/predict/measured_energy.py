@@ -1,0 +1,37 @@
+"""Joules per item that were measured: from the valid energy runs among some records, by device of the catalogue."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from fathom.analysis.energy_runs import VALID, EnergyRuns, metered
+from fathom.core.errors import UnknownName
+from fathom.core.record import Record
+from fathom.predict import catalogue
+
+Key = tuple[str, str, int]  # device, precision, batch
+JoulesPerItem = Mapping[Key, float]
+
+
+def joules_per_item(records: Iterable[Record], workload: str, phase: str, preset: str) -> dict[Key, float]:
+    """Of one GPU, executed eagerly and without caps; runs that are invalid or estimated do not count."""
+    found: dict[Key, float] = {}
+    for runs in metered(records):
+        spec = runs.spec
+        same = (runs.workload, runs.phase, spec.preset, spec.engine) == (workload, phase, preset, "eager")
+        free = spec.power_cap_w is None and spec.clock_cap_mhz is None and spec.ranks is None
+        device = _device(runs)
+        if same and free and device is not None and spec.precision is not None and runs.verdict == VALID:
+            found[device, spec.precision, runs.items_per_step] = runs.per_item_j
+    return found
+
+
+def _device(runs: EnergyRuns) -> str | None:
+    """As the catalogue calls it; None for a CPU, and for a GPU that it does not have."""
+    gpus = runs.runs[0].machine.gpus
+    if not runs.runs[0].device.startswith("cuda") or not gpus or gpus[0].name is None:
+        return None
+    try:
+        return catalogue.device(gpus[0].name).name
+    except UnknownName:
+        return None
