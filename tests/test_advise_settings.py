@@ -76,11 +76,14 @@ def test_a_fast_setting_with_other_results_does_not_help() -> None:
 
 
 def test_a_gain_within_the_scatter_of_turns_does_not_help() -> None:
-    usual, tried = engine_run(0.2, [1.0]), engine_run(0.1, [1.0])
-    noisy = replace(tried, turn_step_s=[0.1, 0.1, 0.1, 0.1, 0.3, 0.3, 0.3][: len(usual.turn_step_s)])
-    found = trial_of(0.2, 0.1, eager=usual, engine=noisy, rounded_losses=[[1.0]])
-    scattered = [each < 1 for each in SettingTrial(setting=COMPILE, trial=found).gains]
-    assert helps(SettingTrial(setting=COMPILE, trial=found)) == (sum(scattered) <= 0.2 * len(scattered))
+    usual = engine_run(0.2, [1.0])
+    usual = replace(usual, turn_step_s=[0.2] * 7)
+    noisy = replace(usual, turn_step_s=[0.1, 0.1, 0.1, 0.1, 0.3, 0.3, 0.3])
+    steady = replace(usual, turn_step_s=[0.1, 0.11, 0.1, 0.12, 0.1, 0.1, 0.1])
+    for tried, helpful in ((noisy, False), (steady, True)):
+        found = SettingTrial(setting=COMPILE, trial=trial_of(eager=usual, engine=tried, rounded_losses=[[1.0]]))
+        assert gain(found) == pytest.approx(2.0)
+        assert helps(found) == helpful
     assert not helps(trial(COMPILE, 1.005))
 
 

@@ -45,13 +45,17 @@ def work(precision: str = "fp32", batch: int = 100, *, kind: str = "MatMul", flo
     )
 
 
+def steps(target: Target, precision: str, batch: int) -> StepWork:
+    return work(precision, batch)
+
+
 def predict(step: StepWork, target: Target, count: int, link: Link | None) -> Estimate:
     return estimate(step, target, count=count, link=link, interval=Interval(1.0, 3.0))
 
 
 def planned(job: Job, **changes: object) -> Plan:
     fields = {"targets": [FAST, SLOW], "counts": (1, 2), "interconnects": [NETWORK], "batches": (100,)}
-    return plan(job, Grid(**(fields | changes)), work, predict)  # type: ignore[arg-type]
+    return plan(job, Grid(**(fields | changes)), steps, predict)  # type: ignore[arg-type]
 
 
 def test_the_time_of_a_job_is_its_steps_times_the_predicted_step() -> None:
@@ -88,7 +92,7 @@ def test_the_fastest_is_first_and_each_choice_has_energy_and_cost() -> None:
 
 def test_measured_energy_goes_before_the_bound_and_holds_for_one_device_alone() -> None:
     grid = Grid(targets=[FAST], counts=(1, 2), interconnects=[NETWORK], batches=(100,), precisions=("bf16",))
-    found = plan(Job(items=1000), grid, work, predict, {("H100 SXM", "bf16", 100): 2.5})
+    found = plan(Job(items=1000), grid, steps, predict, {("H100 SXM", "bf16", 100): 2.5})
     by_count = {each.count: each for each in found.choices}
     assert (by_count[1].energy_j, by_count[1].energy_is) == (2500.0, MEASURED)
     assert by_count[2].energy_is == TDP_BOUND

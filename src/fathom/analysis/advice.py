@@ -49,6 +49,7 @@ class Change:
     evidence: str = ""
     setting: Setting | None = None  # None: to be done by hand
     caution: str = ""
+    disturbed: bool = False  # other programs used the machine meanwhile
 
 
 def in_code(setting: Setting) -> str:
@@ -70,12 +71,18 @@ def changes(record: Record, helpful: Sequence[SettingTrial], tried: Iterable[Set
     A rule whose change was tried, and did not help, is no advice.
     """
     done = {trial.setting for trial in tried if trial.trial is not None}
-    rules = {name: action for name, action in actions_by_rule(record).items() if not done & {*TRIED_BY.get(name, ())}}
+    found = actions_by_rule(record)
+    rules = {name: action for name, action in found.items() if not any(_does(each, name) for each in done)}
     by_hand = [
         Change(what=action.what, times=1 / (1 - min(action.gain, 0.99)), known=PREDICTED, evidence=action.evidence)
         for action in rules.values()
     ]
     return [*map(_measured, helpful), *by_hand]
+
+
+def _does(setting: Setting, rule: str) -> bool:
+    """Whether the setting is what the rule says to do; of data workers, any number."""
+    return setting in TRIED_BY.get(rule, ()) or (rule == "data" and bool(setting.workers))
 
 
 def _measured(trial: SettingTrial) -> Change:
@@ -88,4 +95,5 @@ def _measured(trial: SettingTrial) -> Change:
         evidence=f"results agree: {trial.agreement}",
         setting=trial.setting,
         caution=OTHER_BATCH if trial.setting.batch else "",
+        disturbed=bool(trial.disturbed),
     )

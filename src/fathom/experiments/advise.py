@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 
+from fathom.analysis.statistics import median_interval
 from fathom.core.advice import Setting, SettingTrial
 from fathom.core.errors import DataError, FathomError
 from fathom.core.events import OnProgress, no_progress
@@ -24,7 +25,6 @@ from fathom.experiments.study import powers_of_two
 from fathom.machine.host import usable_cores
 
 LEAST_GAIN = 1.01  # items per second over the usual ones, below which a setting is not worth changing
-LEAST_TURNS = 0.8  # of the turns in which it has to be the faster one
 CONFIRMED = 3  # settings that are measured again: the advised one and those nearest to it
 MOST_COMBINED = 4  # trials of settings on top of each other
 LARGER = (2, 4)  # times the batch
@@ -112,9 +112,7 @@ def is_sound(trial: SettingTrial) -> bool:
 
 def helps(trial: SettingTrial) -> bool:
     """Faster by more than the turns scatter, with the same results."""
-    if not is_sound(trial) or gain(trial) < LEAST_GAIN:
-        return False
-    return sum(each > 1 for each in trial.gains) >= LEAST_TURNS * len(trial.gains)
+    return is_sound(trial) and gain(trial) >= LEAST_GAIN and median_interval([trial.gains]).low > 1
 
 
 def ranked(trials: Iterable[SettingTrial]) -> list[SettingTrial]:

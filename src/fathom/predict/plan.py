@@ -37,7 +37,7 @@ TIME, ENERGY, COST = "time", "energy", "cost"
 TDP_BOUND, MEASURED = "at most: TDP of the devices alone", "from measured joules per item"
 
 Predict = Callable[[StepWork, Target, int, Link | None], Estimate]
-Steps = Callable[[str, int], StepWork]  # precision, batch of one device
+Steps = Callable[[Target, str, int], StepWork]  # target, precision, batch of one device
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -217,7 +217,7 @@ def plan(job: Job, grid: Grid, steps: Steps, predict: Predict, joules_per_item: 
                 refused[Impossible(why=why, device=target.name, precision=precision)] = None
                 continue
             for batch in grid.batches:
-                step = steps(precision, batch)
+                step = steps(target, precision, batch)
                 if (why := does_not_fit(step, target)) is not None:
                     refused[Impossible(why=why, device=target.name, precision=precision, batch=batch)] = None
                     continue

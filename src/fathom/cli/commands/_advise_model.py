@@ -148,13 +148,16 @@ def _print(record: Record, advice: list[Change], asked: Asked) -> None:
         print_text(f"  {number}. {in_words(change)}")
     if any(change.caution == OTHER_BATCH for change in advice):
         print_text(f"  * {OTHER_BATCH}")
+    if any(change.disturbed for change in advice):
+        print_text("  disturbed: other programs used the machine meanwhile; measure again when it is quiet")
 
 
 def in_words(change: Change) -> str:
     if change.known == MEASURED:
         star = " *" if change.caution else ""
         interval = f"{change.low:.3g} to {change.high:.3g}"
-        return f"{change.times:.3g} times as fast ({interval}, measured): {change.what}{star}; {change.evidence}"
+        how = "measured, disturbed" if change.disturbed else "measured"
+        return f"{change.times:.3g} times as fast ({interval}, {how}): {change.what}{star}; {change.evidence}"
     return f"up to {change.times:.3g} times as fast (from the profile): {change.what}; {change.evidence}"
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fathom.cli.commands._advise_plan import BOUND, PlanOptions, planned, targets
+from fathom.cli.commands._advise_plan import PlanOptions, devices, planned, targets, uncertainty
 from fathom.cli.terminal import human
 from fathom.core.errors import BadOption
 from fathom.core.store import check_writable
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 def write_page(models: Sequence[tuple[str, Workload]], options: PlanOptions, path: Path) -> None:
     check_writable(path)
-    known = targets(options)
+    known = devices(options)
     shown, steps, refusals = [], [], []
     for name, workload in models:
         found, _ = planned(workload, options, known)
@@ -40,13 +40,13 @@ def write_page(models: Sequence[tuple[str, Workload]], options: PlanOptions, pat
                 tdp_w=each.tdp_w,
                 gpu=each.gpu,
             )
-            for each in known
+            for each in targets(known)
         ],
         steps=steps,
         refusals=refusals,
         items=options.job.items,
         epochs=options.job.epochs,
-        uncertainty=BOUND,
+        uncertainty=uncertainty(known),
         threads_per_gpu=rules.THREADS_PER_GPU,
         ram_per_gpu_memory=rules.RAM_PER_GPU_MEMORY,
         rules_source=rules.SOURCE,

@@ -2,28 +2,28 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from fathom.cli.commands._advise_model import Asked, print_trials, searched
 from fathom.cli.commands._advise_options import PLANNED, Given, listed_in
-from fathom.cli.terminal import count as counted
-from fathom.cli.terminal import human, print_json, print_table, print_text, progress_bar, skipped
-from fathom.core.advice import Setting
+from fathom.cli.terminal import progress_bar, skipped
 from fathom.core.errors import BadOption, UnknownName
 from fathom.core.record import Record
 from fathom.core.spec import PRECISIONS
 from fathom.core.store import read
-from fathom.experiments import advise
 from fathom.predict import catalogue, rules
+from fathom.predict.campaign import find
+from fathom.predict.campaign import read as read_campaign
+from fathom.predict.choice import AUTO, calibrated, chosen
+from fathom.predict.choice import Choice as Device
 from fathom.predict.communication import Link
-from fathom.predict.estimate import Estimate, Interval, estimate
+from fathom.predict.estimate import Estimate, estimate
 from fathom.predict.measured_energy import joules_per_item
-from fathom.predict.plan import COST, EAGER, ENERGY, HOUR_S, TDP_BOUND, TIME, Choice, Grid, Job, Plan, plan
+from fathom.predict.plan import HOUR_S, Choice, Grid, Job, Plan, Steps, plan
+from fathom.predict.reference import as_reached, nearest, shipped
 from fathom.predict.target import Target
 from fathom.trace.step_work import StepWork
 
@@ -38,11 +38,6 @@ PLANNED_PRECISIONS = (*PRECISIONS, "fp16")
 DEFAULT_PRECISIONS = ("fp32", "bf16")
 SHOWN, SHOWN_REASONS = 12, 4  # rows of the table, and settings that cannot be; --json has all
 UNITS = {"s": 1.0, "m": 60.0, "min": 60.0, "h": HOUR_S, "": HOUR_S, "d": 24 * HOUR_S, "w": 7 * 24 * HOUR_S}
-OF_PEAK = Interval(1.0, 1 / 0.21)  # Paleo's case studies reach 0.21 to 0.62 of the peak; no step reaches more than it
-BOUND = (
-    "Times are the roofline's at the catalogue's peaks, a lower bound; the upper end is 4.8 times that: the least of "
-    "Paleo's case studies reaches 21 % of the peak (Qi, Sparks and Talwalkar, 2017). Coverage is not measured."
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,6 +54,7 @@ class PlanOptions:
     preset: str = PLANNED
     device: str = "auto"  # what "here" is
     references: Sequence[Record] = ()  # whose measured energy counts
+    calibration: Path = Path("calibration")
 
 
 def plan_options(
@@ -72,6 +68,7 @@ def plan_options(
     counts: Sequence[int],
     interconnect: str | None,
     references: Sequence[Path],
+    calibration: Path,
 ) -> PlanOptions:
     """Names are looked up here: a wrong one is one line before anything is simulated."""
     for precision in given.precisions:
@@ -79,7 +76,6 @@ def plan_options(
             raise UnknownName.among("precision", precision, PLANNED_PRECISIONS)
     if max(counts) > MOST_DEVICES:
         raise BadOption(f"--count must be 1 to {MOST_DEVICES:,}, not {max(counts)}")
-    devices = listed_in(on, "--on", str)
     links = [catalogue.interconnect(each).name for each in listed_in(interconnect, "--interconnect", str)]
     job = Job(
         items=FORM_ITEMS if items is None else items,
@@ -90,7 +86,7 @@ def plan_options(
     )
     return PlanOptions(
         job=job,
-        devices=[each if each == HERE else catalogue.device(each).name for each in devices],
+        devices=listed_in(on, "--on", str),
         counts=counts,
         interconnects=links,
         batches=given.batches,
@@ -99,26 +95,8 @@ def plan_options(
         preset=given.preset or PLANNED,
         device=given.device,
         references=read(references, skipped),
+        calibration=calibration,
     )
-
-
-def advise_plan(name: str, workload: Workload, options: PlanOptions, as_json: bool, verified: Asked | None) -> None:
-    known = targets(options)
-    found, steps = planned(workload, options, known)
-    choice = advised(found, workload, options, known)
-    step = steps(choice.precision, choice.batch)
-    target = next(each for each in known if each.name == choice.device)
-    checks = rules.checks(
-        step, target, choice.estimate, choice.interconnect, host_here() if choice.device == HERE else None
-    )
-    most = largest_batch(workload, options.phase, choice.precision, target)
-    if not as_json:
-        print_plan(name, found, choice, checks, step)
-        if most is not None:
-            print_text(f"Largest batch that {target.name} holds in {choice.precision}: {most}")
-    measured = None if verified is None else verify_here(verified, workload, options, as_json)
-    if as_json:
-        print_json(document(name, found, choice, checks) | {"largest_batch": most, "verified": measured})
 
 
 def advised(found: Plan, workload: Workload, options: PlanOptions, known: Sequence[Target]) -> Choice:
@@ -137,126 +115,102 @@ def advised(found: Plan, workload: Workload, options: PlanOptions, known: Sequen
         raise BadOption(f"{error}; the largest batch that {roomy.name} holds is {most}") from None
 
 
-def largest_batch(workload: Workload, phase: str, precision: str, target: Target) -> int | None:
-    """By simulated steps; None where the memory is not known."""
-    if target.memory_bytes is None:
-        return None
-    from fathom.engine.cost_sheet import largest_batch as search
-    from fathom.engine.cost_sheet import peak_bytes
-    from fathom.engine.simulate import Simulation
-
-    steps = Simulation(workload, phase)
-
-    def peak(items: int) -> int:
-        return peak_bytes(workload, phase, steps.step(precision, items, counted=False))
-
-    return search(peak, int(target.memory_bytes), workload.batch)
-
-
-def verify_here(asked: Asked, workload: Workload, options: PlanOptions, quiet: bool) -> dict[str, Any]:
-    """The plan's choice for this machine, measured beside every other setting."""
-    from fathom.machine.devices import resolve  # torch
-
-    here = replace(options, devices=[HERE], counts=[1], job=replace(options.job, within_s=None, budget=None))
-    found, _ = planned(workload, here, targets(here))
-    singles = {_setting(choice, workload): choice for choice in found.choices if choice.engine == EAGER}
-    first = next(iter(singles), Setting())
-    device = str(resolve(asked.spec.device))
-    usual = advise.Usual(device=device, phase=options.phase, batch=workload.batch, own=asked.own)
-    measured = searched(replace(asked, keep_batch=True), usual, [each for each in singles if each.changes])
-    gains = {trial.setting: advise.gain(trial) for trial in measured.trials if advise.is_sound(trial)} | {
-        Setting(): 1.0
-    }
-    distance = 1 - gains[first] / max(gains.values()) if first in gains else None
-    if not quiet:
-        print_trials(measured)
-        far = (
-            "not measured" if distance is None else f"{100 * distance:.1f} % slower than the best of all settings tried"
-        )
-        print_text(f"First choice of the prediction on this machine: {first}: {far}")
-    return {
-        "predicted_first": first.changes,
-        "predicted_distance": distance,
-        "advised": measured.advised.changes,
-        "distance_from_best": measured.distance,
-        "trials": [trial.to_json() for trial in measured.trials],
-        "confirmed": [trial.to_json() for trial in measured.confirmed],
-    }
-
-
-def _setting(choice: Choice, workload: Workload) -> Setting:
-    """As a change of the usual setting: the workload's own batch in fp32."""
-    return Setting(
-        batch=None if choice.batch == workload.batch else choice.batch,
-        precision=None if choice.precision == "fp32" else choice.precision,
-    )
-
-
-def planned(
-    workload: Workload, options: PlanOptions, known: Sequence[Target]
-) -> tuple[Plan, Callable[[str, int], StepWork]]:
+def planned(workload: Workload, options: PlanOptions, known: Mapping[tuple[str, str], Device]) -> tuple[Plan, Steps]:
     """All combinations; a step is simulated once for each batch and precision."""
     from fathom.engine.step_work import StepWorks  # torch
 
     own = workload.items_per_step(options.phase) // (workload.updates_per_step if options.phase == "train" else 1)
     grid = Grid(
-        targets=known,
+        targets=targets(known),
         counts=options.counts,
         interconnects=[catalogue.interconnect(each) for each in options.interconnects] or None,
         batches=options.batches or [own * factor for factor in LARGER],
         precisions=options.precisions,
     )
-    simulated: dict[tuple[str, int], StepWork] = {}
-    works = StepWorks(workload, options.phase)
+    simulated: dict[tuple[bool, str, int], StepWork] = {}
+    works = {gpu: StepWorks(workload, options.phase, gpu=gpu) for gpu in {each.gpu for each in grid.targets}}
     with progress_bar() as bar:
-        total = len(grid.batches) * len(grid.precisions)
+        total = len(works) * len(grid.batches) * len(grid.precisions)
         task = bar.add_task(f"steps of {workload.name}, simulated", total=total)
 
-        def steps(precision: str, batch: int) -> StepWork:
-            if (precision, batch) not in simulated:
-                simulated[precision, batch] = works.at(precision, batch)
+        def steps(target: Target, precision: str, batch: int) -> StepWork:
+            key = target.gpu, precision, batch
+            if key not in simulated:
+                simulated[key] = works[target.gpu].at(precision, batch)
                 bar.advance(task)
-            return simulated[precision, batch]
+            return simulated[key]
 
         joules = joules_per_item(options.references, workload.name, options.phase, options.preset)
+
+        def predicted(step: StepWork, target: Target, count: int, link: Link | None) -> Estimate:
+            by = known[target.name, step.precision]
+            return estimate(step, target, count=count, link=link, predictor=by.predictor, interval=by.interval)
+
         return plan(options.job, grid, steps, predicted, joules), steps
 
 
-def predicted(step: StepWork, target: Target, count: int, link: Link | None) -> Estimate:
-    """By the roofline: the least that a step can take, and what it took in the least efficient published case."""
-    return estimate(step, target, count=count, link=link, interval=OF_PEAK)
+def devices(options: PlanOptions) -> dict[tuple[str, str], Device]:
+    """Device and precision -> its target and what predicts on it; by default every GPU of the catalogue.
+
+    A device that was asked for has to be calibrated, or in the catalogue with its peaks.
+    """
+    named = options.devices or [
+        each.name
+        for each in catalogue.devices().values()
+        if each.kind == "gpu" and each.fp32_flop_per_s and each.memory_bytes_per_s and each.memory_bytes
+    ]
+    found: dict[tuple[str, str], Device] = {}
+    for name in named:
+        for precision in options.precisions:
+            device = _here(options, precision) if name == HERE else _elsewhere(name, options, precision)
+            found[device.target.name, precision] = device
+    return found
 
 
-def targets(options: PlanOptions) -> list[Target]:
-    """Those asked for, which have to be in the catalogue with their peaks; by default every GPU that is."""
-    if options.devices:
-        asked = dict.fromkeys(each if each == HERE else catalogue.device(each).name for each in options.devices)
-        return [_here(options) if each == HERE else Target.of(catalogue.device(each)) for each in asked]
-    known = [each for each in catalogue.devices().values() if each.kind == "gpu" and each.fp32_flop_per_s]
-    return [Target.of(each) for each in known if each.memory_bytes_per_s and each.memory_bytes]
+def targets(known: Mapping[tuple[str, str], Device]) -> list[Target]:
+    """Each device once."""
+    return list({name: each.target for (name, _), each in known.items()}.values())
 
 
-def _here(options: PlanOptions) -> Target:
-    """This machine, by a product and a copy measured now."""
-    import psutil
+def _elsewhere(name: str, options: PlanOptions, precision: str) -> Device:
+    """By the catalogue's name where it has one: a calibrated machine has that of its driver, and no TDP."""
+    found = chosen(name, options.calibration, AUTO, precision, None, None)
+    try:
+        listed = catalogue.device(found.target.name)
+    except UnknownName:
+        return found
+    watts = None if listed.tdp_w is None else listed.tdp_w / listed.parts
+    return replace(found, target=replace(found.target, name=listed.name, tdp_w=watts))
 
+
+def _here(options: PlanOptions, precision: str) -> Device:
+    """This machine: its calibration, else a product and a copy measured now, under the nearest known efficiencies."""
     from fathom.machine.devices import resolve
-    from fathom.machine.peaks import ceilings
+    from fathom.measure.calibration.run import begun
 
-    device = resolve(options.device)
-    found = {precision: ceilings(device, precision) for precision in options.precisions}
-    flop = {precision: rate for precision, (rate, _) in found.items() if rate is not None}
-    copied = next((rate for _, rate in found.values() if rate is not None), None)
-    if not flop or copied is None:
-        raise BadOption(f"the ceilings of {device} could not be measured: its memory is full")
-    memory: float = psutil.virtual_memory().total
-    if device.type == "cuda":
-        import torch
+    campaign = begun(resolve(options.device), tuple(options.precisions))
+    path = next((each for each in find(options.calibration) if read_campaign(each).machine == campaign.machine), None)
+    if path is not None:
+        found = calibrated(path, AUTO, precision)
+        return replace(found, target=replace(found.target, name=HERE))
+    if not campaign.flop_per_s or not campaign.bytes_per_s:
+        raise BadOption(f"the ceilings of {campaign.machine} could not be measured: its memory is full")
+    known = shipped()
+    source = nearest(campaign.target(), known.machines)
+    assert source is not None, "reference.json has machines"
+    target = replace(as_reached(campaign.target(), source), name=HERE)
+    note = f"this machine is not calibrated (fathom calibrate): efficiencies of {source.machine} at its own ceilings"
+    return Device(target, source.predictor, known.other, [note])
 
-        memory = torch.cuda.get_device_properties(device).total_memory
-    return Target(
-        name=HERE, gpu=device.type != "cpu", flop_per_s=flop, bytes_per_s=copied, memory_bytes=memory, measured=True
-    )
+
+def uncertainty(known: Mapping[tuple[str, str], Device]) -> str:
+    """What the intervals rest on, in words."""
+    covered = {each.interval.coverage for each in known.values()}
+    shares = [f"{100 * each:.0f} %" for each in sorted(each for each in covered if each is not None)]
+    held = f"held {' or '.join(shares)} of held-out steps" if shares else "have no measured coverage"
+    notes = list(dict.fromkeys(note for each in known.values() for note in each.notes))
+    more = f"; {len(notes) - 1} more such" if len(notes) > 1 else ""
+    return f"Intervals {held}. Predicted {notes[0]}{more}." if notes else f"Intervals {held}."
 
 
 def host_here() -> rules.Host:
@@ -291,99 +245,17 @@ def prices_of(pairs: Sequence[str]) -> dict[str, float]:
     return found
 
 
-COLUMNS = [
-    "device",
-    "count",
-    "interconnect",
-    "batch",
-    "precision",
-    "engine",
-    "hours",
-    "to hours",
-    "kWh",
-    "cost",
-    "bound by",
-]
+def largest_batch(workload: Workload, phase: str, precision: str, target: Target) -> int | None:
+    """By simulated steps; None where the memory is not known."""
+    if target.memory_bytes is None:
+        return None
+    from fathom.engine.cost_sheet import largest_batch as search
+    from fathom.engine.cost_sheet import peak_bytes
+    from fathom.engine.simulate import Simulation
 
+    steps = Simulation(workload, phase)
 
-def row(choice: Choice) -> list[Any]:
-    energy = None if choice.energy_j is None else choice.energy_j / 3.6e6
-    where = [choice.device, choice.count, choice.interconnect, choice.batch, choice.precision, choice.engine]
-    times = [choice.seconds / HOUR_S, choice.high_s / HOUR_S]
-    return [*where, *times, energy, choice.cost, choice.estimate.bound_by]
+    def peak(items: int) -> int:
+        return peak_bytes(workload, phase, steps.step(precision, items, counted=False))
 
-
-def print_plan(name: str, found: Plan, choice: Choice, checks: Sequence[rules.Check], step: StepWork) -> None:
-    job, took = found.job, choice.estimate
-    print_text(f"{name}: {job.items:.4g} {step.item}s, {counted(round(job.epochs), 'epoch')}")
-    print_text(f"Advised: {choice}")
-    print_text(
-        f"  {_hours(choice.seconds)} ({_hours(choice.low_s)} to {_hours(choice.high_s)}), "
-        f"{took.items_per_s:.4g} {step.item}s a second, {took.memory_bytes / 1e9:.3g} GB on each device"
-    )
-    print_text(f"  bound by {took.bound_by}{_next_best(found, choice)}")
-    for by, words in {TIME: "Fastest", ENERGY: "Least energy", COST: "Cheapest"}.items():
-        if (best := found.best(by)) is not None:
-            print_text(f"{words}: {best}: {_spent(best)}")
-    shown = found.allowed[:SHOWN]
-    print_table(
-        f"{len(shown)} of {counted(len(found.allowed), 'setting')}, the fastest first", COLUMNS, [*map(row, shown)]
-    )
-    print_table(
-        "Rules of thumb of the Cookbook", ["rule", "verdict", "detail"], [[c.rule, c.verdict, c.detail] for c in checks]
-    )
-    print_text(BOUND)
-    if any(each.energy_is == TDP_BOUND for each in shown):
-        print_text("Energy is an upper bound: the TDP of the devices for the whole time, without host and cooling.")
-    if not job.prices:
-        print_text("No cost: --price device=PRICE gives one per device and hour; none is assumed.")
-    print_text(f"Source of the rules: {rules.SOURCE}")
-    for each in found.impossible[:SHOWN_REASONS]:
-        human.print(f"not possible: {each}", highlight=False, soft_wrap=True)
-    if (more := len(found.impossible) - SHOWN_REASONS) > 0:
-        human.print(f"{more} more are not possible; --json has the reasons", highlight=False)
-
-
-def _next_best(found: Plan, choice: Choice) -> str:
-    better = found.next_best(choice)
-    if better is None:
-        return "; no single change that was compared is faster"
-    axis, other = better
-    return f"; next best change: {axis} {other.axes[axis]} ({_hours(other.seconds)})"
-
-
-def _spent(choice: Choice) -> str:
-    parts = [_hours(choice.seconds)]
-    parts += [f"{choice.energy_j / 3.6e6:.4g} kWh ({choice.energy_is})"] if choice.energy_j is not None else []
-    parts += [f"cost {choice.cost:.4g}"] if choice.cost is not None else []
-    return ", ".join(parts)
-
-
-def _hours(seconds: float) -> str:
-    return f"{seconds / HOUR_S:.3g} h"
-
-
-def document(name: str, found: Plan, choice: Choice, checks: Sequence[rules.Check]) -> dict[str, Any]:
-    better = found.next_best(choice)
-    return {
-        "workload": name,
-        "job": dataclasses.asdict(found.job),
-        "advised": plain(choice),
-        "bound_by": choice.estimate.bound_by,
-        "next_best": None if better is None else {"axis": better[0], **plain(better[1])},
-        "best": {by: None if (best := found.best(by)) is None else plain(best) for by in (TIME, ENERGY, COST)},
-        "checks": [dataclasses.asdict(each) for each in checks],
-        "choices": [plain(each) for each in found.choices],
-        "impossible": [dataclasses.asdict(each) for each in found.impossible],
-        "uncertainty": BOUND,
-    }
-
-
-def plain(choice: Choice) -> dict[str, Any]:
-    shown = {
-        name: getattr(choice, name) for name in ("device", "count", "interconnect", "batch", "precision", "engine")
-    }
-    shown |= {"seconds": choice.seconds, "low_s": choice.low_s, "high_s": choice.high_s, "cost": choice.cost}
-    shown |= {"energy_j": choice.energy_j, "energy_is": choice.energy_is, "step_s": choice.estimate.step_s}
-    shown |= {"exposed_s": choice.estimate.exposed_s, "memory_bytes": choice.estimate.memory_bytes}
-    return shown | {"bound_by": choice.estimate.bound_by, "coverage": choice.estimate.coverage}
+    return search(peak, int(target.memory_bytes), workload.batch)

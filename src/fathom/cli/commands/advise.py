@@ -57,6 +57,9 @@ def command(
         list[Path] | None,
         typer.Option(help="Records with measured energy, such as results/h200.", rich_help_panel=JOB),
     ] = None,
+    calibration: Annotated[Path, typer.Option(help="Folder of fathom calibrate.", rich_help_panel=JOB)] = Path(
+        "calibration"
+    ),
     html: Annotated[
         Path | None, typer.Option(help="Write a page with a form that answers offline.", rich_help_panel=JOB)
     ] = None,
@@ -116,11 +119,14 @@ def command(
             raise BadOption("--within, --budget, --price, --on and --interconnect need --items: the items of an epoch")
         advise_model(given.asked(single(names), verify), as_json)
         return
-    from fathom.cli.commands._advise_plan import advise_plan, duration, plan_options
+    from fathom.cli.commands._advise_job import advise_plan
+    from fathom.cli.commands._advise_plan import duration, plan_options
 
     limit = None if within is None else duration(within)
     counts = listed_in(count, "--count", int)
-    plan = plan_options(given, items, epochs, limit, budget, price or [], on, counts, interconnect, reference or [])
+    plan = plan_options(
+        given, items, epochs, limit, budget, price or [], on, counts, interconnect, reference or [], calibration
+    )
     if html is not None:
         from fathom.cli.commands._advise_page import write_page
 
