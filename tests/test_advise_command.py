@@ -12,13 +12,21 @@ import pytest
 from conftest import fathom
 from sample_records import op_row, record_of, trial_of
 
+from fathom.analysis.advice import PREDICTED, Change
 from fathom.cli.commands import _advise_model as of_model
+from fathom.cli.commands import _advise_predicted
 from fathom.cli.commands._advise_options import is_function, listed_in
 from fathom.cli.commands._advise_plan import duration, prices_of
 from fathom.core.advice import Setting, SettingTrial
 from fathom.core.errors import BadOption
 from fathom.core.record import Record
 from fathom.experiments import advise
+from fathom.experiments.advise import Usual
+from fathom.predict.choice import Choice
+from fathom.predict.estimate import Interval
+from fathom.predict.predictors.roofline import Roofline
+from fathom.predict.target import HostCosts, Target
+from fathom.workloads.base import workload_class
 
 PLAN = ["advise", "sensor_net", "--items", "1e6", "--on", "h100,k40", "--count", "1,2", "--batch", "64"]
 OWN = """\
@@ -62,7 +70,12 @@ def tried(monkeypatch: pytest.MonkeyPatch) -> list[Setting]:
         return replace(record, device="cpu", items_per_step=8)
 
     monkeypatch.setattr(advise, "in_process", attempt)
+
+    def predicted(asked: of_model.Asked, usual: advise.Usual) -> tuple[list[Change], str]:
+        return [Change(what="a batch of 16", times=3.0, known=PREDICTED)], "from nowhere"
+
     monkeypatch.setattr(of_model, "profiled", profiled)
+    monkeypatch.setattr(of_model, "_predicted", predicted)
     return asked
 
 
@@ -71,7 +84,8 @@ def test_without_verify_nothing_is_measured(
 ) -> None:
     found = typed(monkeypatch, capsys, "advise", "autoenc", "--preset", "tiny", "--out", tmp_path)
     assert tried == []
-    assert [each["known"] for each in found["changes"]] == ["at most, from the profile"]
+    assert [each["known"] for each in found["changes"]] == ["predicted", "at most, from the profile"]  # by their gain
+    assert found["prediction"] == "from nowhere"
     assert found["advised"] is None
     assert "bf16" in found["untried"]
     assert len(list(tmp_path.glob("*.json"))) == 1  # the profile's record
@@ -136,6 +150,45 @@ def test_a_workload_class_is_no_function(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     assert not is_function("class_model:Mine")
+
+
+# predictions for a slow model
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """1 TFLOP/s in fp32 and 4 in bf16, 1 TB/s; the host takes a second for every op."""
+
+    def here(device: str, calibration: Path, precision: str, also: object = ()) -> Choice:
+        target = Target(
+            name="here",
+            gpu=True,
+            flop_per_s={"fp32": 1e12, "bf16": 4e12},
+            bytes_per_s=1e12,
+            host=HostCosts(forward_s=1.0, backward_s=1.0, optimizer_s=1.0),
+        )
+        return Choice(target, Roofline(), Interval(), ["made up"])
+
+    monkeypatch.setattr(_advise_predicted, "here", here)
+
+
+def test_what_waits_for_its_host_gains_by_batch_and_graph(machine: None) -> None:
+    """Twice the items in the same time; a graph removes all of the host's time; bf16 gains nothing."""
+    workload = workload_class("sensor_net").configured("tiny", batch=8)
+    usual = Usual(device="cuda:0", batch=8)
+    tried = [Setting(batch=16), Setting(precision="bf16"), Setting(engine="cudagraph"), Setting(engine="compile")]
+    found, basis = _advise_predicted.predicted_changes(workload, usual, tried, Path("nowhere"))
+    assert [each.setting for each in found] == [Setting(engine="cudagraph"), Setting(batch=16)]
+    assert found[1].times == pytest.approx(2.0)
+    assert found[1].caution
+    assert {each.known for each in found} == {PREDICTED}
+    assert basis == "made up"
+
+
+def test_a_precision_that_is_not_simulated_has_no_prediction(machine: None) -> None:
+    workload = workload_class("sensor_net").configured("tiny")
+    found = _advise_predicted.predicted_changes(workload, Usual(device="cpu", precision="mixed"), [], Path("nowhere"))
+    assert found == ([], "no prediction in mixed")
 
 
 # a whole training run
@@ -249,7 +302,8 @@ def test_the_page_has_every_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert fathom(monkeypatch, *arguments) == 0
     text = path.read_text()
     table = json.loads(text.partition('id="table">')[2].partition("</script>")[0])
-    assert len(table["rows"]) == (2 + 1) * (1 + 3)  # precisions that the two have; one device, or two on three links
+    rows = {tuple(row[: table["columns"].index("engine")]) for row in table["rows"]}
+    assert len(rows) == (2 + 1) * (1 + 3)  # precisions that the two have; one device, or two on three links
     assert [each["why"] for each in table["refusals"]] == ["no bf16 peak of K40 is known"]
     assert "http://" not in text
     assert "https://" not in text

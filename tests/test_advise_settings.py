@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from sample_records import engine_run, op_row, record_of, trial_of
 
-from fathom.analysis.advice import PREDICTED, changes, in_code
+from fathom.analysis.advice import AT_MOST, changes, in_code
 from fathom.core.advice import Setting, SettingTrial
 from fathom.experiments import advise
 from fathom.experiments.advise import CONFIRMED, Found, Usual, candidates, gain, helps, ranked, search
@@ -185,7 +185,7 @@ def test_measured_changes_go_first_and_replace_the_rule_of_the_profile() -> None
     rows = [op_row("MatMul", 0.06), op_row("Add", 0.03), *[op_row("ApplyAdam", 0.01, calls=20.0)]]
     record = record_of("autoenc", rows)
     untried = changes(record, [], [])
-    assert {each.known for each in untried} == {PREDICTED}
+    assert {each.known for each in untried} == {AT_MOST}
     by_what = {each.what: each.times for each in untried}
     assert by_what["torch.compile, which joins them into few kernels"] == pytest.approx(1 / 0.7)
     assert by_what["the optimizer's fused=True"] == pytest.approx(1 / 0.9)

@@ -15,7 +15,7 @@ from fathom.core.advice import Setting, SettingTrial
 from fathom.core.record import Record
 from fathom.core.spec import SEPARATOR
 
-MEASURED, PREDICTED = "measured", "at most, from the profile"
+MEASURED, PREDICTED, AT_MOST = "measured", "predicted", "at most, from the profile"
 TRIED_BY = {  # rule of the profile -> settings that do what it says, any of them
     "launching": (Setting(engine="cudagraph"), Setting(engine="compile+cudagraph")),
     "low_precision": (Setting(precision="bf16"), Setting(precision="tf32")),
@@ -74,7 +74,7 @@ def changes(record: Record, helpful: Sequence[SettingTrial], tried: Iterable[Set
     found = actions_by_rule(record)
     rules = {name: action for name, action in found.items() if not any(_does(each, name) for each in done)}
     by_hand = [
-        Change(what=action.what, times=1 / (1 - min(action.gain, 0.99)), known=PREDICTED, evidence=action.evidence)
+        Change(what=action.what, times=1 / (1 - min(action.gain, 0.99)), known=AT_MOST, evidence=action.evidence)
         for action in rules.values()
     ]
     return [*map(_measured, helpful), *by_hand]

@@ -21,6 +21,7 @@ from fathom.trace.step_work import StepWork
 
 HOUR_S = 3600.0
 EAGER, CUDAGRAPH = "eager", "cudagraph"
+LEAST_SAVED = 0.99  # of a step, from which another engine is a choice of its own
 IN_SERVER = 8  # devices that NVLink or PCIe joins: those of one server
 NVLINK = {  # device of the catalogue -> the NVLink that it has
     "P100": "NVLink 1",
@@ -283,9 +284,11 @@ def _choices(
     engines = {EAGER: target}
     if target.gpu and target.host != HostCosts():  # a graph is launched as one: what the host does per op is gone
         engines[CUDAGRAPH] = replace(target, host=HostCosts(step_s=target.host.step_s))
-    found = []
+    found: list[Choice] = []
     for engine, executed in engines.items():
         estimate = predict(step, executed, count, link)
+        if found and estimate.step_s > LEAST_SAVED * found[0].estimate.step_s:
+            continue  # the host was not what the step waited for
         seconds = job.steps(count * step.batch) * estimate.step_s
         measured = joules_per_item.get((target.name, step.precision, step.batch)) if engine == EAGER else None
         energy, source = _energy(job, target, count, seconds, measured)

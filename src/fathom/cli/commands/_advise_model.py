@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from fathom.analysis.advice import MEASURED, OTHER_BATCH, Change, changes, in_code
+from fathom.analysis.advice import MEASURED, OTHER_BATCH, PREDICTED, Change, changes, in_code
 from fathom.analysis.formatting import listed
 from fathom.cli.terminal import count, human, print_json, print_table, print_text, progress_bar
 from fathom.core.advice import Setting, SettingTrial
-from fathom.core.errors import Refused
+from fathom.core.errors import FathomError, Refused
 from fathom.core.record import Record
 from fathom.core.spec import OWN, RunSpec
 from fathom.core.store import Store
@@ -21,6 +21,9 @@ from fathom.experiments import advise
 from fathom.experiments.engines import TIMEOUT_S
 from fathom.experiments.isolate import isolated
 from fathom.experiments.own import profile_target
+
+if TYPE_CHECKING:
+    from fathom.workloads.base import Workload
 
 PROFILED_STEPS, PROFILED_S = 100, 3.0  # at most
 
@@ -39,6 +42,7 @@ class Asked:
     trial_s: float | None = None
     timeout_s: float = TIMEOUT_S
     out: Path = Path("records")
+    calibration: Path = Path("calibration")
 
     @property
     def given(self) -> dict[str, Any]:
@@ -56,14 +60,41 @@ def advise_model(asked: Asked, as_json: bool) -> None:
     usual = usual_of(asked, record)
     found = searched(asked, usual) if asked.verify else advise.Found([], Setting())
     advice = changes(record, advise.ranked(found.trials), found.trials)
+    basis = ""
+    if not asked.verify and not usual.step:
+        predicted, basis = _predicted(asked, usual)
+        advice = sorted([*advice, *predicted], key=lambda change: -change.times)
     if as_json:
-        print_json(document(asked, record, path, usual, found, advice))
+        print_json(document(asked, record, path, usual, found, advice) | {"prediction": basis})
         return
     _print(record, advice, asked)
+    if basis:
+        human.print(f"Predictions: {basis}", highlight=False, soft_wrap=True)
     _print_untried(usual, found, asked)
     if asked.verify:
         print_trials(found)
     human.print(f"record: {path}", soft_wrap=True)
+
+
+def _predicted(asked: Asked, usual: advise.Usual) -> tuple[list[Change], str]:
+    """What the profile cannot tell: batches and precisions that were not profiled."""
+    from fathom.cli.commands._advise_predicted import predicted_changes
+
+    try:
+        workload = _simulated(asked)
+    except FathomError as error:
+        return [], f"its step cannot be simulated: {error}"
+    return predicted_changes(workload, usual, advise.candidates(usual), asked.calibration)
+
+
+def _simulated(asked: Asked) -> Workload:
+    from fathom.measure.own.cost import workload_on_meta
+    from fathom.workloads.base import workload_class
+
+    if asked.own:
+        return workload_on_meta(asked.name, asked.loss, asked.optimizer)
+    options = dict(asked.spec.options) | ({} if asked.spec.batch is None else {"batch": asked.spec.batch})
+    return workload_class(asked.name).configured(asked.spec.preset, **options)
 
 
 def profiled(asked: Asked) -> Record:
@@ -88,10 +119,7 @@ def usual_of(asked: Asked, record: Record) -> advise.Usual:
         batch = None if asked.keep_batch else record.spec.batch
         step, precision = record.spec.source == "step", record.spec.precision
         return advise.Usual(**common, precision=precision, batch=batch, own=True, step=step)
-    from fathom.workloads.base import workload_class  # torch
-
-    options = dict(asked.spec.options) | ({} if asked.spec.batch is None else {"batch": asked.spec.batch})
-    workload = workload_class(asked.name).configured(asked.spec.preset, **options)
+    workload = _simulated(asked)
     return advise.Usual(
         **common,
         precision=asked.spec.precision,
@@ -158,7 +186,9 @@ def in_words(change: Change) -> str:
         interval = f"{change.low:.3g} to {change.high:.3g}"
         how = "measured, disturbed" if change.disturbed else "measured"
         return f"{change.times:.3g} times as fast ({interval}, {how}): {change.what}{star}; {change.evidence}"
-    return f"up to {change.times:.3g} times as fast (from the profile): {change.what}; {change.evidence}"
+    bound, source = ("up to ", "from the profile") if change.known != PREDICTED else ("about ", PREDICTED)
+    star = " *" if change.caution else ""
+    return f"{bound}{change.times:.3g} times as fast ({source}): {change.what}{star}; {change.evidence}"
 
 
 def _print_untried(usual: advise.Usual, found: advise.Found, asked: Asked) -> None:

@@ -41,6 +41,7 @@ class Given:
     trial_s: float | None
     timeout_s: float
     out: Path
+    calibration: Path
 
     def asked(self, name: str, verify: bool) -> Asked:
         """Of a slow model, which is run here."""
@@ -64,6 +65,7 @@ class Given:
             trial_s=self.trial_s,
             timeout_s=self.timeout_s,
             out=self.out,
+            calibration=self.calibration,
         )
 
     def workload(self, name: str) -> Workload:

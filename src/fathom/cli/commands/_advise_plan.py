@@ -68,7 +68,6 @@ def plan_options(
     counts: Sequence[int],
     interconnect: str | None,
     references: Sequence[Path],
-    calibration: Path,
 ) -> PlanOptions:
     """Names are looked up here: a wrong one is one line before anything is simulated."""
     for precision in given.precisions:
@@ -95,7 +94,7 @@ def plan_options(
         preset=given.preset or PLANNED,
         device=given.device,
         references=read(references, skipped),
-        calibration=calibration,
+        calibration=given.calibration,
     )
 
 
@@ -162,7 +161,11 @@ def devices(options: PlanOptions) -> dict[tuple[str, str], Device]:
     found: dict[tuple[str, str], Device] = {}
     for name in named:
         for precision in options.precisions:
-            device = _here(options, precision) if name == HERE else _elsewhere(name, options, precision)
+            device = (
+                here(options.device, options.calibration, precision)
+                if name == HERE
+                else _elsewhere(name, options, precision)
+            )
             found[device.target.name, precision] = device
     return found
 
@@ -184,12 +187,18 @@ def _elsewhere(name: str, options: PlanOptions, precision: str) -> Device:
 
 
 def _here(options: PlanOptions, precision: str) -> Device:
+    return here(options.device, options.calibration, precision, options.precisions)
+
+
+def here(device: str, calibration: Path, precision: str, also: Sequence[str] = ()) -> Device:
     """This machine: its calibration, else a product and a copy measured now, under the nearest known efficiencies."""
     from fathom.machine.devices import resolve
     from fathom.measure.calibration.run import begun
 
-    campaign = begun(resolve(options.device), tuple(options.precisions))
-    path = next((each for each in find(options.calibration) if read_campaign(each).machine == campaign.machine), None)
+    campaign = begun(
+        resolve(device, precision), tuple(dict.fromkeys([precision, *also, "fp32"]))
+    )  # no step is all bf16
+    path = next((each for each in find(calibration) if read_campaign(each).machine == campaign.machine), None)
     if path is not None:
         found = calibrated(path, AUTO, precision)
         return replace(found, target=replace(found.target, name=HERE))
@@ -210,7 +219,7 @@ def uncertainty(known: Mapping[tuple[str, str], Device]) -> str:
     held = f"held {' or '.join(shares)} of held-out steps" if shares else "have no measured coverage"
     notes = list(dict.fromkeys(note for each in known.values() for note in each.notes))
     more = f"; {len(notes) - 1} more such" if len(notes) > 1 else ""
-    return f"Intervals {held}. Predicted {notes[0]}{more}." if notes else f"Intervals {held}."
+    return f"Intervals {held}. Predictions: {notes[0]}{more}." if notes else f"Intervals {held}."
 
 
 def host_here() -> rules.Host:

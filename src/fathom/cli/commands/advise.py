@@ -57,9 +57,7 @@ def command(
         list[Path] | None,
         typer.Option(help="Records with measured energy, such as results/h200.", rich_help_panel=JOB),
     ] = None,
-    calibration: Annotated[Path, typer.Option(help="Folder of fathom calibrate.", rich_help_panel=JOB)] = Path(
-        "calibration"
-    ),
+    calibration: Annotated[Path, typer.Option(help="Folder of fathom calibrate.")] = Path("calibration"),
     html: Annotated[
         Path | None, typer.Option(help="Write a page with a form that answers offline.", rich_help_panel=JOB)
     ] = None,
@@ -113,6 +111,7 @@ def command(
         trial_s=seconds,
         timeout_s=timeout,
         out=out,
+        calibration=calibration,
     )
     if items is None and html is None:
         if within or budget is not None or price or on or interconnect:
@@ -124,9 +123,7 @@ def command(
 
     limit = None if within is None else duration(within)
     counts = listed_in(count, "--count", int)
-    plan = plan_options(
-        given, items, epochs, limit, budget, price or [], on, counts, interconnect, reference or [], calibration
-    )
+    plan = plan_options(given, items, epochs, limit, budget, price or [], on, counts, interconnect, reference or [])
     if html is not None:
         from fathom.cli.commands._advise_page import write_page
 
