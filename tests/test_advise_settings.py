@@ -169,6 +169,24 @@ def test_the_distance_is_of_the_second_measurement() -> None:
     assert Found([], COMPILE, [SettingTrial(setting=COMPILE, failed="crashed")]).distance is None
 
 
+def test_what_is_faster_when_measured_again_is_told() -> None:
+    assert Found([], COMPILE, [trial(COMPILE, 1.2), trial(BF16, 1.5)]).better == BF16
+    assert Found([], COMPILE, [trial(COMPILE, 1.45), trial(BF16, 1.5)]).better is None  # within 5 %
+    assert Found([], COMPILE, [trial(COMPILE, 1.2), trial(BF16, 1.5, wrong=True)]).better is None
+
+
+def test_a_trial_that_scatters_is_made_again() -> None:
+    """Faster by its median, but not in every turn; the second trial is calm."""
+    usual = replace(engine_run(0.2, [1.0]), turn_step_s=[0.2] * 7)
+    noisy = replace(usual, turn_step_s=[0.1] * 6 + [9.0])
+    scattered = SettingTrial(setting=COMPILE, trial=trial_of(eager=usual, engine=noisy, rounded_losses=[[1.0]]))
+    left = [scattered, trial(COMPILE, 1.8), trial(COMPILE, 1.8)]
+    found = search([COMPILE], lambda setting: left.pop(0))
+    assert [gain(each) for each in found.trials] == [pytest.approx(1.8)]
+    assert found.advised == COMPILE
+    assert left == []
+
+
 def test_a_failed_trial_costs_only_itself() -> None:
     def attempt(setting: Setting) -> SettingTrial:
         return SettingTrial(setting=setting, failed="it broke") if setting == COMPILE else trial(setting, 1.2)

@@ -51,14 +51,17 @@ def advise_plan(name: str, workload: Workload, options: PlanOptions, as_json: bo
 
 def verify_here(asked: Asked, workload: Workload, options: PlanOptions, quiet: bool) -> dict[str, Any]:
     """The plan's choice for this machine, measured beside every other setting."""
-    from fathom.machine.devices import resolve  # torch
+    import torch
+
+    from fathom.machine.devices import resolve
 
     here = replace(options, devices=[HERE], counts=[1], job=replace(options.job, within_s=None, budget=None))
     found, _ = planned(workload, here, devices(here))
     singles = {_setting(choice, workload): choice for choice in found.choices if choice.engine == EAGER}
     first = next(iter(singles), Setting())
     device = str(resolve(asked.spec.device))
-    usual = advise.Usual(device=device, phase=options.phase, batch=workload.batch, own=asked.own)
+    threads = asked.spec.threads or torch.get_num_threads()
+    usual = advise.Usual(device=device, phase=options.phase, batch=workload.batch, threads=threads, own=asked.own)
     measured = searched(replace(asked, keep_batch=True), usual, [each for each in singles if each.changes])
     gains = {trial.setting: advise.gain(trial) for trial in measured.trials if advise.is_sound(trial)}
     gains[Setting()] = 1.0
@@ -72,6 +75,7 @@ def verify_here(asked: Asked, workload: Workload, options: PlanOptions, quiet: b
         "predicted_distance": distance,
         "advised": measured.advised.changes,
         "distance_from_best": measured.distance,
+        "better": None if measured.better is None else measured.better.changes,
         "trials": [trial.to_json() for trial in measured.trials],
         "confirmed": [trial.to_json() for trial in measured.confirmed],
     }

@@ -212,6 +212,8 @@ def print_trials(found: advise.Found) -> None:
         print_table("Measured again, in fresh processes", COLUMNS, again)
     if found.distance is not None:
         print_text(f"{100 * found.distance:.1f} % slower than the best of those measured again")
+    if found.better is not None:
+        print_text(f"Measured again, {found.better} is faster: take that one ({in_code(found.better)})")
 
 
 COLUMNS = ["setting", "times the items/s", "95 % interval", "ms a step", "items a step", "start (s)", "agrees", "note"]
@@ -247,6 +249,7 @@ def document(
         "changes": plain,
         "advised": found.advised.changes if asked.verify else None,
         "distance_from_best": found.distance,
+        "better": None if found.better is None else found.better.changes,
         "untried": [] if asked.verify else [str(each) for each in advise.candidates(usual)],
         **tried,
     }
