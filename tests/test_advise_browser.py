@@ -173,6 +173,18 @@ def test_next_changes_are_of_one_axis_and_faster(form: Any) -> None:
     assert [(each["axis"], each["to"], each["times"]) for each in slow] == [("device", "Fast", pytest.approx(10))]
 
 
+def test_what_is_possible_instead_is_told(form: Any) -> None:
+    asked = CHOICE | {"device": "Slow", "batch": 20}
+    found = form.execute_script("return advise.changes(arguments[0])", asked)
+    assert [(each["axis"], each["to"], each["times"]) for each in found] == [
+        ("device", "Fast", None),
+        ("batch", 10, None),
+    ]
+    choose(form, device="Slow", batch=20)
+    assert text(form, "next") == "Possible with one change"
+    assert "device: Fast" in text(form, "changes")
+
+
 def test_rules_follow_the_count(form: Any) -> None:
     asked = CHOICE | {"count": 2, "interconnect": "Wire"}
     found = form.execute_script("return advise.rules(arguments[0])", asked)

@@ -43,10 +43,10 @@
     };
   }
 
-  /** What is faster when one thing is changed, the best of each axis, the fastest first. */
+  /** What is faster, or possible at all, when one thing is changed: the best of each axis, the fastest first. */
   function changes(choice) {
     const now = answer(choice);
-    if (now.refused) return [];
+    if (!(choice.items > 0) || !(choice.epochs > 0)) return [];
     const best = new Map();
     for (const step of steps.values()) {
       const differ = AXES.filter((axis) => axis !== "model" && axis !== "interconnect" && step[axis] !== choice[axis]);
@@ -54,8 +54,10 @@
       if (step.model !== choice.model || differ.length + links !== 1) continue;
       const axis = links ? "interconnect" : differ[0];
       const there = answer({ ...choice, [axis]: step[axis], interconnect: step.interconnect ?? choice.interconnect });
-      if (!there.refused && there.hours < now.hours && !(best.get(axis)?.hours <= there.hours)) {
-        best.set(axis, { axis, to: step[axis], link: axis === "count" ? step.interconnect : null, hours: there.hours, times: now.hours / there.hours });
+      const improves = now.refused ? !there.refused : there.hours < now.hours;
+      if (improves && !(best.get(axis)?.hours <= there.hours)) {
+        const times = now.refused ? null : now.hours / there.hours;
+        best.set(axis, { axis, to: step[axis], link: axis === "count" ? step.interconnect : null, hours: there.hours, times });
       }
     }
     return [...best.values()].sort((one, other) => one.hours - other.hours);
@@ -130,7 +132,7 @@
     const rows = changes(choice).slice(0, 5).map((each) => {
       const row = document.createElement("tr");
       const link = each.link ? ` on ${each.link}` : "";
-      for (const [text, number] of [[`${each.axis}: ${each.to}${link}`, false], [duration(each.hours), true], [shown(each.times), true]]) {
+      for (const [text, number] of [[`${each.axis}: ${each.to}${link}`, false], [duration(each.hours), true], [each.times === null ? "—" : shown(each.times), true]]) {
         const cell = row.appendChild(document.createElement("td"));
         cell.textContent = text;
         if (number) cell.className = "number";
@@ -138,7 +140,8 @@
       return row;
     });
     find("changes").replaceChildren(...rows);
-    find("none").textContent = rows.length || found.refused ? "" : "No single change that was predicted is faster.";
+    find("next").textContent = found.refused ? "Possible with one change" : "Next best changes";
+    find("none").textContent = rows.length ? "" : `No single change that was predicted is ${found.refused ? "possible" : "faster"}.`;
     find("rules").replaceChildren(...rules(choice).map((text) => Object.assign(document.createElement("li"), { textContent: text })));
   }
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from fathom.workloads.base import Workload
 
 HERE = "here"  # this machine, by its measured ceilings
-LARGER = (1, 2, 4)  # times the workload's own batch, compared where none is asked for
+FACTORS = (1 / 8, 1 / 2, 1, 2)  # of the workload's own batch, compared where none is asked for
 MOST_DEVICES = 65_536
 FORM_ITEMS = 1e8  # what the page's form begins with, as the Cookbook's does
 PLANNED_PRECISIONS = (*PRECISIONS, "fp16")
@@ -123,7 +123,7 @@ def planned(workload: Workload, options: PlanOptions, known: Mapping[tuple[str, 
         targets=targets(known),
         counts=options.counts,
         interconnects=[catalogue.interconnect(each) for each in options.interconnects] or None,
-        batches=options.batches or [own * factor for factor in LARGER],
+        batches=options.batches or list(dict.fromkeys(max(1, round(own * factor)) for factor in FACTORS)),
         precisions=options.precisions,
     )
     simulated: dict[tuple[bool, str, int], StepWork] = {}
