@@ -13,7 +13,7 @@ from torch import nn
 from fathom.core.advice import Setting, SettingTrial
 from fathom.core.spec import OWN, RunSpec
 from fathom.measure import settings, trial
-from fathom.measure.own.sides import OwnSides
+from fathom.measure.own.sides import OwnSides, Replayed
 
 MODULE = """\
 import torch
@@ -191,3 +191,25 @@ def test_rows_are_repeated_to_fill_a_batch() -> None:
     sized = sides._sized(5)
     assert sized["input"].tolist() == [[0, 1], [2, 3], [4, 5], [0, 1], [2, 3]]
     assert sized["scale"].tolist() == [1, 1]
+
+
+def test_what_is_kept_of_a_replayed_step_is_a_copy() -> None:
+    """A model that returns its own loss: the next replay of a graph writes over it."""
+
+    class Losing(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.kept = nn.Parameter(torch.ones(()))
+
+        def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+            return {"loss": self.kept}
+
+    model = Losing()
+    workload = Replayed(module=model, inputs=torch.ones(1), batch=1)
+    call = next(workload.feed(torch.ones(1), torch.device("cpu"), 0))
+    for kept in (workload.loss(model, call), workload.infer(model, call)["0"]):
+        with torch.no_grad():
+            model.kept.zero_()
+        assert kept.item() == 1.0
+        with torch.no_grad():
+            model.kept.fill_(1.0)

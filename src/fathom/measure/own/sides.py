@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import torch
@@ -22,9 +22,21 @@ from fathom.measure.own.batch import items_in, rebuilt
 from fathom.measure.own.model import OwnModel, OwnSession, precision_of, prepared
 from fathom.measure.own.step import StepSession, check_step, device_of, network_of
 from fathom.measure.own.training import Criterion
+from fathom.workloads.base import Output
 
 COMPILE, GRAPH, LAYOUT, FUSED = "compile", "cudagraph", "channels_last", "fused"
 ENGINES = (COMPILE, f"{COMPILE}{SEPARATOR}{GRAPH}", LAYOUT, FUSED)  # that a module of one's own takes, and combinations
+
+
+@dataclass(frozen=True, kw_only=True)
+class Replayed(OwnModel):
+    """A model whose outputs the next replay of its graph writes over: what is kept of a step is a copy."""
+
+    def loss(self, model: nn.Module, batch: Any) -> Tensor:
+        return super().loss(model, batch).clone()
+
+    def infer(self, model: nn.Module, batch: Any) -> Output:
+        return {name: value.clone() for name, value in super().infer(model, batch).items()}
 
 
 class OwnSides:
@@ -64,7 +76,7 @@ class OwnSides:
             precision=precision_of(module, batch, setting.precision or self.base.precision),
             threads=setting.threads or self.base.threads,
         )
-        workload = OwnModel(
+        workload = (Replayed if GRAPH in parts else OwnModel)(
             module=self._compiled(module, parts),
             inputs=batch,
             criterion=self.criterion,
