@@ -77,7 +77,7 @@ def cases() -> Iterator[Any]:
             yield pytest.param(study, question, id=f"{study}-{question}")
 
 
-@pytest.mark.parametrize(("study", "question"), cases())
+@pytest.mark.parametrize(("study", "question"), list(cases()))
 def test_the_records_give_the_numbers_they_gave(study: str, question: str) -> None:
     stored = golden()[study][question]
     difference = first_difference(stored, numbers(analyse(question, records(study))))
