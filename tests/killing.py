@@ -21,6 +21,11 @@ PATIENCE_S, LONGEST_S = 20.0, 600.0  # for what was killed, and for a study that
 PAUSE_S = 0.005  # between two looks at what a study has started
 
 
+def workers() -> list[psutil.Process]:
+    """Of this process, which may have children of other tests: multiprocessing's resource tracker stays."""
+    return [child for child in psutil.Process().children() if "fathom.worker" in child.cmdline()]
+
+
 def environment(**more: str) -> dict[str, str]:
     """For a process that shall know the faulty workloads, with a mark that all it starts inherit."""
     path = os.pathsep.join(filter(None, [str(FAULTS), os.environ.get("PYTHONPATH")]))

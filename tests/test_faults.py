@@ -21,7 +21,7 @@ from pathlib import Path
 import psutil
 import pytest
 from conftest import fathom as run_fathom
-from killing import FAULTS, alive, ended, environment, outlived
+from killing import FAULTS, alive, ended, environment, outlived, workers
 
 import fathom.workloads
 from fathom.cli.commands.study import _chosen
@@ -128,7 +128,7 @@ def test_a_hanging_supervisor_is_killed_and_all_below_it(quick: str, monkeypatch
     monkeypatch.setattr(isolate, "GRACE_PERIOD_S", 0.5)
 
     def freeze(done: int, total: int) -> None:
-        (supervisor,) = psutil.Process().children()
+        (supervisor,) = workers()
         supervisor.suspend()
         raise KeyboardInterrupt
 
@@ -197,7 +197,7 @@ def test_killed_while_it_writes_its_record(monkeypatch: pytest.MonkeyPatch) -> N
         chunk = read(descriptor, min(size, 1000))
         if b'{"record"' in chunk:
             parts.append(chunk)
-            (supervisor,) = psutil.Process().children()
+            (supervisor,) = workers()
             (worker,) = supervisor.children()
             worker.kill()
         return chunk
@@ -213,9 +213,9 @@ def test_killed_at_a_random_moment_it_leaves_a_whole_record_or_a_failed_one(seed
     chance = random.Random(seed)
 
     def kill() -> None:
-        below = psutil.Process().children(recursive=True)
-        if below:
-            with contextlib.suppress(psutil.NoSuchProcess):  # it may have ended since
+        with contextlib.suppress(psutil.NoSuchProcess):  # it may have ended since
+            below = [process for worker in workers() for process in (worker, *worker.children(recursive=True))]
+            if below:
                 chance.choice(below).kill()
 
     killer = threading.Timer(chance.uniform(0, 0.3), kill)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import signal
 from dataclasses import replace
 from pathlib import Path
 
-import psutil
 import pytest
+from killing import workers
 
 from fathom.core.errors import Refused
 from fathom.core.events import no_progress
@@ -22,20 +23,20 @@ TINY = RunSpec(workload="autoenc", preset="tiny", device="cpu", steps=3)
 
 def test_a_killed_worker_is_a_failed_record_and_leaves_no_process() -> None:
     def kill(done: int, total: int) -> None:
-        (supervisor,) = psutil.Process().children()
+        (supervisor,) = workers()
         for worker in supervisor.children():  # none where several reports came at once, and it was killed at the first
             worker.kill()
 
     record = isolated(replace(TINY, steps=100_000), kill)  # so many that it is still at work
     assert record.outcome == "failed"
     assert record.reason == "the worker was killed by SIGKILL, most likely out of memory"
-    assert psutil.Process().children() == []
+    assert workers() == []
 
 
 def test_a_worker_without_progress_is_ended() -> None:
     record = isolated(TINY, heartbeat_timeout_s=0.01)
     assert (record.outcome, record.reason) == ("failed", "no progress for 0.01 s (heartbeat timeout)")
-    assert psutil.Process().children() == []
+    assert workers() == []
 
 
 def test_an_error_of_the_worker_is_raised_in_the_parent() -> None:
@@ -57,7 +58,7 @@ def test_an_interrupted_parent_takes_its_worker_along() -> None:
 
     with pytest.raises(KeyboardInterrupt):
         isolated(TINY, interrupt)
-    assert psutil.Process().children() == []
+    assert workers() == []
 
 
 def test_a_study_continues_after_a_failure_and_resumes_what_is_left(tmp_path: Path) -> None:
@@ -77,3 +78,13 @@ def test_the_plan_covers_every_workload_phase_and_device() -> None:
     assert {preset for *_, device, preset in pairs if device == "cpu"} == {"small"}
     assert {spec.workload for spec in specs if spec.threads == 1} == {"deepq", "seq2seq", "memnet"}
     assert len({spec.id for spec in specs}) == len(specs)
+
+
+def test_a_worker_that_cannot_be_started_leaves_no_signal_blocked(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt  # as of a signal that another thread took
+
+    monkeypatch.setattr("fathom.experiments.isolate._Worker", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        isolated(TINY)
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == set()

@@ -23,7 +23,7 @@ from fathom.experiments.launch import JobFailed, run
 from fathom.experiments.ranks import Launch
 
 FAKE = Path(__file__).parent / "faults" / "fake_rank.py"
-KILLS = int(os.environ.get("FATHOM_TEST_KILLS", "15"))  # 100 of them take two to three minutes
+KILLS = int(os.environ.get("FATHOM_TEST_KILLS", "8"))  # 100 of them take two to three minutes
 TIMEOUT_S = 2.0
 SOON_S = 60.0  # from a fault to the end of the job, on a very busy machine: it shall end, and this is no timing
 

@@ -20,6 +20,7 @@ from rich.progress import Progress
 
 from fathom.cli import terminal
 from fathom.cli.commands import learn as command
+from fathom.cli.commands._running import own_store
 from fathom.cli.commands.learn import View
 from fathom.core import stopping
 from fathom.core.errors import Refused
@@ -141,7 +142,7 @@ def test_the_command_says_that_it_waits_for_a_turn(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(command, "_say", say)
     runs_come_to(monkeypatch, train)
     with ExitStack() as other:
-        other.enter_context(Store(tmp_path).lock(lambda: None))
+        other.enter_context(own_store(tmp_path).lock(lambda: None))
         assert fathom(monkeypatch, *TINY, "--out", str(tmp_path)) == 0
     assert happened == [f"waiting: another run holds {tmp_path}", "trained"]
 

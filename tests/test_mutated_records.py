@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 import json
 import math
+import os
 import random
 import re
 from collections.abc import Iterator
@@ -41,7 +42,7 @@ BASES = {  # one of each kind, the smallest
     "training, older schema": "h200-learning/speech-train-fcc8aa24dcb3-b3d8daa3e3ad.json",
 }
 MADE = {"trial": "train", "trial of inference": "infer"}  # phase of a trial that is made here
-SAMPLED = 25  # mutations of each base that all readers see
+SAMPLED = int(os.environ.get("FATHOM_TEST_MUTATIONS", "10"))  # of each base, that all readers see
 HOSTILE = "](x)|<script>alert(1)</script>`$\x1b[31m\0"
 Path_ = tuple[str | int, ...]
 

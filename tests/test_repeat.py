@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -11,9 +10,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pytest
+from conftest import fathom as run_fathom
 from sample_records import MACHINES, sections_of
 
-from fathom.cli import main
 from fathom.core.errors import BadOption
 from fathom.core.events import OnProgress
 from fathom.core.record import Record
@@ -100,11 +99,7 @@ def fathom(monkeypatch: pytest.MonkeyPatch, run: Callable[[RunSpec], Record], *a
         return run(spec)
 
     monkeypatch.setattr(study, "run_all", partial(RUN_ALL, run=worker))
-    monkeypatch.setattr(sys, "argv", ["fathom", "repeat", *arguments])
-    with pytest.raises(SystemExit) as stopped:
-        main.main()
-    assert isinstance(stopped.value.code, int)
-    return stopped.value.code
+    return run_fathom(monkeypatch, "repeat", *arguments)
 
 
 RUN_ALL = study.run_all

@@ -85,9 +85,8 @@ def in_worker(
     begun = time.perf_counter()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, BLOCKED)  # a signal now would leave a worker without a parent
     try:
-        worker = _Worker(job, python, environment)
+        worker = _started(job, python, environment, before)
     except OSError as error:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
         return NoRecord(f"cannot start a worker: {error.strerror or error}")
     record: Record | None = None
     unreadable = ""
@@ -115,8 +114,10 @@ def in_worker(
         wall_s = time.perf_counter() - begun
     finally:
         signal.pthread_sigmask(signal.SIG_BLOCK, BLOCKED)  # a second signal must not interrupt the clean-up
-        worker.end()
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        try:
+            worker.end()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
     if record is None:
         timeout = f"no progress for {heartbeat_timeout_s:g} s (heartbeat timeout)"
         reason = (worker.exit_reason() if worker.ended else timeout) + unreadable
@@ -125,6 +126,15 @@ def in_worker(
         note = f"the process did not exit within {EXIT_TIMEOUT_S:g} s of its record and was killed: no wall time"
         return replace(record, notes=[*record.notes, note])
     return replace(record, sections=replace(record.sections, wall_s=wall_s))
+
+
+def _started(job: Mapping[str, Any], python: str, environment: Mapping[str, str], mask: set[int]) -> _Worker:
+    """A worker; where there is none, whatever the reason, signals are masked as before."""
+    try:
+        return _Worker(job, python, environment)
+    except BaseException:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        raise
 
 
 def failed(spec: RunSpec, reason: str) -> Record:

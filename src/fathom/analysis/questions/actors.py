@@ -70,7 +70,7 @@ def analyse(records: Sequence[Record]) -> Finding:
         notes = [f"Not shown: failed runs: {reasons}."]
     if not curves:
         reason = "every run failed" if failed else ""
-        return not_measured("actors", TITLE, "fathom scale deepq --actors 1,2,4", notes, reason)
+        return not_measured("actors", TITLE, "fathom scale --actors 1,2,4", notes, reason)
     return Finding(
         question="actors",
         title=TITLE,

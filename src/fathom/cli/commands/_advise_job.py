@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from fathom.cli.commands._advise_model import Asked, print_trials, searched
+from fathom.cli.commands._advise_model import print_trials, searched
+from fathom.cli.commands._advise_options import Asked
 from fathom.cli.commands._advise_plan import (
     HERE,
     PlanOptions,

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fathom.analysis.advice import MEASURED, OTHER_BATCH, PREDICTED, Change, changes, in_code
 from fathom.analysis.formatting import listed
+from fathom.cli.commands._advise_options import Asked
 from fathom.cli.terminal import count, human, print_json, print_table, print_text, progress_bar
 from fathom.core.advice import Setting, SettingTrial
 from fathom.core.errors import FathomError, Refused
 from fathom.core.record import Record
-from fathom.core.spec import OWN, RunSpec
+from fathom.core.spec import OWN
 from fathom.core.store import Store
 from fathom.experiments import advise
-from fathom.experiments.engines import TIMEOUT_S
 from fathom.experiments.isolate import isolated
 from fathom.experiments.own import profile_target
 
@@ -26,30 +26,6 @@ if TYPE_CHECKING:
     from fathom.workloads.base import Workload
 
 PROFILED_STEPS, PROFILED_S = 100, 3.0  # at most
-
-
-@dataclass(frozen=True, kw_only=True)
-class Asked:
-    """What the command line says about a slow model."""
-
-    name: str
-    own: bool  # package.module:function; else a workload
-    spec: RunSpec
-    loss: str | None = None
-    optimizer: str | None = None
-    verify: bool = False
-    keep_batch: bool = False
-    trial_s: float | None = None
-    timeout_s: float = TIMEOUT_S
-    out: Path = Path("records")
-    calibration: Path = Path("calibration")
-
-    @property
-    def given(self) -> dict[str, Any]:
-        """Of a user's model, for a worker."""
-        both = {"loss": self.loss, "optimizer": self.optimizer}
-        named = {name: value for name, value in both.items() if value is not None}
-        return {"target": self.name, **named} if self.own else {}
 
 
 def advise_model(asked: Asked, as_json: bool) -> None:

@@ -10,17 +10,41 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from fathom.cli.commands._advise_model import Asked
 from fathom.core import plugins
 from fathom.core.errors import BadOption
 from fathom.core.spec import OWN, RANGES, RunSpec
 from fathom.experiments.checks import check, check_device, check_threads
+from fathom.experiments.engines import TIMEOUT_S
 
 if TYPE_CHECKING:
     from fathom.workloads.base import Workload
 
 Value = TypeVar("Value", int, str)
 PLANNED = "paper"  # the preset of what is only simulated
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """What the command line says about a slow model."""
+
+    name: str
+    own: bool  # package.module:function; else a workload
+    spec: RunSpec
+    loss: str | None = None
+    optimizer: str | None = None
+    verify: bool = False
+    keep_batch: bool = False
+    trial_s: float | None = None
+    timeout_s: float = TIMEOUT_S
+    out: Path = Path("records")
+    calibration: Path = Path("calibration")
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """Of a user's model, for a worker."""
+        both = {"loss": self.loss, "optimizer": self.optimizer}
+        named = {name: value for name, value in both.items() if value is not None}
+        return {"target": self.name, **named} if self.own else {}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,6 @@ from typing import Annotated
 
 import typer
 
-from fathom.cli.commands._advise_model import advise_model
 from fathom.cli.commands._advise_options import Given, listed_in, single
 from fathom.cli.commands._options import Device, Json, Out, Phase, Set, options_of
 from fathom.core.errors import BadOption
@@ -116,6 +115,8 @@ def command(
     if items is None and html is None:
         if within or budget is not None or price or on or interconnect:
             raise BadOption("--within, --budget, --price, --on and --interconnect need --items: the items of an epoch")
+        from fathom.cli.commands._advise_model import advise_model  # SciPy
+
         advise_model(given.asked(single(names), verify), as_json)
         return
     from fathom.cli.commands._advise_job import advise_plan

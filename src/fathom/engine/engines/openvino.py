@@ -5,6 +5,7 @@ OpenVINO would use bf16 or fp16 where a CPU has instructions for it, without say
 
 from __future__ import annotations
 
+import functools
 from typing import Any, ClassVar
 
 import torch
@@ -36,13 +37,19 @@ class OpenVino(Exported):
 
 def compiled(graph: Graph) -> Any:
     """OpenVINO's model with as many threads as torch has."""
-    import openvino
-
-    core = openvino.Core()
     settings = {
         "PERFORMANCE_HINT": "LATENCY",
         "INFERENCE_PRECISION_HINT": "f32",
         "INFERENCE_NUM_THREADS": str(torch.get_num_threads()),
         "ENABLE_CPU_PINNING": "NO",  # it would bind this very thread to a core, and leave it so
     }
+    core = _core()
     return core.compile_model(core.read_model(graph.onnx), "CPU", settings)
+
+
+@functools.cache
+def _core() -> Any:
+    """One for the process: with the last Core its plugin is unloaded, while threads of it may still be running."""
+    import openvino
+
+    return openvino.Core()
