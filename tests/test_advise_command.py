@@ -15,7 +15,7 @@ from sample_records import op_row, record_of, trial_of
 from fathom.analysis.advice import PREDICTED, Change
 from fathom.cli.commands import _advise_model as of_model
 from fathom.cli.commands import _advise_predicted
-from fathom.cli.commands._advise_options import is_function, listed_in
+from fathom.cli.commands._advise_options import Asked, is_function, listed_in
 from fathom.cli.commands._advise_plan import duration, prices_of
 from fathom.core.advice import Setting, SettingTrial
 from fathom.core.errors import BadOption
@@ -64,14 +64,14 @@ def tried(monkeypatch: pytest.MonkeyPatch) -> list[Setting]:
         step_s = 0.1 if setting.precision else 0.2
         return SettingTrial(setting=setting, trial=trial_of(0.2, step_s), items=8, usual_items=8)
 
-    def profiled(asked: of_model.Asked) -> Record:
+    def profiled(asked: Asked) -> Record:
         rows = [op_row("MatMul", 0.06), op_row("Add", 0.04)]
         record = record_of(asked.name, rows)
         return replace(record, device="cpu", items_per_step=8)
 
     monkeypatch.setattr(advise, "in_process", attempt)
 
-    def predicted(asked: of_model.Asked, usual: advise.Usual) -> tuple[list[Change], str]:
+    def predicted(asked: Asked, usual: advise.Usual) -> tuple[list[Change], str]:
         return [Change(what="a batch of 16", times=3.0, known=PREDICTED)], "from nowhere"
 
     monkeypatch.setattr(of_model, "profiled", profiled)
