@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import sys
 from collections.abc import Iterator
@@ -16,6 +17,9 @@ from fathom.core import stopping
 from fathom.machine.host import usable_cores
 
 MOST_PROCESSES = 8  # each of them loads torch
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+QUIET = ("headless=new", "no-sandbox", "disable-gpu", "no-first-run", "disable-background-networking",
+         "disable-component-update", "disable-sync", "hide-scrollbars", "force-prefers-reduced-motion")  # fmt: skip
 
 if "PYTEST_XDIST_WORKER" in os.environ:  # before torch is loaded, and for the workers that tests start
     # OpenMP's threads spin while they wait: twice as many as cores, and the suite takes several times as long.
@@ -48,6 +52,24 @@ def on_the_laptop(monkeypatch: pytest.MonkeyPatch) -> None:
         "fathom.experiments.isolate",
     ):
         monkeypatch.setattr(f"{module}.fingerprint", lambda: MACHINES[LAPTOP])
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """Chromium without a window, which logs its console and every request; a visible skip without one."""
+    webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed: no browser test")
+    program = next(filter(None, map(shutil.which, BROWSERS)), None)
+    driver = shutil.which("chromedriver")
+    if not program or not driver:
+        pytest.skip("Chromium or chromedriver is not installed: no browser test")
+    options = webdriver.ChromeOptions()
+    options.binary_location = program
+    for flag in (*QUIET, f"user-data-dir={tmp_path_factory.mktemp('profile')}"):
+        options.add_argument(f"--{flag}")
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    started = webdriver.Chrome(options=options, service=webdriver.ChromeService(driver))
+    yield started
+    started.quit()
 
 
 @pytest.fixture

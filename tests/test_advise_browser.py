@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,12 +11,7 @@ import pytest
 
 from fathom.report.advise_page import Form, FormDevice, FormModel, FormRefusal, FormStep, page
 
-webdriver: Any = pytest.importorskip("selenium.webdriver", reason="selenium is not installed: no browser test")
-
 pytestmark = pytest.mark.browser
-BROWSERS = ("chromium", "chromium-browser", "google-chrome")
-QUIET = ("headless=new", "no-sandbox", "disable-gpu", "no-first-run", "disable-background-networking",
-         "disable-component-update", "disable-sync", "hide-scrollbars")  # fmt: skip
 HOUR_S = 3600
 
 
@@ -67,22 +61,6 @@ FORM = Form(
 )
 CHOICE = {"items": 10_000, "epochs": 10, "model": "net", "device": "Fast", "count": 1, "interconnect": None}
 CHOICE |= {"batch": 10, "precision": "fp32", "price": None}
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    program = next(filter(None, map(shutil.which, BROWSERS)), None)
-    driver = shutil.which("chromedriver")
-    if not program or not driver:
-        pytest.skip("Chromium or chromedriver is not installed: no browser test")
-    options = webdriver.ChromeOptions()
-    options.binary_location = program
-    for flag in (*QUIET, f"user-data-dir={tmp_path_factory.mktemp('profile')}"):
-        options.add_argument(f"--{flag}")
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    started = webdriver.Chrome(options=options, service=webdriver.ChromeService(driver))
-    yield started
-    started.quit()
 
 
 @pytest.fixture

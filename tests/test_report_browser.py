@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,16 +14,13 @@ from sample_report import any_finding, sample_findings, sample_records
 from fathom import report
 from fathom.trace.taxonomy import GROUPS
 
-webdriver: Any = pytest.importorskip("selenium.webdriver", reason="selenium is not installed: no browser test")
+pytest.importorskip("selenium.webdriver", reason="selenium is not installed: no browser test")
 
-from selenium.webdriver.common.action_chains import ActionChains  # noqa: E402
-from selenium.webdriver.common.keys import Keys  # noqa: E402
-from selenium.webdriver.support.ui import WebDriverWait  # noqa: E402
+from selenium.webdriver.common.action_chains import ActionChains
+from selenium.webdriver.common.keys import Keys
+from selenium.webdriver.support.ui import WebDriverWait
 
 pytestmark = pytest.mark.browser
-BROWSERS = ("chromium", "chromium-browser", "google-chrome")
-QUIET = ("headless=new", "no-sandbox", "disable-gpu", "no-first-run", "disable-background-networking",
-         "disable-component-update", "disable-sync", "hide-scrollbars", "force-prefers-reduced-motion")  # fmt: skip
 MARKS = {  # what a chart of each kind is made of, once it has drawn
     "bar": ".barlayer .point path",
     "stacked": ".barlayer .point path",
@@ -38,22 +34,6 @@ MARKS = {  # what a chart of each kind is made of, once it has drawn
 }
 DRAWN = "return document.documentElement.hasAttribute('data-ready')"
 CHARTS = [chart for finding in sample_findings() for chart in finding.charts]
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    program = next(filter(None, map(shutil.which, BROWSERS)), None)
-    driver = shutil.which("chromedriver")
-    if not program or not driver:
-        pytest.skip("Chromium or chromedriver is not installed: no browser test")
-    options = webdriver.ChromeOptions()
-    options.binary_location = program
-    for flag in (*QUIET, f"user-data-dir={tmp_path_factory.mktemp('profile')}"):
-        options.add_argument(f"--{flag}")
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    started = webdriver.Chrome(options=options, service=webdriver.ChromeService(driver))
-    yield started
-    started.quit()
 
 
 @pytest.fixture(scope="module")
