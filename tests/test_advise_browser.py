@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -221,3 +222,18 @@ def test_it_fits_a_phone_and_a_desk(form: Any, width: int) -> None:
     size = {"width": width, "height": 700, "deviceScaleFactor": 1, "mobile": width < 500}
     form.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
     assert form.execute_script("return document.documentElement.scrollWidth <= window.innerWidth")
+
+
+def test_it_opens_with_something_possible(browser: Any, tmp_path: Path) -> None:
+    """The first device, batch and precision of the lists need not fit together."""
+    old = [step("Slow", 1, 10, 3.6), step("Fast", 1, 5, 0.3, precision="bf16")]
+    refused = [FormRefusal(model="net", why="it does not fit", device="Slow", batch=5)]
+    form = replace(FORM, devices=FORM.devices[::-1], steps=old[::-1], refusals=refused)
+    path = tmp_path / "form.html"
+    path.write_text(page(form))
+    browser.get(path.as_uri())
+    chosen = browser.execute_script(
+        "return ['device', 'batch', 'precision'].map(x => document.getElementById(x).value)"
+    )
+    assert chosen == ["Slow", "10", "fp32"]
+    assert text(browser, "refusal") == ""

@@ -164,11 +164,19 @@
     fill("precision", [...new Set([...distinct("precision", own), ...asked.map((each) => each.precision).filter(Boolean)])]);
   }
 
+  /** What is chosen at first was predicted; the first of each list need not fit together. */
+  function startPossible() {
+    const own = data.rows.filter((row) => row[at.model] === find("model").value && row[at.count] === 1);
+    const first = own.find((row) => row[at.device] === find("device").value) ?? own[0];
+    for (const name of first ? ["device", "batch", "precision"] : []) find(name).value = first[at[name]];
+  }
+
   fill("model", data.models.map((each) => each.name));
   fill("device", data.devices.map((each) => each.name));
   fill("count", numbers(distinct("count", data.rows)));
   fill("interconnect", distinct("interconnect", data.rows));
   fillForModel();
+  startPossible();
   const priced = () => { find("price").value = data.prices[find("device").value] ?? ""; };
   priced();
   find("model").addEventListener("change", fillForModel);
