@@ -1,19 +1,24 @@
-"""Fathom's ddp beside a plain hand-written DDP step of the same network, in turns within one job: ratio of step times.
+"""Fathom's ddp and fsdp beside plain steps of the same network, in turns within one job: ratios of step times.
 
 Run from the root of the checkout: PYTHONPATH=src python benchmarks/ddp.py --ranks 2 --out FILE.json
-Both have the same network, optimizer, data and batch; the plain one has torch's own all-reduce and measures nothing.
-Each turn is some steps of one and then of the other, on all ranks at once; its time is that of the slowest rank. The
-ratio is the median over turns, its 95 % interval holds within this job. Below 1.02 is the aim.
+and, for what DDP and FSDP cost where there is nobody to share with: --ranks 1 --device cuda --preset paper --alone.
+All have the same network, optimizer, data and batch. "plain" is a hand-written step with torch's DDP that measures
+nothing, "alone" the same step without DDP. Each turn is some steps of each, on all ranks at once; its time is that of
+the slowest rank. A ratio is the median over turns, its 95 % interval holds within this job. Fathom's ddp over the plain
+one is to be below 1.02.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import sys
 import tempfile
 import time
+from collections.abc import Callable
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +30,13 @@ from fathom.experiments.rank import heartbeat_path, share_of_cores
 from fathom.experiments.ranks import Launch
 from fathom.machine.host import fingerprint, topology, usable_cores
 
-TURNS, STEPS, WARM_UP = 15, 5, 3
+TURNS, STEPS, WARM_UP = 40, 5, 3
 RESULT = "result.json"
+PLAIN, ALONE = "plain", "alone"
 
 
 def rank_main(folder: Path) -> None:
-    """One rank: both sides, in turns."""
+    """One rank: all sides, in turns."""
     rank, local_ranks = int(os.environ["RANK"]), int(os.environ["LOCAL_WORLD_SIZE"])
     job = json.loads((folder / "job.json").read_text())
     os.sched_setaffinity(0, share_of_cores(topology(), rank, local_ranks, job["threads"]))
@@ -38,66 +44,95 @@ def rank_main(folder: Path) -> None:
     heartbeat = Heartbeat(heartbeat_path(folder, rank))
     from fathom.engine.ranks.group import Group
 
-    with Group("cpu", heartbeat, timeout_s=600) as group:
-        found = [_compared(name, job["preset"], group) for name in job["names"]]
+    with Group(job["device"], heartbeat, timeout_s=600) as group:
+        found = [_compared(name, job, group) for name in job["names"]]
     if rank == 0:
         (folder / RESULT).write_text(json.dumps(found))
     heartbeat.doing(END)
 
 
-def _compared(name: str, preset: str, group: Any) -> dict[str, Any]:
+def _compared(name: str, job: dict[str, Any], group: Any) -> dict[str, Any]:
+    spec = RunSpec(workload=name, preset=job["preset"], device=job["device"], precision=job["precision"])
+    with contextlib.ExitStack() as open_sessions:
+        sides: dict[str, Callable[[int], object]] = {}
+        for strategy in job["strategies"]:
+            sides[strategy], session = _ours(replace(spec, ranks=group.ranks, strategy=strategy), group, open_sessions)
+        sides[PLAIN] = _by_hand(session, parallel=True)
+        if job["alone"]:
+            sides[ALONE] = _by_hand(session, parallel=False)
+        times = _in_turns(sides, group)
+    compared = [(strategy, PLAIN) for strategy in job["strategies"]]
+    compared += [(side, ALONE) for side in (PLAIN, *job["strategies"]) if job["alone"]]
+    return {
+        "workload": name,
+        "preset": job["preset"],
+        "precision": job["precision"],
+        "ranks": group.ranks,
+        "step_s": times,
+        "ratios": {f"{side} over {other}": _ratio(times[side], times[other]) for side, other in compared},
+    }
+
+
+def _in_turns(sides: dict[str, Callable[[int], object]], group: Any) -> dict[str, list[float]]:
+    from fathom.machine.clock import wait
+
+    times: dict[str, list[float]] = {side: [] for side in sides}
+    for turn in range(TURNS + 1):
+        for side in list(sides) if turn % 2 else list(reversed(sides)):
+            steps = STEPS if turn else WARM_UP
+            group.barrier()
+            wait(group.device)
+            begun = time.perf_counter()
+            sides[side](steps)
+            wait(group.device)
+            seconds = group.largest((time.perf_counter() - begun) / steps)
+            if turn:
+                times[side].append(seconds)
+    return times
+
+
+def _ratio(ours: list[float], theirs: list[float]) -> dict[str, Any]:
+    ratio = median_interval([[a / b for a, b in zip(ours, theirs, strict=True)]])
+    return {"median": ratio.median, "interval_within_this_job": [ratio.low, ratio.high]}
+
+
+def _ours(spec: RunSpec, group: Any, open_sessions: contextlib.ExitStack) -> tuple[Callable[[int], object], Any]:
     from fathom.engine.ranks.base import Rank, strategy_class
     from fathom.engine.ranks.drag import Drag
     from fathom.engine.ranks.session import RankSession
     from fathom.engine.ranks.timeline import Timeline
 
     timeline = Timeline(group.device, group.heartbeat, group.ranks)
-    spec = RunSpec(workload=name, preset=preset, device="cpu", ranks=group.ranks, strategy="ddp", scaling="weak")
-    with RankSession(spec, Rank(group, timeline, Drag()), strategy_class("ddp").configured({})) as session:
-        session.setup()
-        plain = _plain(session.workload)
+    strategy = strategy_class(spec.strategy or "").configured({})
+    session = RankSession(replace(spec, scaling="weak"), Rank(group, timeline, Drag()), strategy)
+    open_sessions.enter_context(session).setup()
 
-        def ours(step: Any) -> None:
-            timeline.begin_step()
-            step.run()
-            timeline.end_step()
+    def step(each: Any) -> None:
+        timeline.begin_step()
+        each.run()
+        timeline.end_step()
 
-        sides = {"fathom": lambda steps: session.run(steps, on_step=ours), "plain": plain}
-        times: dict[str, list[float]] = {side: [] for side in sides}
-        for turn in range(TURNS + 1):
-            order = list(sides) if turn % 2 else list(reversed(sides))
-            for side in order:
-                group.barrier()
-                begun = time.perf_counter()
-                sides[side](STEPS if turn else WARM_UP)
-                seconds = group.largest((time.perf_counter() - begun) / STEPS)
-                if turn:
-                    times[side].append(seconds)
-    ratio = median_interval([[a / b for a, b in zip(times["fathom"], times["plain"], strict=True)]])
-    return {
-        "workload": name,
-        "preset": preset,
-        "ranks": group.ranks,
-        "step_s": times,
-        "fathom_over_plain": ratio.median,
-        "interval_within_this_job": [ratio.low, ratio.high],
-    }
+    return lambda steps: session.run(steps, on_step=step), session
 
 
-def _plain(workload: Any) -> Any:
-    """The step as one writes it by hand."""
+def _by_hand(session: Any, parallel: bool) -> Callable[[int], object]:
+    """The step as one writes it by hand, in the precision of the session."""
     import torch
     from torch.nn.parallel import DistributedDataParallel
 
-    model = DistributedDataParallel(workload.model().train(), broadcast_buffers=False, gradient_as_bucket_view=True)
-    optimizer = workload.optimizer(model.module)
-    batches = workload.feed(workload.synthetic(0), torch.device("cpu"), 0)
+    workload, device = session.workload, session.device
+    model = workload.model().to(device).train()
+    optimizer = workload.optimizer(model)
+    if parallel:
+        model = DistributedDataParallel(model, broadcast_buffers=False, gradient_as_bucket_view=True)
+    batches = workload.feed(workload.synthetic(0), device, 0)
 
     def run_steps(steps: int) -> list[float]:
         losses = []
         for _ in range(steps):
             optimizer.zero_grad()
-            loss = workload.loss(model, workload.augment(next(batches)))
+            with torch.autocast(device.type, torch.bfloat16, enabled=session.spec.precision == "bf16"):
+                loss = workload.loss(model, workload.augment(next(batches)))
             loss.backward()
             if workload.clip_norm is not None:
                 torch.nn.utils.clip_grad_norm_(model.parameters(), workload.clip_norm)
@@ -113,20 +148,26 @@ def main() -> None:
     parser.add_argument("names", nargs="*", default=["alexnet", "vgg", "memnet"])
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--preset", default="tiny")
+    parser.add_argument("--precision", default="fp32")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--strategies", default="ddp", help="of Fathom, such as ddp,fsdp")
+    parser.add_argument("--alone", action="store_true", help="also the plain step without DDP; with one rank")
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         threads = max(1, usable_cores() // arguments.ranks)
-        job = {"names": arguments.names, "preset": arguments.preset, "threads": threads}
+        job = {key: getattr(arguments, key) for key in ("names", "preset", "precision", "device", "alone")}
+        job |= {"threads": threads, "strategies": arguments.strategies.split(",")}
         (folder / "job.json").write_text(json.dumps(job))
         run(folder, [sys.executable, __file__, "--rank", str(folder)], arguments.ranks, Launch(timeout_s=600))
         found = json.loads((folder / RESULT).read_text())
     for each in found:
-        low, high = each["interval_within_this_job"]
-        print(f"{each['workload']:10} {each['fathom_over_plain']:.3f} ({low:.3f} to {high:.3f}) of the plain step time")
+        for name, ratio in each["ratios"].items():
+            low, high = ratio["interval_within_this_job"]
+            print(f"{each['workload']:10} {name:16} {ratio['median']:.3f} ({low:.3f} to {high:.3f})")
     if arguments.out:
-        document = {"machine": fingerprint().cpu.name, "cores": usable_cores(), "comparisons": found}
+        document = {"machine": asdict(fingerprint()), "cores": usable_cores(), "comparisons": found}
         arguments.out.write_text(json.dumps(document, indent=1))
 
 
