@@ -115,6 +115,7 @@ def _config(folder: Path, local_ranks: int, settings: Launch) -> Any:
     from torch.distributed.launcher.api import LaunchConfig
 
     timeout = int(settings.timeout_s)
+    grace: dict[str, Any] = {"shutdown_timeout": GRACE_S} if "shutdown_timeout" in LaunchConfig.__annotations__ else {}
     return LaunchConfig(
         min_nodes=settings.nodes,
         max_nodes=settings.nodes,
@@ -127,7 +128,7 @@ def _config(folder: Path, local_ranks: int, settings: Launch) -> Any:
         monitor_interval=POLL_S,
         local_addr="localhost" if settings.local else None,
         logs_specs=DefaultLogsSpecs(log_dir=str(folder / "output"), redirects=Std.ALL),
-        shutdown_timeout=GRACE_S,
+        **grace,  # before torch 2.12 it is 30 s
     )
 
 
