@@ -41,7 +41,7 @@ print(json.dumps({
 }))
 """
 GPU = {"kernel", "Kernel", "gpu_memcpy", "Memcpy", "gpu_memset", "Memset"}
-MTIA = {"pe_exe", "dma_request"}  # the names of MTIA's events that are work
+WAITS = {"event_wait", "event_record"}  # of MTIA: all its other events on the device are work
 COLUMNS = (
     "trace",
     "kernels (us)",
@@ -73,7 +73,9 @@ def independent(path: Path) -> tuple[float, float]:
 
 def _on_gpu(event: dict[str, Any]) -> bool:
     category = event.get("cat")
-    return event.get("ph") == "X" and (category in GPU or (category == "mtia_ccp_events" and event.get("name") in MTIA))
+    return event.get("ph") == "X" and (
+        category in GPU or (category == "mtia_ccp_events" and event.get("name") not in WAITS)
+    )
 
 
 def answer(command: list[str]) -> dict[str, Any]:

@@ -71,16 +71,33 @@ def test_launches_of_other_vendors_belong_to_their_ops(tmp_path: Path, cat: str)
     assert row.device_s == pytest.approx(10e-6)
 
 
-def test_mtia_work_counts_and_its_waits_are_told(tmp_path: Path) -> None:
-    trace = trace_of(
+def test_every_program_and_copy_of_mtia_is_work_and_its_waits_are_not(tmp_path: Path) -> None:
+    """A program has the name that its user gave it, here that of a torch op; pe_exe was launched before the trace."""
+    path = written(
         tmp_path,
-        op("aten::mm", 0, 20),
-        op("pe_exe", 10, 30, "mtia_ccp_events"),
-        op("dma_request", 50, 5, "mtia_ccp_events"),
-        op("event_wait", 0, 90, "mtia_ccp_events"),
+        [
+            op("aten::mm", 0, 20),
+            op("runFunction - job_prep_and_submit_for_execution", 25, 5, "mtia_runtime", args={"correlation": 3}),
+            op("pe_exe", 10, 30, "mtia_ccp_events"),
+            op("softmax", 60, 40, "mtia_ccp_events", args={"correlation": 3}),
+            op("dma_request", 50, 5, "mtia_ccp_events"),
+            op("event_wait", 0, 90, "mtia_ccp_events"),
+            op("event_record", 95, 1, "mtia_ccp_events"),
+        ],
     )
-    assert [each.kind for each in walk.breakdown(trace.events).gpu_activities] == ["kernel", "memcpy"]
-    assert trace.notes == ["1 events of category mtia_ccp_events not read"]
+    record = from_trace(path)
+    assert record.profile is not None
+    assert record.profile.gpu is not None
+    assert record.profile.gpu.busy_s == pytest.approx(75e-6)
+    kernels = {(kernel.name, kernel.type): kernel.device_s for kernel in record.profile.kernels}
+    assert kernels == pytest.approx(
+        {
+            ("MTIA program", "CompiledGraph"): 30e-6,
+            ("MTIA program softmax", "CompiledGraph"): 40e-6,
+            ("dma_request", "Copy"): 5e-6,
+        }
+    )
+    assert not [note for note in record.notes if "not read" in note]
 
 
 def test_a_trace_without_cpu_events_is_read(tmp_path: Path) -> None:

@@ -10,21 +10,25 @@ import msgspec
 NO_CORRELATION = -1
 EMPTY = msgspec.Raw(b"")
 
-# category -> the categories of the same meaning, as profilers of other years and vendors name them; of MTIA's device
-# events, which are waits for the most part, those of two names are work
+# category -> the categories of the same meaning, as profilers of other years and vendors name them; one of a name, as
+# category/name, before one of all names
 KINDS = {
     "cpu_op": "cpu_op Operator",
     "user_annotation": "user_annotation",
     "python_function": "python_function",
     "cuda_runtime": "cuda_runtime cuda_driver Runtime hip_runtime xpu_runtime xpu_driver mtia_runtime "
     "privateuse1_runtime privateuse1_driver",
-    "kernel": "kernel Kernel hpu_op mtia_ccp_events/pe_exe",
+    "kernel": "kernel Kernel hpu_op mtia_ccp_events",
     "gpu_memcpy": "gpu_memcpy Memcpy mtia_ccp_events/dma_request",
     "gpu_memset": "gpu_memset Memset",
+    "wait": "mtia_ccp_events/event_wait mtia_ccp_events/event_record",  # of a stream for another: no work
 }
 CATEGORY: dict[str | None, str] = {name: kind for kind, names in KINDS.items() for name in names.split()}
 GPU_KINDS = {"kernel": "kernel", "gpu_memcpy": "memcpy", "gpu_memset": "memset"}
 LAUNCH = "cuda_runtime"
+# MTIA runs a whole compiled network as one, under the name that its user gave it; one that was launched before the
+# trace began is pe_exe. Such names say nothing of what is computed.
+PROGRAMS, UNNAMED_PROGRAM, PROGRAM = "mtia_ccp_events", "pe_exe", "MTIA program"
 
 
 class Event(msgspec.Struct, gc=False, tag_field="ph", tag="X"):

@@ -50,13 +50,12 @@ class EventColumns:
             kinds=[Kind(*each) for each in kinds],
         )
 
-    def renamed(self, categories: Sequence[str | None]) -> EventColumns:
-        """With another category for each kind, which its events get too."""
-        kinds = [kind._replace(category=category) for kind, category in zip(self.kinds, categories, strict=True)]
+    def renamed(self, kinds: list[Kind]) -> EventColumns:
+        """With another category or name for some kinds, which their events get too."""
         differ = np.array([new != old for new, old in zip(kinds, self.kinds, strict=True)], dtype=np.bool_)
         changed = np.flatnonzero(self.each(differ))
         for event, kind in zip(self.at(changed), self.kind[changed].tolist(), strict=True):
-            event.cat = kinds[kind].category
+            event.cat, event.name = kinds[kind].category, kinds[kind].name
         return replace(self, kinds=kinds)
 
     @property

@@ -20,14 +20,15 @@ import numpy as np
 
 from fathom.core import files
 from fathom.core.errors import DataError
-from fathom.trace.event import CATEGORY, GPU_KINDS, Event, Instant
+from fathom.trace.event import CATEGORY, GPU_KINDS, KINDS, PROGRAM, PROGRAMS, UNNAMED_PROGRAM, Event, Instant
 from fathom.trace.event_columns import EventColumns, Kind
 
 LARGEST_FILE = 8_000_000_000  # bytes, unpacked: three times as much in memory
 LATEST_US = 1e18  # beyond any clock
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 # what a trace holds beside ops, calls and kernels, which are all that is needed: not worth a note
-PASSED_OVER = {"Trace", "gpu_user_annotation", "overhead", "cuda_sync", "cuda_event", "external_correlation"}
+PASSED_OVER = {"Trace", "gpu_user_annotation", "overhead", "cuda_sync", "cuda_event", "external_correlation", "wait"}
+READ = KINDS.keys() - PASSED_OVER
 LEGACY = {"CPU functions": "cpu_op", "CUDA functions": "kernel"}  # pids of torch.autograd.profiler, without categories
 MEMORY = "[memory]"
 # the phases of the Chrome format beside X and i: flows, counters, metadata, asynchronous events
@@ -173,24 +174,27 @@ def _part(raw: msgspec.Raw, kind: type[T], otherwise: T) -> T:
         return otherwise
 
 
-def _category(kind: Kind) -> str | None:
-    """The category that we know a kind of events by; None for one that is not read."""
+def _known(kind: Kind) -> Kind:
+    """Under the category that we know, or pass over; under its own where it is not read."""
     if not kind.category:
-        return LEGACY.get(str(kind.process))
-    return CATEGORY.get(kind.category) or CATEGORY.get(f"{kind.category}/{kind.name}")
+        return kind._replace(category=LEGACY.get(str(kind.process)))
+    category = CATEGORY.get(f"{kind.category}/{kind.name}") or CATEGORY.get(kind.category, kind.category)
+    if kind.category == PROGRAMS and category == "kernel":
+        return kind._replace(category=category, name=PROGRAM + f" {kind.name}" * (kind.name != UNNAMED_PROGRAM))
+    return kind._replace(category=category)
 
 
 def _sorted_out(events: list[AnyEvent], malformed: int) -> Trace:
     """The timed events under the categories that we know, memory events apart, and what is left out."""
     found = EventColumns.of([each for each in events if type(each) is Event])
-    categories = [_category(kind) for kind in found.kinds]
-    known = found.each(np.array([each is not None for each in categories], dtype=np.bool_))
+    kinds = [_known(kind) for kind in found.kinds]
+    known = found.each(np.array([kind.category in READ for kind in kinds], dtype=np.bool_))
     timed = (found.duration >= 0) & (found.duration < LATEST_US) & (np.abs(found.begin) < LATEST_US)  # not so for NaN
     left_out: Counter[str] = Counter()
-    for kind, count in zip(found.kinds, np.bincount(found.kind[~known], minlength=len(found.kinds)), strict=True):
+    for kind, count in zip(kinds, np.bincount(found.kind[~known], minlength=len(kinds)), strict=True):
         left_out[kind.category or ""] += int(count)
     return Trace(
-        columns=found.only(known & timed).renamed(categories),
+        columns=found.only(known & timed).renamed(kinds),
         memory=[each for each in events if type(each) is Instant and each.name == MEMORY],
         left_out={name: count for name, count in left_out.items() if count and name not in PASSED_OVER},
         malformed=malformed + int((known & ~timed).sum()),

@@ -24,7 +24,7 @@ FAMILIES: dict[str, str] = {
     "FFT": "FFT",
     "reduction": "Sum Max Histogram",
     "elementwise": "Add Sub Mul Div Pow Special Complex Neg Round Maximum Compare Elementwise",
-    "fused": "FusedPointwise FusedReduction",
+    "fused": "FusedPointwise FusedReduction CompiledGraph",
     "quantisation": "Quantize Dequantize",
     "embedding": "Embedding EmbeddingGrad EmbeddingBag EmbeddingBagGrad",
     "gather and scatter": "Gather Scatter Select Unfold",

@@ -6,7 +6,7 @@ import re
 from functools import cache
 
 from fathom.trace.taxonomy.names import named_type
-from fathom.trace.taxonomy.short_names import split_signature
+from fathom.trace.taxonomy.short_names import PLAIN_NAMES, split_signature
 from fathom.trace.taxonomy.torch_ops import COMPOSITES, TABLE
 
 OTHER = "Other"
@@ -30,7 +30,7 @@ def kernel_type(kernel: str) -> str:
     fused = _INDUCTOR.search(kernel)
     if fused:
         return _fused_type(fused["kind"] or "", fused["ops"])
-    if kernel.startswith(("Memcpy", "Memset")):
+    if kernel.startswith(PLAIN_NAMES):
         return named_type(kernel) or OTHER
     bare, arguments = split_signature(kernel)
     found = named_type(f"{bare}<{arguments}>" if arguments else bare) or _functor_type(arguments)

@@ -20,6 +20,7 @@ NAMES: tuple[tuple[str, str], ...] = (
     ("Fill", r"^memset amd_rocclr_fillbuffer"),
     # communication: NCCL, RCCL, c10d, gloo, the all-reduce kernels of vLLM, SGLang, TensorRT-LLM, AITER; DeepEP, MORI
     ("Copy", r"all_gather_copy_(in|out) copy_bucket_to_grad ^dma_request"),  # the last is MTIA's, in any direction
+    ("CompiledGraph", r"^mtia\sprogram"),  # a whole network; its name is its user's
     ("ReduceScatter", r"reduce_?scatter"),
     ("AllReduce", r"all_?reduce cross_device_reduce quick_?reduce local_device_load_rmsnorm custom_ar"),
     ("AllGather", r"all_?gather"),

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from functools import cache
 
+from fathom.trace.event import PROGRAM
+
 # template arguments of very many kernels, which do not distinguish them
 _COMMON = (
     "void bool char short int long float double unsigned const true false half std array at native c10 anonymous "
@@ -14,6 +16,7 @@ _COMMON = (
     "LoadWithoutCast StoreWithoutCast LoadWithCast StoreWithCast BFloat16 Half uint32_t int64_t Params "
     "Scalar templates cuda cub at_cuda_detail"
 )
+PLAIN_NAMES = ("Memcpy", "Memset", PROGRAM)  # words, and no C++
 MAX_NAME_LENGTH, MAX_HINTS = 90, 2
 _BORDERS = re.compile("[<> (]")
 
@@ -24,7 +27,7 @@ def short_name(kernel: str) -> str:
 
     Only distinguishing template arguments are kept: names of what is computed, or else the values.
     """
-    if kernel.startswith(("Memcpy", "Memset")):
+    if kernel.startswith(PLAIN_NAMES):
         return kernel.partition(" (")[0]
     bare, arguments = split_signature(kernel)
     common = _COMMON.split()
