@@ -95,7 +95,7 @@ class TracedCall(msgspec.Struct, frozen=True, gc=False):
     def shape(self, index: int) -> Shape:
         """The dimensions of a dense tensor argument; a sparse one has no strides, and its non-zeros are not known."""
         found = self.dims[index] if index < len(self.dims) else None
-        if not _is_shape(found) or (not found and not self.is_tensor(index)):
+        if not _is_flat(found) or (not found and not self.is_tensor(index)):
             raise NotInTrace(f"{self.op}: no shape of argument {index}")
         if found and self.strides is not None and len(self._strides(index)) != len(found):
             raise NotInTrace(f"{self.op}: argument {index} has no strides")
@@ -112,7 +112,7 @@ class TracedCall(msgspec.Struct, frozen=True, gc=False):
 
     def _strides(self, index: int) -> Shape:
         found = self.strides[index] if self.strides and index < len(self.strides) else None
-        return list(found) if _is_shape(found) else []
+        return list(found) if _is_flat(found) else []
 
     def width(self, index: int) -> int:
         """Bytes per element of a tensor argument."""
@@ -212,6 +212,11 @@ def _shapes(raw: msgspec.Raw) -> list[Any] | None:
 
 def _is_shape(entry: Any) -> TypeGuard[Shape]:
     return isinstance(entry, list) and all(type(size) is int and size >= 0 for size in entry)
+
+
+def _is_flat(entry: Any) -> TypeGuard[Shape]:
+    """Of an entry that was decoded here, which is a shape, a list of shapes or None: whether it is a shape."""
+    return isinstance(entry, list) and (not entry or type(entry[0]) is int)
 
 
 def _are_shapes(entry: Any) -> bool:

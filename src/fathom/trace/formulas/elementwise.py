@@ -62,6 +62,8 @@ def _operands(call: TracedCall) -> list[int]:
 
 def broadcast(shapes: list[Shape]) -> Shape:
     """The common shape by torch's rules: dimensions are aligned at the end, and one of size 1 is repeated."""
+    if shapes.count(shapes[0]) == len(shapes):  # as those of most calls are
+        return shapes[0]
     sizes = [set(column) - {1} for column in zip_longest(*(reversed(shape) for shape in shapes), fillvalue=1)]
     if any(len(size) > 1 for size in sizes):
         raise NotInTrace(f"shapes {shapes} do not fit each other")

@@ -179,7 +179,7 @@ NAMES: tuple[tuple[str, str], ...] = (
     ("ApplySGD", r"sgd_?(functor|math|momentum|kernel) fused_?sgd multi_tensor_sgd"),
     ("ApplyAdagrad", r"adagrad"),
     ("ApplyLAMB", r"lamb_?(stage|functor|kernel)(?!da) multi_tensor_lamb fused_?lamb"),
-    ("ApplyUnscale", r"amp_(non_finite|foreach|update_scale)|non_finite_check"),
+    ("ApplyUnscale", r"amp_(non_finite|foreach|update_scale) non_finite_check"),
     ("ApplyOptimizer", r"koptimizer fused_optimizer novograd rmspropfunctor lion_kernel muon"),
     # token sampling: vLLM, SGLang, FlashInfer, TensorRT-LLM, AITER
     (
@@ -288,7 +288,7 @@ NAMES: tuple[tuple[str, str], ...] = (
     ),
     ("Sub", r"std::minus sub_?functor"),
     ("Pow", r"(?<![a-z])(pow|exp|log|sqrt|rsqrt|sin|cos|erf)_?(1p|2|10|m1)?_?(tensor|kernel|functor)"),
-    ("Elementwise", r"op_?(tensor\d|\dd?tensor)"),
+    ("Elementwise", r"op_?tensor\d op_?\dd?tensor"),
     # reductions, last: many kernels above end in one
     ("Max", r"(max|min)(nan)?(ops|functor|_values|_all|_launch) arg(max|min) aminmax reduce_?(max|min)"),
     ("Histogram", r"histogram histc bincount"),
@@ -304,6 +304,7 @@ _SPECIAL = re.compile(r"[\\()\[\]{}|^$.+*?]")
 _CHOICE = re.compile(r"\((?P<group>[\w|:]+)\)(?P<optional>\??)(?![*+{])|(?<!\\)(?P<single>\w)\?")
 # what need not be in a matching name: groups, classes, escapes, and a character that may be absent
 _OPTIONAL = re.compile(r"\([^()]*\)|\[[^]]*\]|\\.|.[?*]|.\{[^}]*\}|[\^$.+?*]")
+_GROUP = re.compile(r"\(([\w|]+)\)(?![?*+{])")  # one of which a match has exactly one alternative
 _START = 3  # characters by which texts are looked up
 
 
@@ -328,16 +329,27 @@ def required(word: str) -> str:
     return "" if "|" in left else max(left.split(" "), key=len)
 
 
+def divided(word: str) -> list[str]:
+    """Expressions that together find what a word of NAMES does, each with a text of its own to look up, if possible."""
+    found = []
+    for spelling in spellings(word):
+        group = _GROUP.search(spelling) if len(required(spelling)) < _START else None
+        options = group[1].split("|") if group else []
+        found += [spelling[: group.start()] + option + spelling[group.end() :] for option in options if group]
+        found += [] if group else [spelling]
+    return found
+
+
 Word = tuple[int, str, str, str]  # place in the table, op type, text that every match has, expression
 
 
-def _by_start() -> dict[str, list[Word]]:
-    """The words of NAMES by how their texts begin; those with short texts under ""."""
-    found: dict[str, list[Word]] = defaultdict(list)
+def _by_start() -> dict[tuple[str, ...], list[Word]]:
+    """The words of NAMES by the characters that their texts begin with; those with short texts under ()."""
+    found: dict[tuple[str, ...], list[Word]] = defaultdict(list)
     for place, (kind, words) in enumerate(NAMES):
-        for each in (spelling for word in words.split() for spelling in spellings(word)):
+        for each in (expression for word in words.split() for expression in divided(word)):
             text = required(each)
-            found[text[:_START] if len(text) >= _START else ""].append((place, kind, text, each))
+            found[tuple(text[:_START]) if len(text) >= _START else ()].append((place, kind, text, each))
     return dict(found)
 
 
@@ -349,8 +361,9 @@ _compiled = cache(re.compile)
 def named_type(name: str) -> str | None:
     """The op type that a library's name for an op or a kernel tells; None for a name that tells nothing."""
     lower = name.lower()
-    starts = {lower[at : at + _START] for at in range(len(lower) - _START + 1)} | {""}
-    for _, kind, text, word in sorted(word for start in starts & _WORDS.keys() for word in _WORDS[start]):
-        if text in lower and (text == word or _compiled(word).search(lower)):
+    starts = {(), *zip(*(lower[at:] for at in range(_START)), strict=False)}
+    candidates = [word for start in starts & _WORDS.keys() for word in _WORDS[start] if word[2] in lower]
+    for _, kind, text, word in sorted(candidates):
+        if text == word or _compiled(word).search(lower):
             return kind
     return None
