@@ -309,6 +309,16 @@ def test_the_page_has_every_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert "https://" not in text
 
 
+def test_a_page_of_several_models_is_the_answer_with_the_items_of_an_epoch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "page.html"
+    asked = ["--items", "1e6", "--html", path, "--on", "h100", "--count", "1", "--batch", "64"]
+    assert fathom(monkeypatch, "advise", "sensor_net", "deep_mnist", *asked) == 0
+    assert "one model at a time" not in capsys.readouterr().err
+    assert path.exists()
+
+
 def test_a_page_that_cannot_be_written_is_refused_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -13,7 +13,7 @@ from fathom.predict.communication import Link, fastest
 from fathom.predict.estimate import Estimate, Interval, estimate
 from fathom.predict.measured_energy import joules_per_item
 from fathom.predict.plan import COST, CUDAGRAPH, ENERGY, MEASURED, TDP_BOUND, TIME, Grid, Job, Plan, cannot_join, plan
-from fathom.predict.target import HostCosts, Target
+from fathom.predict.target import HostCosts, Target, gigabytes
 from fathom.trace.step_work import GradientReady, OpWork, StepWork
 
 FAST = Target(
@@ -254,7 +254,7 @@ def test_rules_are_requirements_of_a_machine_that_is_not_here() -> None:
 def test_rules_are_checked_on_this_machine(threads: int, ram: float, verdict: str) -> None:
     found = checked(rules.Host(threads, ram))
     assert found[f"{threads} CPU threads, 8 needed"] == verdict
-    assert found[f"{ram / 1e9:.4g} GB of RAM, 64 GB needed"] == verdict
+    assert found[f"{gigabytes(ram)} of RAM, 64 GB needed"] == verdict
 
 
 def test_a_large_model_hides_its_communication() -> None:
@@ -290,3 +290,7 @@ def test_measured_joules_are_those_of_valid_eager_uncapped_runs() -> None:
     compiled = metered_record(spec={"engine": "compile"})
     short = metered_record(energy=energy_of(3.0, 0.01, window_s=1.0))
     assert joules_per_item([capped, compiled, short], "autoenc", "train", "small") == {}
+
+
+def test_memory_in_words() -> None:
+    assert [gigabytes(each) for each in (4.752e9, 80e9, 999e9, 12_413e9)] == ["4.75 GB", "80 GB", "999 GB", "12,413 GB"]

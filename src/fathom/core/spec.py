@@ -39,6 +39,8 @@ KINDS = {  # what is measured -> the fields that say how long; the others keep t
     "collectives": (),  # operations of torch.distributed over message sizes
 }
 SCALINGS = ("weak", "strong")  # the batch of a rank, or that of all ranks together, stays the same
+# the options that a workload with actors has, and a run of `fathom scale --actors` states
+GAMES, ACTORS, FRAME_SKIP = "envs", "emulator_threads", "frame_skip"
 LONGEST_SLUG = 80  # characters: file systems allow 255 in the whole name of a file
 LARGEST_SEED = 2**62  # every generator takes those below
 LONGEST_BUDGET_S = 30 * 86_400

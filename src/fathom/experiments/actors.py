@@ -11,11 +11,10 @@ from dataclasses import replace
 from typing import Any
 
 from fathom.core.errors import BadOption
-from fathom.core.spec import SCALINGS, RunSpec
+from fathom.core.spec import ACTORS, FRAME_SKIP, GAMES, SCALINGS, RunSpec
 from fathom.experiments.checks import facts_of
 
-OPTIONS = ("envs", "emulator_threads", "frame_skip")  # of a workload that has actors
-FRAME_SKIP = 4  # written down in every spec: frames per second count those of the emulator
+SKIPPED = 4  # written down in every spec: frames per second count those of the emulator
 MOST_ACTORS = 1024
 
 
@@ -29,14 +28,14 @@ def plan(base: RunSpec, names: Sequence[str], counts: Sequence[int], scaling: st
         most = games * -(-max(counts) // games)  # in whole multiples: there are updates between so many actions
         for count in counts:
             envs = games * count if scaling == SCALINGS[0] else most
-            options = dict(zip(OPTIONS, (envs, count, FRAME_SKIP), strict=True))
-            specs.append(replace(base, workload=name, options={**base.options, **options}))
+            options = {**base.options, GAMES: envs, ACTORS: count, FRAME_SKIP: SKIPPED}
+            specs.append(replace(base, workload=name, options=options))
     return list({spec.id: spec for spec in specs}.values())
 
 
 def _games(name: str, preset: str) -> int:
     """How many a preset plays at once."""
     facts: dict[str, Any] = facts_of(name) or {}
-    if not {*OPTIONS} <= {*facts.get("options", {})}:
+    if not {GAMES, ACTORS, FRAME_SKIP} <= {*facts.get("options", {})}:
         raise BadOption(f"{name} has no actors: --actors is for a workload that plays, such as deepq")
-    return int(facts["presets"][preset][OPTIONS[0]])
+    return int(facts["presets"][preset][GAMES])

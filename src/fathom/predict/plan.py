@@ -16,7 +16,7 @@ from fathom.predict.catalogue import Interconnect, interconnect
 from fathom.predict.communication import Link
 from fathom.predict.estimate import Estimate
 from fathom.predict.measured_energy import JoulesPerItem
-from fathom.predict.target import HostCosts, Target
+from fathom.predict.target import HostCosts, Target, gigabytes
 from fathom.trace.step_work import StepWork
 
 HOUR_S = 3600.0
@@ -239,7 +239,7 @@ def lacks(target: Target, precision: str) -> str | None:
 def does_not_fit(step: StepWork, target: Target) -> str | None:
     if target.memory_bytes is None or step.peak_bytes <= target.memory_bytes:
         return None
-    return f"needs {step.peak_bytes / 1e9:.3g} GB, {target.name} has {target.memory_bytes / 1e9:.3g} GB"
+    return f"needs {gigabytes(step.peak_bytes)}, {target.name} has {gigabytes(target.memory_bytes)}"
 
 
 def _joined(target: Target, grid: Grid, refused: dict[Impossible, None]) -> Iterable[tuple[int, Interconnect | None]]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fathom.predict.estimate import Estimate
-from fathom.predict.target import Target
+from fathom.predict.target import Target, gigabytes
 from fathom.trace.step_work import StepWork
 
 SOURCE = "Vassilieva, Characterization and Benchmarking of Deep Learning (HPE Deep Learning Cookbook), tips"
@@ -66,9 +66,9 @@ def host_memory(target: Target, count: int, host: Host) -> Check:
         return Check(rule, NOT_CONCERNED, f"the memory of {target.name} is not known")
     needed = RAM_PER_GPU_MEMORY * target.memory_bytes * count
     if host.memory_bytes is None:
-        return Check(rule, NEEDED, f"{needed / 1e9:.4g} GB of RAM for {count} x {target.name}")
+        return Check(rule, NEEDED, f"{gigabytes(needed)} of RAM for {count} x {target.name}")
     verdict = HOLDS if host.memory_bytes >= needed else FAILS
-    return Check(rule, verdict, f"{host.memory_bytes / 1e9:.4g} GB of RAM, {needed / 1e9:.4g} GB needed")
+    return Check(rule, verdict, f"{gigabytes(host.memory_bytes)} of RAM, {gigabytes(needed)} needed")
 
 
 def interconnect(step: StepWork, estimate: Estimate, link: str | None) -> Check:

@@ -77,3 +77,9 @@ def precision_of(op: OpWork, step: StepWork) -> str:
     if "fp32" in found or not found:
         return "tf32" if step.precision == "tf32" else "fp32"
     return "fp64"
+
+
+def gigabytes(count: float) -> str:
+    """Bytes to three digits, or more where a whole number has more: 4.75 GB, 80 GB, 12,413 GB."""
+    size = count / 1e9
+    return f"{size:,.0f} GB" if size >= 1000 else f"{size:.3g} GB"

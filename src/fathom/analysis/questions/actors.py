@@ -16,10 +16,10 @@ from fathom.analysis.selection import configuration, counted
 from fathom.analysis.statistics import Interval
 from fathom.analysis.step_time import step_time
 from fathom.core.record import Record
+from fathom.core.spec import ACTORS, FRAME_SKIP, GAMES
 
 TITLE = "Actors: how many frames a second do parallel emulators play?"
 ORDER = 114
-GAMES, ACTORS, FRAME_SKIP = "envs", "emulator_threads", "frame_skip"  # the options that a run of actors states
 
 
 @dataclass(frozen=True)

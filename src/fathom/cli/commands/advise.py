@@ -130,6 +130,6 @@ def command(
 
         models = names or catalogue.suite("cookbook")
         write_page([(name, given.workload(name)) for name in models], plan, html)
-    if items is not None and (names or html is None):
+    if items is not None and (html is None or len(names or []) == 1):  # of several, the page is the answer
         name = single(names)
         advise_plan(name, given.workload(name), plan, as_json, given.asked_of_plan(name) if verify else None)
