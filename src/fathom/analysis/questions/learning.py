@@ -4,131 +4,28 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
 
 from fathom.analysis.finding import Cell, Chart, Finding, Image, Series, Table, not_measured
 from fathom.analysis.formatting import listed, median_and_range
+from fathom.analysis.learning_runs import FEWEST, Run, TrainingTask, training_runs
 from fathom.analysis.questions._artifacts import shown
-from fathom.analysis.selection import last_attempts, workload_order
-from fathom.core.record import Artifact, Learning, Point, Record
+from fathom.analysis.selection import last_attempts
+from fathom.core.record import Artifact, Learning, Record
 
 TITLE = "Do the workloads reach their target quality, and at what cost?"
 ORDER = 30
-PLAIN = ("machine", "precision")  # settings named by their value alone: "bf16" is clear without "precision"
-FEWEST = 3  # runs: fewer do not tell how a recipe does with another seed
 CURVE_OF = {"validation": "in validation", "train": "on the training data", "test": "on the test data"}
-
-
-@dataclass(frozen=True)
-class Run:
-    """One training run; its name is shared by the other seeds of the same task alone."""
-
-    record: Record
-    subject: str  # the workload and its data: "NAME on mnist"
-    variant: str  # what distinguishes it from others of the same subject: "joint", or nothing
-
-    @property
-    def name(self) -> str:
-        return f"{self.subject} ({self.variant})" if self.variant else self.subject
-
-    @property
-    def failed(self) -> bool:
-        """A run that diverged may have a curve, and still has no result."""
-        return self.record.outcome != "ok" or self.record.learning is None or not self.record.learning.curve
-
-    @property
-    def learning(self) -> Learning:
-        assert self.record.learning is not None
-        return self.record.learning
-
-    @property
-    def shared(self) -> bool:
-        return bool(self.record.disturbance.gpu_shared)
-
-    @property
-    def moved(self) -> bool:
-        """Resumed on another machine: its time and energy are those of none."""
-        return bool(self.learning.earlier)
-
-    @property
-    def reached(self) -> bool:
-        """By its result, whatever its curve says."""
-        return not self.failed and bool(self.learning.reached)
-
-    @property
-    def at_target(self) -> Point | None:
-        """The evaluation that first reached the target, if the result reached it too."""
-        return self.learning.to_target if self.reached else None
-
-    @property
-    def energy_to_target(self) -> float | None:
-        """Without energy per evaluation, it is known only if the run stopped at its target."""
-        point = self.at_target
-        if point is None or point.energy_j is not None:
-            return point.energy_j if point else None
-        return self.learning.energy_j if point == self.learning.curve[-1] else None
-
-
-@dataclass(frozen=True)
-class TrainingTask:
-    """One workload trained on one data set in one way, with every seed."""
-
-    name: str
-    runs: list[Run]
-
-    @property
-    def evaluation(self) -> Learning | None:
-        """Metric, unit and target, of any of its runs."""
-        return next((run.record.learning for run in self.runs if run.record.learning), None)
-
-    @property
-    def succeeded(self) -> list[Run]:
-        return [run for run in self.runs if not run.failed]
-
-    @property
-    def reached(self) -> list[Run]:
-        return [run for run in self.runs if run.reached]
-
-    @property
-    def counts_as_reached(self) -> bool | None:
-        """At least 4 of 5 seeds, or all of 3 or 4; None with fewer. A run that failed is one that did not."""
-        if len(self.runs) < FEWEST:
-            return None
-        tolerated = len(self.runs) // 5
-        return len(self.reached) >= len(self.runs) - tolerated
-
-    @property
-    def count(self) -> str:
-        """How often the target was reached, in words: "reached in 4 of 5 runs, 1 failed"."""
-        runs = "1 run" if len(self.runs) == 1 else f"{len(self.runs)} runs"
-        return f"reached in {len(self.reached)} of {runs}{self.failures}"
-
-    @property
-    def has_target(self) -> bool:
-        """Assumed where no run came to an evaluation."""
-        return self.evaluation is None or self.evaluation.target is not None
-
-    @property
-    def artifacts(self) -> list[Artifact]:
-        by_seed = {run.record.spec.seed or 0: run.learning.artifacts for run in self.succeeded}
-        return shown(self.name, by_seed) if by_seed else []
-
-    @property
-    def failures(self) -> str:
-        count = len(self.runs) - len(self.succeeded)
-        return f", {count} failed" if count else ""
 
 
 def analyse(records: Sequence[Record]) -> Finding:
     training = [record for record in records if record.spec.kind == "training"]
     if not training:
         return not_measured("learning", TITLE, "fathom learn WORKLOAD")
-    runs = _runs_of(last_attempts(training))
+    runs = training_runs(last_attempts(training))
     names = dict.fromkeys(run.name for run in runs)
     tasks = [TrainingTask(name, [run for run in runs if run.name == name]) for name in names]
     succeeded = [run for run in runs if not run.failed]
-    artifacts = [artifact for task in tasks for artifact in task.artifacts]
+    artifacts = [artifact for task in tasks for artifact in _artifacts(task)]
     tables = [Table(title=each.title, columns=each.columns, rows=each.rows) for each in artifacts if each.columns]
     return Finding(
         question="learning",
@@ -147,66 +44,9 @@ def analyse(records: Sequence[Record]) -> Finding:
     )
 
 
-def _runs_of(records: Sequence[Record]) -> list[Run]:
-    """Runs by name and seed; where a workload learnt the same data in several ways, the name says what differs."""
-    evaluations = {id(record): _evaluation(record, records) for record in records}
-    subjects = {id(record): _subject(record, records) for record in records}
-    runs = []
-    for record in records:
-        rivals = [other for other in records if subjects[id(other)] == subjects[id(record)]]
-        alike = [other for other in rivals if evaluations[id(other)] == evaluations[id(record)]]
-        # a switch may choose another recipe; all else is named where the metric is the same
-        same = _differing(record, alike)
-        variant = [text for name, text in _differing(record, rivals).items() if text == name or name in same]
-        runs.append(Run(record, subjects[id(record)], ", ".join(variant)))
-    named = []
-    for run in runs:
-        twins = [other.record for other in runs if other.name == run.name]
-        if any(
-            evaluations[id(other)] != evaluations[id(run.record)] for other in twins
-        ):  # no switch distinguishes them
-            run = replace(run, variant=", ".join(_differing(run.record, twins).values()))
-        named.append(run)
-    return sorted(named, key=lambda run: (workload_order(run.record.spec.workload), run.name, run.record.spec.seed))
-
-
-def _differing(record: Record, others: Sequence[Record]) -> dict[str, str]:
-    """The settings that have another value in some of the others, as text; a switch by its name."""
-    return {
-        name: name if value is True else str(value) if name in PLAIN else f"{name} {value}"
-        for name, value in _settings(record).items()
-        if value is not None and any(_settings(other).get(name) != value for other in others)
-    }
-
-
-def _subject(record: Record, records: Sequence[Record]) -> str:
-    """A workload and the data it learnt from; a run that came to nothing has the data of its other seeds."""
-    found = _known(record, records)
-    data = found.data if found else record.spec.data and record.spec.data.rpartition("/")[2]
-    return f"{record.spec.workload} on {data}" if data else record.spec.workload
-
-
-def _settings(record: Record) -> dict[str, Any]:
-    """Everything but data and seed in which two runs of the same subject may differ."""
-    spec = record.spec
-    chosen = {"preset": spec.preset, "precision": spec.precision, "evaluations": spec.evaluations, **spec.options}
-    return {**chosen, "machine": record.machine_label}
-
-
-def _evaluation(record: Record, records: Sequence[Record]) -> tuple[str, str] | None:
-    """The metric and the split it is evaluated on; a run that came to nothing has those of its other seeds."""
-    found = _known(record, records)
-    return (found.metric, found.split) if found else None
-
-
-def _known(record: Record, records: Sequence[Record]) -> Learning | None:
-    """What came of this run, or else of one with another seed alone."""
-
-    def same(other: Record) -> bool:
-        ours, theirs = record.spec, other.spec
-        return (ours.workload, ours.data) == (theirs.workload, theirs.data) and _settings(record) == _settings(other)
-
-    return next((each.learning for each in (record, *filter(same, records)) if each.learning), None)
+def _artifacts(task: TrainingTask) -> list[Artifact]:
+    by_seed = {run.record.spec.seed or 0: run.learning.artifacts for run in task.succeeded}
+    return shown(task.name, by_seed) if by_seed else []
 
 
 def _summary(tasks: Sequence[TrainingTask]) -> str:
@@ -395,7 +235,7 @@ def _protocol(run: Run) -> str:
 
 
 def _first_seeds(tasks: Sequence[TrainingTask]) -> list[str]:
-    if all(len(task.succeeded) < 2 or not task.artifacts for task in tasks):
+    if all(len(task.succeeded) < 2 or not _artifacts(task) for task in tasks):
         return []
     return ["Images, and tables that differ between seeds in more than numbers, are those of the first seed."]
 
