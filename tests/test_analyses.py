@@ -14,6 +14,7 @@ import pytest
 from sample_records import GPU, failed_record, op_row, profile_of, record_of, study
 
 from fathom import published
+from fathom.analysis import limits
 from fathom.analysis.finding import Band, Chart, Finding, Table, analyse, questions
 from fathom.analysis.questions import breakdown, layers, parallelism, phases, roofline, similarity, skew, stationarity
 from fathom.analysis.selection import select
@@ -559,12 +560,12 @@ def test_layers_of_inference() -> None:
 # 8 roofline
 
 
-def judged(rows: list[OpRow], place: str = "laptop", **changes: Any) -> roofline.Verdict:
+def judged(rows: list[OpRow], place: str = "laptop", **changes: Any) -> limits.Verdict:
     """Ceilings of 1000 GFLOP/s and 100 GB/s: the ridge is at 10 FLOP a byte."""
     ceilings = {"ceiling_flop_per_s": 1e12, "ceiling_bytes_per_s": 1e11}
     profile = profile_of(rows, **{**ceilings, **changes})
     (group,) = select([record_of("vgg", place=place, profile=profile)], profiled=True).groups
-    return roofline.judge(group)
+    return limits.judge(group)
 
 
 def test_compute_and_memory_bound() -> None:
@@ -575,7 +576,7 @@ def test_compute_and_memory_bound() -> None:
     assert verdict.shares["compute-bound"] == pytest.approx(2 / 3)
     assert verdict.shares["memory-bound"] == pytest.approx(1 / 3)
     assert verdict.of_peak == pytest.approx(4.01e11 / 0.75 / 1e12)
-    cost = roofline.costs(profile_of([product], ceiling_flop_per_s=1e12, ceiling_bytes_per_s=1e11))[0]
+    cost = limits.costs(profile_of([product], ceiling_flop_per_s=1e12, ceiling_bytes_per_s=1e11))[0]
     assert cost.of_roof == pytest.approx(0.8)
 
 
@@ -584,7 +585,7 @@ def test_rates_are_of_kernel_durations_and_shares_of_exposed_time() -> None:
     product = op_row("MatMul", 0.5, place=GPU, kernel_s=1.0, flop=6e11, bytes=1e9)
     copy = op_row("Add", 0.5, place=GPU, kernel_s=1.0, flop=1e9, bytes=4e10)
     profile = profile_of([product, copy], ceiling_flop_per_s=1e12, ceiling_bytes_per_s=1e11)
-    found = {cost.row.type: cost for cost in roofline.costs(profile)}
+    found = {cost.row.type: cost for cost in limits.costs(profile)}
     assert found["MatMul"].of_compute == pytest.approx(0.6)
     assert found["Add"].of_memory == pytest.approx(0.4), "0.8 of the peak if the exposed time were all it took"
     verdict = judged([product, copy], place=GPU)
@@ -598,7 +599,7 @@ def test_rates_are_of_kernel_durations_and_shares_of_exposed_time() -> None:
 
 def test_rates_of_older_records_are_of_the_time_they_have() -> None:
     product = op_row("MatMul", 0.5, place=GPU, flop=4e11, bytes=1e9)
-    (cost,) = roofline.costs(profile_of([product], ceiling_flop_per_s=1e12, ceiling_bytes_per_s=1e11))
+    (cost,) = limits.costs(profile_of([product], ceiling_flop_per_s=1e12, ceiling_bytes_per_s=1e11))
     assert cost.of_compute == pytest.approx(0.8)
 
 
@@ -660,7 +661,7 @@ def test_a_recurrent_product_far_from_both_peaks_is_bound_by_neither() -> None:
     verdict = judged(rows, **peaks)
     assert verdict.name == "latency-bound"
     assert verdict.shares["latency-bound"] == pytest.approx(1.3286 / 1.9286)
-    backward, _, forward = roofline.costs(profile_of(rows, **peaks))
+    backward, _, forward = limits.costs(profile_of(rows, **peaks))
     assert (backward.of_compute, backward.of_memory) == pytest.approx((0.0765, 0.0934), abs=1e-4)
     assert (forward.of_compute, forward.of_memory) == pytest.approx((0.1492, 0.1822), abs=1e-4)
 

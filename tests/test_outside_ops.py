@@ -11,7 +11,8 @@ import trace_events
 from sample_records import GPU, op_row, profile_of, record_of
 from torch import nn
 
-from fathom.analysis.questions import breakdown, roofline
+from fathom.analysis import limits
+from fathom.analysis.questions import breakdown
 from fathom.analysis.selection import RunGroup, bounded_percent, outside_bounds, plain_scale
 from fathom.cli.commands.profile import by_type
 from fathom.core.record import LightPass, Profile
@@ -184,8 +185,8 @@ def test_free_running_steps_are_not_waited_for(monkeypatch: pytest.MonkeyPatch) 
     assert min(len(free), len(plain)) >= profiling.MIN_STEPS
 
 
-def judged(profile: Profile) -> roofline.Verdict:
-    return roofline.judge(RunGroup("memnet", "train", "laptop", [record_of("memnet", profile=profile)]))
+def judged(profile: Profile) -> limits.Verdict:
+    return limits.judge(RunGroup("memnet", "train", "laptop", [record_of("memnet", profile=profile)]))
 
 
 def test_the_roofline_divides_by_the_unprofiled_step_on_a_cpu_too() -> None:

@@ -12,6 +12,7 @@ from fathom import published
 from fathom.analysis.energy_runs import INVALID, LARGEST_SPREAD, EnergyRuns, in_words, joules, metered
 from fathom.analysis.finding import Cell, Chart, Finding, Table, not_measured
 from fathom.analysis.formatting import count, in_percent, least_and_most
+from fathom.analysis.limits import judge
 from fathom.analysis.questions._op_energy import op_energy
 from fathom.analysis.questions._power_trace import power_charts, section_table, sweep_chart, traced
 from fathom.analysis.questions._time_energy import (
@@ -28,7 +29,6 @@ from fathom.analysis.questions._time_energy import (
     published_table,
     recommendation_table,
 )
-from fathom.analysis.questions.roofline import judge
 from fathom.analysis.selection import capped, completeness, last_attempts, select
 from fathom.core.energy import LARGEST_GAP, LEAST_S, LEAST_UPDATES
 from fathom.core.record import Record
