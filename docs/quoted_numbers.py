@@ -57,7 +57,11 @@ from references import NUMBER, ROOT, WORD, BadReference, Reference, Sources, row
 from fathom.analysis import formatting
 
 EVERY_NUMBER = ("docs/figure-3.md", "docs/ten-years.md", "docs/learning.md", "results/README.md")  # names its source
-WHERE_A_RECORD_IS_NAMED = ("README.md", "docs/method.md", "docs/ranks.md")  # in paragraphs that name something below results/
+WHERE_A_RECORD_IS_NAMED = (
+    "README.md",
+    "docs/method.md",
+    "docs/ranks.md",
+)  # in paragraphs that name something below results/
 PAGES = (*EVERY_NUMBER, *WHERE_A_RECORD_IS_NAMED)
 
 FREE_NUMBER = re.compile(rf"(?<![\w.,/=-]){NUMBER}(?!\w|-\w|\.\d|,\d)")
