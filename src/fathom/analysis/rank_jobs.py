@@ -34,6 +34,11 @@ class Job:
     def items_per_step(self) -> int:
         return self.runs[0].items_per_step or 0
 
+    @property
+    def items_per_s(self) -> float | None:
+        step_s = self.step.median
+        return self.items_per_step / step_s if step_s > 0 else None
+
     def part_s(self, name: str) -> float:
         """Of a step, in the median over steps and launches; the mean over the ranks."""
         return statistics.median(_mean_over_ranks(run, name) for run in self.runs)
@@ -135,7 +140,7 @@ def curves_of(records: Sequence[Record]) -> list[Curve]:
             for scaling, jobs in groups[workload, machine, "", strategy, free_text].items():
                 by_scaling[scaling][1] = by_scaling[scaling][1] or jobs[1]
             by_scaling = {name: {n: runs for n, runs in jobs.items() if runs} for name, jobs in by_scaling.items()}
-        several = {name: jobs for name, jobs in by_scaling.items() if len(jobs) > 1} or {WEAK: by_scaling[WEAK]}
+        several = {name: jobs for name, jobs in by_scaling.items() if set(jobs) - {1}} or {WEAK: by_scaling[WEAK]}
         for scaling, jobs in several.items():
             if jobs:
                 found = [Job(ranks, jobs[ranks]) for ranks in sorted(jobs)]

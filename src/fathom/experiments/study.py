@@ -110,15 +110,23 @@ def run_all(
     watch: Callable[[int, RunSpec], OnProgress],
     run: Callable[[RunSpec, OnProgress], Record] = isolated,
     on_wait: Callable[[], None] = lambda: None,
+    on_stop: Callable[[str], None] = lambda reason: None,
 ) -> Iterator[tuple[Record, Path]]:
     """Runs each spec in its own process and writes its record at once; a failure is a record too.
 
     Several processes may share a folder: they run one at a time, since concurrent runs would slow each other, and none
-    repeats what another has measured. on_wait() is called where another process is measuring.
+    repeats what another has measured. on_wait() is called where another process is measuring. Where the first runs all
+    fail to start for one reason, so would the others: on_stop() is told why, and they are left.
     """
+    start = Start(specs)
     for index, spec in enumerate(specs):
+        if start.failing:
+            on_stop(start.reason(len(specs) - index))
+            return
         with store.lock(on_wait):
-            done = store.claim(spec) or _stored(_run(spec, watch(index, spec), run), store)
+            watched = start.watched(watch(index, spec))
+            done = store.claim(spec) or _stored(_run(spec, watched, run), store)
+        start.look(done[0])
         yield done
 
 
