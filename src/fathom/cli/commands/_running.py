@@ -55,7 +55,8 @@ def run_all(specs: Sequence[RunSpec], store: Store, job: str, run: Run | None = 
         for number, (record, _) in enumerate(made, start=1):
             bar.console.print(f"{number:3} of {len(specs)}  {line(record)}", highlight=False)
     for reason in stopped:
-        human.print(f"stopped: {reason}", highlight=False, soft_wrap=True)
+        human.print(f"stopped: {reason}; records are kept", highlight=False, soft_wrap=True)
+    if stopped:
         raise typer.Exit(1)
 
 
