@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -132,3 +135,34 @@ def test_a_job_reports_progress_when_a_rank_begins(program: str, reported: list[
     record = job(spec, Launch(timeout_s=60), lambda done, total: seen.append(done), ("-c", program))
     assert record.outcome == "failed"
     assert seen == reported
+
+
+def test_a_process_of_a_job_leaves_without_taking_its_modules_apart() -> None:
+    code = "import atexit; atexit.register(print, 'late'); from fathom.experiments.worker import leave; print(1); leave(3)"
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stdout) == (3, "1\n")
+
+
+OBSERVED = """
+import json, sys
+from fathom.experiments import rank
+leave = rank.leave
+def observed(code):
+    json.dump(sorted(sys.modules), open({path!r}, "w"))
+    leave(code)
+rank.leave = observed
+rank.main()
+"""
+
+
+def test_a_rank_loads_what_its_job_needs_and_counts_that_as_imports(tmp_path: Path) -> None:
+    spec = RunSpec(workload="memnet", preset="tiny", device="cpu", ranks=1, strategy="ddp", scaling="weak", steps=2)
+    path = tmp_path / "modules.json"
+    record = job(spec, Launch(timeout_s=60), lambda done, total: None, ("-c", OBSERVED.format(path=str(path))))
+    assert record.outcome == "ok"
+    loaded = set(json.loads(path.read_text()))
+    assert "fathom.measure.ranks" in loaded
+    unneeded = {"fathom.training.ranks", "fathom.measure.collectives", "fathom.engine.ranks.strategies.fsdp"}
+    assert not loaded & {*unneeded, "fathom.engine.ranks.strategies.pipeline", "typer", "pandas", "sklearn", "rich"}
+    assert record.sections.import_s is not None
+    assert record.sections.import_s > 0  # of torch, and of its compiler, which any optimizer loads
