@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import HashStore
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 from torch.profiler import ProfilerActivity, profile
@@ -35,7 +36,7 @@ SMALL = 0.05  # megabytes: several buckets, also in a small network
 @contextmanager
 def ranks_of(count: int, folder: Path, drag: Drag | None = None) -> Iterator[Rank]:
     """Rank 0 of so many, as Fathom sees it; torch knows of one."""
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
     heartbeat = Heartbeat(folder / f"{count}.beat")
     group: Any = SimpleNamespace(rank=0, ranks=count, device=CPU, backend="gloo", largest=lambda value: value)
     try:
@@ -180,8 +181,10 @@ def test_accumulation_of_a_summed_loss_gives_one_rank_the_whole_gradient(tmp_pat
             batch = next(session.state.batches)
             session.state.model.eval()  # its noise is another in every pass
             session.engine.update(batch)
-            found.append(torch.cat([weight.grad.flatten() for weight in session.state.weights if weight.grad is not None]))
-    assert torch.allclose(*found, rtol=1e-4, atol=1e-6)
+            found.append(
+                torch.cat([weight.grad.flatten() for weight in session.state.weights if weight.grad is not None])
+            )
+    assert torch.allclose(found[0], found[1], rtol=1e-4, atol=1e-6)
 
 
 def test_a_slow_single_rank_is_slow_in_its_backward_pass_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -241,7 +241,10 @@ def test_a_job_of_one_rank_alone_needs_another() -> None:
 
 def test_a_strong_job_is_shown_beside_weak_ones_without_a_base() -> None:
     curves = curves_of([job(2, 0.5), job(4, 0.5), job(2, 0.3, STRONG)])
-    assert [(curve.scaling, [each.ranks for each in curve.jobs]) for curve in curves] == [("strong", [2]), ("weak", [2, 4])]
+    assert [(curve.scaling, [each.ranks for each in curve.jobs]) for curve in curves] == [
+        ("strong", [2]),
+        ("weak", [2, 4]),
+    ]
 
 
 def test_launches_that_differ_too_much_bound_no_speed_up() -> None:

@@ -138,7 +138,7 @@ def test_a_job_reports_progress_when_a_rank_begins(program: str, reported: list[
 
 
 def test_a_process_of_a_job_leaves_without_taking_its_modules_apart() -> None:
-    code = "import atexit; atexit.register(print, 'late'); from fathom.experiments.worker import leave; print(1); leave(3)"
+    code = "import atexit; atexit.register(print, 2); from fathom.experiments.worker import leave; print(1); leave(3)"
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (ended.returncode, ended.stdout) == (3, "1\n")
 

@@ -130,7 +130,7 @@ def curves_of(records: Sequence[Record]) -> list[Curve]:
             free = dataclasses.replace(
                 configuration(record), ranks=2, nodes=1, scaling=None, slow_rank=None, slow_link=None
             )
-            key = (record.spec.workload, record.machine_label, _circumstances(record), _strategy(record), str(free))
+            key = (record.spec.workload, record.machine_label, circumstances(record), _strategy(record), str(free))
             scalings = (WEAK, STRONG) if record.spec.ranks == 1 else (record.spec.scaling or WEAK,)
             for scaling in scalings:
                 groups[key][scaling][record.ranks.ranks].append(record)
@@ -156,7 +156,7 @@ def curves_of(records: Sequence[Record]) -> list[Curve]:
 def job_name(record: Record) -> str:
     """What was run, in words: "ddp accumulate=2, weak, 4 ranks"."""
     ranks = record.spec.ranks or 1
-    apart = _circumstances(record)
+    apart = circumstances(record)
     parts = [_strategy(record), record.spec.scaling or WEAK, f"{ranks} rank{'s' * (ranks > 1)}", apart]
     return ", ".join(filter(None, parts))
 
@@ -167,7 +167,7 @@ def _strategy(record: Record) -> str:
     return " ".join([record.spec.strategy or "", *changed])
 
 
-def _circumstances(record: Record) -> str:
+def circumstances(record: Record) -> str:
     """Several nodes, and what was injected; "" for one node on which nothing was."""
     slow, link, nodes = record.spec.slow_rank, record.spec.slow_link, record.spec.nodes
     return ", ".join(

@@ -18,7 +18,7 @@ TRIES = 3  # runs, of different specs as far as there are so many, that have to 
 
 
 class Starts:
-    """Of the runs on each device, with each engine, by single workers and by ranks apart: one may start, another not."""
+    """Apart for each device and engine, and for single workers and ranks: those of one may start, of another not."""
 
     def __init__(self, specs: Sequence[RunSpec]) -> None:
         alike: dict[tuple[object, ...], list[RunSpec]] = defaultdict(list)

@@ -142,4 +142,5 @@ class _Averaged(Parallel):
             buffer.div_(self.rank.group.ranks)
         work = dist.all_reduce(buffer, dist.ReduceOp.AVG if divides else dist.ReduceOp.SUM, async_op=True)
         assert work is not None
-        return work.get_future()
+        future: torch.futures.Future[Any] = work.get_future()
+        return future
