@@ -3,9 +3,9 @@
 Run from the root of the checkout: PYTHONPATH=src python benchmarks/ddp.py --ranks 2 --out FILE.json
 and, for what DDP and FSDP cost where there is nobody to share with: --ranks 1 --device cuda --preset paper --alone.
 All have the same network, optimizer, data and batch. "plain" is a hand-written step with torch's DDP that measures
-nothing, "alone" the same step without DDP. Each turn is some steps of each, on all ranks at once; its time is that of
-the slowest rank. A ratio is the median over turns, its 95 % interval holds within this job. Fathom's ddp over the plain
-one is to be below 1.02.
+nothing, "plain fsdp" one with fully_shard, "alone" the same step without either. Each turn is some steps of each, on
+all ranks at once; its time is that of the slowest rank. A ratio is the median over turns, its 95 % interval holds
+within this job. Fathom's ddp over the plain one, and fsdp over plain fsdp, are to be below 1.02.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ from fathom.machine.host import fingerprint, topology, usable_cores
 
 TURNS, STEPS, WARM_UP = 40, 5, 3
 RESULT = "result.json"
-PLAIN, ALONE = "plain", "alone"
+PLAIN, PLAIN_FSDP, ALONE = "plain", "plain fsdp", "alone"
+LIKE = {"fsdp": PLAIN_FSDP}  # strategy -> the plain step that it is compared with; others with DDP's
 
 
 def rank_main(folder: Path) -> None:
@@ -57,12 +58,12 @@ def _compared(name: str, job: dict[str, Any], group: Any) -> dict[str, Any]:
         sides: dict[str, Callable[[int], object]] = {}
         for strategy in job["strategies"]:
             sides[strategy], session = _ours(replace(spec, ranks=group.ranks, strategy=strategy), group, open_sessions)
-        sides[PLAIN] = _by_hand(session, parallel=True)
-        if job["alone"]:
-            sides[ALONE] = _by_hand(session, parallel=False)
+        likes = {strategy: LIKE.get(strategy, PLAIN) for strategy in job["strategies"]}
+        for side in dict.fromkeys([PLAIN, *likes.values(), *[ALONE] * job["alone"]]):
+            sides[side] = _by_hand(session, side)
         times = _in_turns(sides, group)
-    compared = [(strategy, PLAIN) for strategy in job["strategies"]]
-    compared += [(side, ALONE) for side in (PLAIN, *job["strategies"]) if job["alone"]]
+    compared = list(likes.items())
+    compared += [(side, ALONE) for side in sides if side != ALONE and job["alone"]]
     return {
         "workload": name,
         "preset": job["preset"],
@@ -115,16 +116,32 @@ def _ours(spec: RunSpec, group: Any, open_sessions: contextlib.ExitStack) -> tup
     return lambda steps: session.run(steps, on_step=step), session
 
 
-def _by_hand(session: Any, parallel: bool) -> Callable[[int], object]:
-    """The step as one writes it by hand, in the precision of the session."""
-    import torch
+def _wrapped(workload: Any, device: Any, side: str) -> tuple[Any, Any]:
+    """The network of one side, and its optimizer."""
+    from torch.distributed.fsdp import fully_shard
     from torch.nn.parallel import DistributedDataParallel
 
-    workload, device = session.workload, session.device
+    from fathom.engine.ranks.strategies.fsdp import unfuse
+
     model = workload.model().to(device).train()
+    if side == PLAIN_FSDP:
+        for weight in model.parameters():
+            weight.data = weight.data.contiguous()  # fully_shard takes no other layout
+        fully_shard(model)
     optimizer = workload.optimizer(model)
-    if parallel:
+    if side == PLAIN_FSDP:
+        unfuse(optimizer)
+    if side == PLAIN:
         model = DistributedDataParallel(model, broadcast_buffers=False, gradient_as_bucket_view=True)
+    return model, optimizer
+
+
+def _by_hand(session: Any, side: str) -> Callable[[int], object]:
+    """The step as one writes it by hand, in the precision of the session."""
+    import torch
+
+    workload, device = session.workload, session.device
+    model, optimizer = _wrapped(workload, device, side)
     batches = workload.feed(workload.synthetic(0), device, 0)
 
     def run_steps(steps: int) -> list[float]:
@@ -151,7 +168,7 @@ def main() -> None:
     parser.add_argument("--precision", default="fp32")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--strategies", default="ddp", help="of Fathom, such as ddp,fsdp")
-    parser.add_argument("--alone", action="store_true", help="also the plain step without DDP; with one rank")
+    parser.add_argument("--alone", action="store_true", help="also the plain step without DDP or FSDP")
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
@@ -165,7 +182,7 @@ def main() -> None:
     for each in found:
         for name, ratio in each["ratios"].items():
             low, high = ratio["interval_within_this_job"]
-            print(f"{each['workload']:10} {name:16} {ratio['median']:.3f} ({low:.3f} to {high:.3f})")
+            print(f"{each['workload']:10} {name:20} {ratio['median']:.3f} ({low:.3f} to {high:.3f})")
     if arguments.out:
         document = {"machine": asdict(fingerprint()), "cores": usable_cores(), "comparisons": found}
         arguments.out.write_text(json.dumps(document, indent=1))

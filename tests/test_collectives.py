@@ -13,6 +13,7 @@ from sample_records import record_of
 
 from fathom.analysis.alpha_beta import fit
 from fathom.analysis.finding import analyse
+from fathom.cli.commands._running import line
 from fathom.core.errors import BadOption, DataError, UnknownName
 from fathom.core.ranks import OPERATIONS, Collective, Ranks, bus_factor
 from fathom.core.record import Record
@@ -152,3 +153,29 @@ def test_two_ranks_measure_every_operation_and_check_its_results(tmp_path: Path)
     assert all(each.wrong == 0 and len(each.sample_s) == measured.SAMPLES for each in found.ranks.collectives)
     Store(tmp_path / "records").add(found)
     assert next(Store(tmp_path / "records").records()).ranks == found.ranks
+
+
+def test_an_interval_that_spans_powers_of_ten_is_none() -> None:
+    """Two launches of which one was slow: Student's t of one degree of freedom goes from 246 to 10^11 µs."""
+    calm = record()
+    assert calm.ranks is not None
+    slow = [replace(each, sample_s=[80 * seconds for seconds in each.sample_s]) for each in calm.ranks.collectives]
+    differing = replace(calm, ranks=replace(calm.ranks, collectives=slow), id="other")
+    (table,) = [table for table in analyse("collectives", [calm, differing]).tables if "Every" in table.title]
+    rows = [dict(zip(table.columns, row, strict=True)) for row in table.rows]
+    for row in rows:
+        assert (row["from"], row["to"]) == (None, None)
+        assert row["interval"] == "none: over 2 launches the times differ too much"
+    close = [replace(each, sample_s=[1.1 * seconds for seconds in each.sample_s]) for each in calm.ranks.collectives]
+    alike = replace(calm, ranks=replace(calm.ranks, collectives=close), id="other")
+    (table,) = [table for table in analyse("collectives", [calm, alike]).tables if "Every" in table.title]
+    for values in table.rows:
+        row = dict(zip(table.columns, values, strict=True))
+        assert row["from"] < row["time (µs)"] < row["to"] < 10 * row["time (µs)"]  # type: ignore[operator]
+        assert row["interval"] == "over 2 launches"
+
+
+def test_the_line_of_a_run_has_no_phase_of_training() -> None:
+    timed = record()
+    timed = replace(timed, spec=replace(timed.spec, threads=3))
+    assert line(timed) == "collectives on cpu, 2 ranks, 3 threads each: 5 operations over 3 sizes timed"

@@ -129,7 +129,7 @@ def test_the_summary_names_what_a_step_is_lost_to() -> None:
 def test_without_a_base_there_is_no_speed_up_and_failed_jobs_are_named() -> None:
     failed = replace(job(4, 1.0), outcome="failed", reason="rank 3: killed by SIGKILL")
     finding = analyse("ranks", [job(2, 1.0), failed])
-    assert finding.summary.startswith("Measured on 2 ranks: speed-up needs one rank and several.")
+    assert finding.summary.endswith("A speed-up also needs a job of 1 rank: --ranks 1,2.")
     assert finding.notes[-1] == "Not shown: failed jobs: vgg, ddp, 4 ranks: rank 3: killed by SIGKILL."
     assert "Run `fathom scale --ranks 1,2`" in analyse("ranks", [record_of("vgg")]).summary
 
@@ -218,3 +218,37 @@ def test_curves_of_two_machines_are_told_apart() -> None:
     names = {series.name for series in finding.charts[0].series if series.role == "measured"}
     assert len(names) == 2
     assert {row["machine"] for row in rows(finding)} == {"Laptop CPU, 4 cores", "Other CPU, 4 cores"}
+
+
+@pytest.mark.parametrize("scaling", [WEAK, STRONG])
+def test_without_a_job_of_one_rank_the_summary_says_what_was_measured(scaling: str) -> None:
+    """Of strong scaling, such jobs were "Not measured"."""
+    finding = analyse("ranks", [job(2, 0.5, scaling, parts=(0.1, 0.05), strategy="asynchronous")])
+    rate = {WEAK: 64, STRONG: 32}[scaling]
+    assert finding.summary == (
+        f"vgg, asynchronous, {scaling}, 2 ranks: 20 steps of 500 ms, {rate} items/s; compute 70 %, exposed "
+        "communication 20 %, waiting for the slowest rank 10 % of a step. "
+        "A speed-up also needs a job of 1 rank: --ranks 1,2."
+    )
+    assert [(row["scaling"], row["ranks"], row["speed-up"]) for row in rows(finding)] == [(scaling, 2, None)]
+
+
+def test_a_job_of_one_rank_alone_needs_another() -> None:
+    finding = analyse("ranks", [job(1, 0.5)])
+    assert finding.summary.startswith("vgg, ddp, weak, 1 rank: 20 steps of 500 ms, 32 items/s; compute 100 %")
+    assert finding.summary.endswith("A speed-up also needs a job of several ranks: --ranks 1,2.")
+
+
+def test_a_strong_job_is_shown_beside_weak_ones_without_a_base() -> None:
+    curves = curves_of([job(2, 0.5), job(4, 0.5), job(2, 0.3, STRONG)])
+    assert [(curve.scaling, [each.ranks for each in curve.jobs]) for curve in curves] == [
+        ("strong", [2]),
+        ("weak", [2, 4]),
+    ]
+
+
+def test_launches_that_differ_too_much_bound_no_speed_up() -> None:
+    finding = analyse("ranks", [job(1, 0.5), job(1, 5.0), job(2, 0.5), job(2, 0.5)])
+    two = rows(finding)[1]
+    assert two["speed-up"] is not None
+    assert (two["speed-up from"], two["efficiency to (%)"]) == (None, None)

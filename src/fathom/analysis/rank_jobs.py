@@ -34,6 +34,11 @@ class Job:
     def items_per_step(self) -> int:
         return self.runs[0].items_per_step or 0
 
+    @property
+    def items_per_s(self) -> float | None:
+        step_s = self.step.median
+        return self.items_per_step / step_s if step_s > 0 else None
+
     def part_s(self, name: str) -> float:
         """Of a step, in the median over steps and launches; the mean over the ranks."""
         return statistics.median(_mean_over_ranks(run, name) for run in self.runs)
@@ -125,7 +130,7 @@ def curves_of(records: Sequence[Record]) -> list[Curve]:
             free = dataclasses.replace(
                 configuration(record), ranks=2, nodes=1, scaling=None, slow_rank=None, slow_link=None
             )
-            key = (record.spec.workload, record.machine_label, _circumstances(record), _strategy(record), str(free))
+            key = (record.spec.workload, record.machine_label, circumstances(record), _strategy(record), str(free))
             scalings = (WEAK, STRONG) if record.spec.ranks == 1 else (record.spec.scaling or WEAK,)
             for scaling in scalings:
                 groups[key][scaling][record.ranks.ranks].append(record)
@@ -135,7 +140,7 @@ def curves_of(records: Sequence[Record]) -> list[Curve]:
             for scaling, jobs in groups[workload, machine, "", strategy, free_text].items():
                 by_scaling[scaling][1] = by_scaling[scaling][1] or jobs[1]
             by_scaling = {name: {n: runs for n, runs in jobs.items() if runs} for name, jobs in by_scaling.items()}
-        several = {name: jobs for name, jobs in by_scaling.items() if len(jobs) > 1} or {WEAK: by_scaling[WEAK]}
+        several = {name: jobs for name, jobs in by_scaling.items() if set(jobs) - {1}} or {WEAK: by_scaling[WEAK]}
         for scaling, jobs in several.items():
             if jobs:
                 found = [Job(ranks, jobs[ranks]) for ranks in sorted(jobs)]
@@ -151,7 +156,7 @@ def curves_of(records: Sequence[Record]) -> list[Curve]:
 def job_name(record: Record) -> str:
     """What was run, in words: "ddp accumulate=2, weak, 4 ranks"."""
     ranks = record.spec.ranks or 1
-    apart = _circumstances(record)
+    apart = circumstances(record)
     parts = [_strategy(record), record.spec.scaling or WEAK, f"{ranks} rank{'s' * (ranks > 1)}", apart]
     return ", ".join(filter(None, parts))
 
@@ -162,7 +167,7 @@ def _strategy(record: Record) -> str:
     return " ".join([record.spec.strategy or "", *changed])
 
 
-def _circumstances(record: Record) -> str:
+def circumstances(record: Record) -> str:
     """Several nodes, and what was injected; "" for one node on which nothing was."""
     slow, link, nodes = record.spec.slow_rank, record.spec.slow_link, record.spec.nodes
     return ", ".join(

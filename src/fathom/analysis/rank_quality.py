@@ -10,8 +10,11 @@ from dataclasses import dataclass
 from fathom.analysis.finding import Cell, Chart, Series, Table
 from fathom.analysis.formatting import number, seconds
 from fathom.analysis.rank_jobs import job_name
+from fathom.analysis.rank_sweeps import Asynchrony, Reached, asynchrony_of, sweeps_of
 from fathom.analysis.selection import workload_order
 from fathom.core.record import Learning, Point, Record
+
+_Key = tuple[str, int, Asynchrony | None]  # job, ranks
 
 
 @dataclass(frozen=True)
@@ -45,6 +48,7 @@ class Trained:
 
     name: str
     ranks: int
+    asynchrony: Asynchrony | None
     runs: list[Learning]
 
     def to(self, task: Task, quality: float) -> list[Point]:
@@ -54,7 +58,7 @@ class Trained:
 
 
 def tasks_of(records: Sequence[Record]) -> dict[Task, list[Trained]]:
-    found: dict[Task, dict[tuple[str, int], list[Learning]]] = defaultdict(lambda: defaultdict(list))
+    found: dict[Task, dict[_Key, list[Learning]]] = defaultdict(lambda: defaultdict(list))
     for record in records:
         learning = record.learning
         if record.outcome == "ok" and record.ranks and learning and learning.curve:
@@ -64,13 +68,29 @@ def tasks_of(records: Sequence[Record]) -> dict[Task, list[Trained]]:
                 *(learning.data, learning.metric, learning.unit, learning.better, learning.target),
                 str(sorted(record.spec.options.items())),
             )
-            found[task][job_name(record), record.ranks.ranks].append(learning)
+            found[task][job_name(record), record.ranks.ranks, asynchrony_of(record)].append(learning)
     order = sorted(found, key=lambda task: (workload_order(task.workload), task.machine, str(task)))
     return {task: [Trained(*key, found[task][key]) for key in sorted(found[task], key=_by_ranks)] for task in order}
 
 
-def _by_ranks(key: tuple[str, int]) -> tuple[int, str]:
+def _by_ranks(key: _Key) -> tuple[int, str]:
     return key[1], key[0]
+
+
+def quality_sweeps(tasks: dict[Task, list[Trained]]) -> list[list[Reached]]:
+    """Of jobs of asynchronous groups."""
+    points = []
+    several = len({task.machine for task in tasks}) > 1
+    for task, jobs in tasks.items():
+        quality = common_quality(task, jobs)
+        for job in jobs:
+            if job.asynchrony is not None:
+                reached = job.to(task, quality)
+                items = statistics.median(point.items for point in reached)
+                taken_s = statistics.median(point.seconds for point in reached)
+                name = ", ".join(filter(None, [task.name, task.machine * several]))
+                points.append(Reached(name, quality, job.asynchrony, items, taken_s, len(job.runs)))
+    return sweeps_of(points)
 
 
 def common_quality(task: Task, jobs: Sequence[Trained]) -> float:

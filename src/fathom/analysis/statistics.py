@@ -32,6 +32,7 @@ MOST_PLACES = 1000  # at which a level may begin; in a longer series they are sp
 EVERY_FIRST = 200  # of its first values each is one
 LEAST_LAUNCHES = 3  # below which no variation between launches is stated
 SIGN_TEST = 6  # launches from which the sign test bounds a median at 95 %; fewer take Student's t
+WIDEST = 10.0  # times the median: an interval that reaches further, of few launches that differ, bounds nothing
 RANK_PREDICTION = 39  # launches from which ranks bound the next one at 95 %; fewer take Student's t
 
 
@@ -75,6 +76,11 @@ class Interval:
     low: float
     high: float
     launches: int | None = None
+
+    @property
+    def bounded(self) -> bool:
+        """Whether the interval says where the median is: of two launches it may reach over ten powers of ten."""
+        return self.low * WIDEST >= self.median >= self.high / WIDEST
 
     @property
     def claim(self) -> str:

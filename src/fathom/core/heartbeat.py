@@ -20,6 +20,7 @@ _LAYOUT = struct.Struct("<qqqqqqdd")
 _ATTEMPT = "TORCHELASTIC_RESTART_COUNT"  # which attempt of the job this process is, as torchrun tells it
 WORDS = (*OPERATIONS, "set-up", "step", "rendezvous", "end", "barrier")  # what a rank may be doing; kept by number
 SET_UP, STEP, RENDEZVOUS, END, BARRIER = WORDS[-5:]
+_NUMBERS = {word: number for number, word in enumerate(WORDS)}
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,7 @@ class Heartbeat:
 
     def _write(self) -> None:
         word, oldest_s = self._under_way[0] if self._under_way else (self._word, 0.0)
-        numbers = (*self._process, WORDS.index(word), self._step, self._done + len(self._under_way), self._done)
+        numbers = (*self._process, _NUMBERS[word], self._step, self._done + len(self._under_way), self._done)
         self._memory[:] = _LAYOUT.pack(*numbers, time.monotonic(), oldest_s)
 
 

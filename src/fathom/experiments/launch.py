@@ -186,6 +186,7 @@ class _Watch:
         self._thread = threading.Thread(target=self._run, name="heartbeats", daemon=True)
         self._groups: set[int] = set()  # of processes, one for each rank that there was
         self._born: set[int] = set()  # ranks that have begun
+        self._announced = False
 
     def __enter__(self) -> None:
         self._thread.start()
@@ -195,6 +196,7 @@ class _Watch:
         self._stop.set()
         self._thread.join()
         self._beats()
+        self._announce()
         left = []
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.Error, OSError):
@@ -207,6 +209,7 @@ class _Watch:
         step = 0
         while not self._stop.wait(POLL_S):
             beats = self._beats()
+            self._announce()
             if beats and (now := min(beat.step for beat in beats.values())) > step:
                 step = now
                 self.on_step(step)
@@ -215,6 +218,12 @@ class _Watch:
             if verdict := self._unborn(min(missing)) if missing else stalled(beats, now_s, self.timeout_s):
                 self.verdict = verdict
                 self._kill()
+
+    def _announce(self) -> None:
+        """Says once that a rank has begun: a job that reports no progress at all could not start."""
+        if self._born and not self._announced:
+            self._announced = True
+            self.on_step(0)
 
     def _beats(self) -> dict[int, Beat]:
         """Of ranks that have not ended."""

@@ -10,16 +10,22 @@ import json
 import os
 import signal
 import sys
+import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fathom.core.errors import BadOption, FathomError
-from fathom.core.heartbeat import END, Heartbeat
+from fathom.core.heartbeat import END, SET_UP, Heartbeat
 from fathom.core.spec import RunSpec
 from fathom.experiments.scale import spread
-from fathom.experiments.worker import signal_at_death_of
+from fathom.experiments.worker import leave, signal_at_death_of
 from fathom.machine.host import HardwareThread, topology
+
+if TYPE_CHECKING:
+    from fathom.core.record import Record
+    from fathom.engine.ranks.group import Group
 
 JOB, RECORD = "job.json", "record.json"
 PEERS = (  # how backends say that another rank is gone: a consequence, and never the cause
@@ -55,12 +61,13 @@ def main() -> None:
         document = _done(RunSpec.from_json(job["spec"]), folder, job, heartbeat)
     except BaseException as error:
         error_path(folder, rank).write_text(json.dumps(described(error)))
-        raise SystemExit(1) from None
+        leave(1)
     if os.environ["LOCAL_RANK"] == "0":  # one of each node: every node keeps the record
         part = folder / f"{RECORD}.part"
         part.write_text(json.dumps(document))
         part.replace(folder / RECORD)
     heartbeat.doing(END)
+    leave(0)
 
 
 def _done(spec: RunSpec, folder: Path, job: dict[str, Any], heartbeat: Heartbeat) -> Any:
@@ -68,32 +75,42 @@ def _done(spec: RunSpec, folder: Path, job: dict[str, Any], heartbeat: Heartbeat
     local_rank, local_ranks = int(os.environ["LOCAL_RANK"]), int(os.environ["LOCAL_WORLD_SIZE"])
     threads = _bind(share_of_cores(topology(), local_rank, local_ranks, spec.threads))
     os.environ["OMP_NUM_THREADS"] = str(spec.threads or threads)
-    from fathom.engine.ranks.checkpoints import Checkpoints  # torch, from here on
-    from fathom.engine.ranks.group import Group
-    from fathom.measure import collectives, ranks
-    from fathom.training.ranks import trained
+    begun = time.perf_counter()
+    import torch
 
+    if spec.kind != "collectives":
+        import torch._dynamo  # any optimizer loads it, for seconds: an import, and counted as one
+    heartbeat.doing(SET_UP)
+    from fathom.engine.ranks.group import Group
+
+    import_s = time.perf_counter() - begun
     with Group(spec.device, heartbeat, job["timeout_s"] * GROUP_TIMEOUT) as group:
         if group.ranks != spec.ranks:
             raise BadOption(f"the job has {spec.ranks} ranks, and torchrun started {group.ranks}")
-        group.check_agreement({"spec": spec.id, **spec.non_defaults(), "torch": _torch_version()})
-        kept = Checkpoints(folder / "checkpoints", group, every) if (every := job.get("checkpoint_every")) else None
-        if spec.kind == "collectives":
-            record = collectives.measured(spec, group)
-        elif spec.kind == "training":
-            record = trained(spec, group)
-        else:
-            record = ranks.measured(spec, group, kept)
+        group.check_agreement({"spec": spec.id, **spec.non_defaults(), "torch": str(torch.__version__)})
+        record = _measured(spec, group, folder, job.get("checkpoint_every"))
+        if record is not None:
+            record = replace(record, sections=replace(record.sections, import_s=import_s))
         return group.gathered(record and record.to_json())[0]
 
 
+def _measured(spec: RunSpec, group: Group, folder: Path, every: int | None) -> Record | None:
+    """On rank 0; what a job of this kind does not need is not loaded."""
+    if spec.kind == "collectives":
+        from fathom.measure import collectives
+
+        return collectives.measured(spec, group)
+    if spec.kind == "training":
+        from fathom.training.ranks import trained
+
+        return trained(spec, group)
+    from fathom.engine.ranks.checkpoints import Checkpoints
+    from fathom.measure import ranks
+
+    return ranks.measured(spec, group, Checkpoints(folder / "checkpoints", group, every) if every else None)
+
+
 GROUP_TIMEOUT = 2.0  # of the job's: the watcher, which knows of all ranks, speaks first
-
-
-def _torch_version() -> str:
-    import torch
-
-    return str(torch.__version__)
 
 
 def _bind(cores: list[int]) -> int:

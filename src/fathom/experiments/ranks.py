@@ -5,15 +5,17 @@ Every rank of a series has the same number of cores, so that one rank and many d
 
 from __future__ import annotations
 
+import itertools
 import json
+import math
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from fathom.core import plugins
-from fathom.core.errors import BadOption, UnknownName
+from fathom.core.errors import BadOption, FathomError, UnknownName
 from fathom.core.events import OnProgress, no_progress
 from fathom.core.ranks import OPERATIONS
 from fathom.core.record import Record
@@ -24,6 +26,7 @@ from fathom.machine.host import usable_cores
 TIMEOUT_S = 300.0  # without progress of a rank
 SETTINGS = "FATHOM_LAUNCH"  # the environment variable that carries a Launch to the worker, as JSON
 MOST_RANKS = 1024  # of one command: each is a process that loads torch
+MOST_COMBINATIONS = 1000  # of options, in one command
 PORTS = 100  # from that of the rendezvous on, which the jobs of a series take in turn
 _ENDPOINT = re.compile(r"[A-Za-z0-9_.-]{1,253}:[0-9]{1,5}")
 
@@ -97,6 +100,33 @@ def plan(base: RunSpec, names: Sequence[str], counts: Sequence[int]) -> list[Run
         for count in counts
     ]
     return list({spec.id: spec for spec in specs}.values())
+
+
+def combinations(values: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
+    """Every combination of the values of options, the last option varying first; one, without options."""
+    if (many := math.prod(len(each) for each in values.values())) > MOST_COMBINATIONS:
+        raise BadOption(f"{many:,} combinations of options; at most {MOST_COMBINATIONS} are run by one command")
+    return [dict(zip(values, chosen, strict=True)) for chosen in itertools.product(*values.values())]
+
+
+def check_fit(specs: Sequence[RunSpec]) -> None:
+    """Raises where a strategy cannot run a workload with these options on so many ranks; loads torch to find out."""
+    from fathom.engine.ranks.base import strategy_class
+    from fathom.engine.ranks.session import batch_of, local_spec
+    from fathom.workloads.base import workload_class
+
+    for spec in specs:
+        chosen = ", ".join(f"{name}={value}" for name, value in spec.strategy_options.items())
+        where = f"{spec.workload} on {spec.ranks} rank{'s' * (spec.ranks != 1)} with {chosen or 'no options'}"
+        try:
+            strategy = strategy_class(spec.strategy or "").configured(spec.strategy_options)
+            kind = workload_class(spec.workload)
+            local = local_spec(spec, kind.configured(spec.preset, **batch_of(spec)).batch, strategy.divides)
+            refusal = strategy.refusal(kind.configured(spec.preset, **batch_of(local)), spec.ranks or 1)
+        except FathomError as error:
+            raise BadOption(f"{where}: {error}") from None
+        if refusal is not None:
+            raise BadOption(f"{where}: strategy {strategy.name} {refusal}")
 
 
 def collectives(

@@ -14,6 +14,7 @@ from fathom.core.spec import PHASES, RunSpec
 from fathom.core.store import Store
 from fathom.experiments.checks import check, check_device, check_external, facts_of
 from fathom.experiments.isolate import failed, isolated
+from fathom.experiments.start import Starts
 from fathom.machine.host import usable_cores
 from fathom.workloads.catalogue import suite
 
@@ -110,15 +111,25 @@ def run_all(
     watch: Callable[[int, RunSpec], OnProgress],
     run: Callable[[RunSpec, OnProgress], Record] = isolated,
     on_wait: Callable[[], None] = lambda: None,
+    on_stop: Callable[[str], None] = lambda reason: None,
 ) -> Iterator[tuple[Record, Path]]:
     """Runs each spec in its own process and writes its record at once; a failure is a record too.
 
     Several processes may share a folder: they run one at a time, since concurrent runs would slow each other, and none
-    repeats what another has measured. on_wait() is called where another process is measuring.
+    repeats what another has measured. on_wait() is called where another process is measuring. Where the first runs in
+    one way (device, engine, ranks or not) all fail to start for one reason, so would the others: on_stop() is told why,
+    and they are left.
     """
+    starts = Starts(specs)
     for index, spec in enumerate(specs):
+        start = starts.of(spec)
+        if start.failing:
+            if (reason := start.reason()) is not None:
+                on_stop(reason)
+            continue
         with store.lock(on_wait):
-            done = store.claim(spec) or _stored(_run(spec, watch(index, spec), run), store)
+            done = store.claim(spec) or _stored(_run(spec, start.watched(watch(index, spec)), run), store)
+        start.look(done[0])
         yield done
 
 

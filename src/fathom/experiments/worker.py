@@ -17,7 +17,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import psutil
 
@@ -199,5 +199,15 @@ def _bind(cores: tuple[int, ...]) -> None:
 
 def main() -> None:
     pipe, parent = int(sys.argv[1]), int(sys.argv[2])
+    job = json.loads(sys.argv[3])
     supervise(parent, pipe)
-    work(pipe, json.loads(sys.argv[3]))
+    work(pipe, job)
+    if job.get("ranks"):  # of a single worker, the end of the process is a part of its wall time
+        leave(0)
+
+
+def leave(code: int) -> NoReturn:
+    """At once, when all is written and closed: taking torch apart module by module takes up to two seconds."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)

@@ -97,6 +97,7 @@ class _Steps:
                     break
 
     def _chunk(self, steps: int) -> None:
+        self.timeline.reserve(steps)
         self.group.barrier()
         self.losses += [float(loss) for loss in self.session.run(steps, on_step=self._timed)]  # type: ignore[arg-type]
         spec = self.session.spec

@@ -97,8 +97,7 @@ class _Run:
         losses = [self._step() for _ in range(self.steps)]
         self.group.barrier()
         self._seconds += self.group.largest(time.perf_counter() - begun)
-        done = self.timeline.first + len(self.timeline.steps)
-        self.timeline.first, self.timeline.steps = done, []  # a training run has too many to keep
+        self.timeline.forget()
         items = self.session.workload.batch if self.session.parallel.summed else 1
         means = self.group.gathered(float(torch.stack(losses).mean()) / items)
         return float(sum(means) / len(means))

@@ -110,8 +110,8 @@ def _sizes(operations: Sequence[Operation]) -> Table:
     rows: list[list[Cell]] = [
         [
             *(each.name, each.machine, each.ranks, size),
-            *(finite(1e6 * value) for value in (step.median, step.low, step.high)),
-            step.claim,
+            finite(1e6 * step.median),
+            *_interval(step),
             size / step.median / 1e9,
             each.bus_bytes_per_s(size) / 1e9,
         ]
@@ -121,6 +121,13 @@ def _sizes(operations: Sequence[Operation]) -> Table:
     columns = ["operation", "machine", "ranks", "bytes", "time (µs)", "from", "to", "interval"]
     columns += ["algorithm bandwidth (GB/s)", "bus bandwidth (GB/s)"]
     return Table(title="Every message size", columns=columns, rows=rows)
+
+
+def _interval(step: Interval) -> list[Cell]:
+    """From, to, and what that holds of; neither where the samples are too few and too far apart to bound anything."""
+    if step.bounded:
+        return [1e6 * step.low, 1e6 * step.high, step.claim]
+    return [None, None, f"none: {step.claim} the times differ too much"]
 
 
 def _charts(operations: Sequence[Operation]) -> list[Chart]:

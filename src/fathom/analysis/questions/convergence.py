@@ -16,7 +16,17 @@ from itertools import accumulate
 from fathom.analysis.finding import Cell, Chart, Finding, Series, Table, not_measured
 from fathom.analysis.formatting import number, seconds
 from fathom.analysis.rank_jobs import job_name
-from fathom.analysis.rank_quality import quality_charts, quality_sentences, quality_table, tasks_of
+from fathom.analysis.rank_quality import quality_charts, quality_sentences, quality_sweeps, quality_table, tasks_of
+from fathom.analysis.rank_sweeps import (
+    STATEMENT,
+    Asynchrony,
+    Reached,
+    asynchrony_of,
+    sentences,
+    sweep_charts,
+    sweep_table,
+    sweeps_of,
+)
 from fathom.analysis.selection import workload_order
 from fathom.core.record import Record
 
@@ -59,6 +69,7 @@ class Group:
     machine: str
     name: str  # strategy, scaling and ranks
     ranks: int
+    asynchrony: Asynchrony | None
     courses: list[Course]
 
     @property
@@ -75,13 +86,15 @@ def analyse(records: Sequence[Record]) -> Finding:
     if not tasks:
         assert by_loss is not None
         return by_loss
+    sweeps = quality_sweeps(tasks)
+    said = [*quality_sentences(tasks), *sentences(sweeps)]
     found = Finding(
         question="convergence",
         title=TITLE,
-        summary=" ".join(quality_sentences(tasks)) or "Only one job of each training task: nothing to compare.",
-        tables=[quality_table(tasks)],
-        charts=quality_charts(tasks),
-        notes=[QUALITY_NOTE],
+        summary=" ".join(said) or "Only one job of each training task: nothing to compare.",
+        tables=[quality_table(tasks), *([sweep_table(sweeps, "quality")] if sweeps else [])],
+        charts=[*quality_charts(tasks), *sweep_charts(sweeps, "quality")],
+        notes=[QUALITY_NOTE, *([STATEMENT] if sweeps else [])],
     )
     if by_loss is None:
         return replace(found, notes=[*found.notes, PUBLISHED])
@@ -97,41 +110,58 @@ def analyse(records: Sequence[Record]) -> Finding:
 def _by_loss(groups: Sequence[Group]) -> Finding:
     """Of timed jobs, by their training losses."""
     targets = targets_of(groups)
+    sweeps = _sweeps(groups, targets)
+    charts = [
+        chart
+        for name in _workloads(groups)
+        for chart in _charts(name, [group for group in groups if group.workload == name], targets)
+    ]
     return Finding(
         question="convergence",
         title=TITLE,
-        summary=_summary(groups, targets),
-        tables=[_table(groups, targets)],
-        charts=[
-            chart
-            for name in _workloads(groups)
-            for chart in _charts(name, [group for group in groups if group.workload == name], targets)
-        ],
+        summary=" ".join([_summary(groups, targets), *sentences(sweeps)]),
+        tables=[_table(groups, targets), *([sweep_table(sweeps, "loss")] if sweeps else [])],
+        charts=[*charts, *sweep_charts(sweeps, "loss")],
         notes=[
             f"Losses are per item, the mean over {100 * WINDOW:.0f} % of the steps (at least {LEAST_WINDOW}). The "
             "target of a workload on a machine is the lowest loss that each of its jobs reaches in every launch. Time "
             "is that of the steps alone. With synthetic data and one seed, the order on real data may be another.",
+            *([STATEMENT] if sweeps else []),
             PUBLISHED,
         ],
     )
 
 
+def _sweeps(groups: Sequence[Group], targets: dict[tuple[str, str], float]) -> list[list[Reached]]:
+    points = []
+    several = len({group.machine for group in groups}) > 1
+    for group in groups:
+        if group.asynchrony is not None:
+            target = targets[group.workload, group.machine]
+            items, middle, _ = _medians(group, target)
+            task = ", ".join(filter(None, [group.workload, group.machine * several]))
+            points.append(Reached(task, target, group.asynchrony, items, middle, len(group.courses)))
+    return sweeps_of(points)
+
+
 def groups_of(records: Sequence[Record]) -> list[Group]:
     """Jobs with enough steps, by workload, machine and job."""
-    found: dict[tuple[str, str, str, int], list[Course]] = defaultdict(list)
+    found: dict[tuple[str, str, str, int, Asynchrony | None], list[Course]] = defaultdict(list)
+    summed = {each.spec.workload for each in records if each.ranks and each.ranks.settings.get("loss_is_summed")}
     for record in records:
         enough = record.outcome == "ok" and record.ranks and len(record.losses) >= LEAST_STEPS
         if enough and record.items_per_step and record.ranks and record.spec.kind == "timed":
-            key = (record.spec.workload, record.machine_label, job_name(record), record.ranks.ranks)
-            found[key].append(course_of(record))
+            name, async_groups = job_name(record), asynchrony_of(record)
+            key = (record.spec.workload, record.machine_label, name, record.ranks.ranks, async_groups)
+            found[key].append(course_of(record, record.spec.workload in summed))
     groups = [Group(*key, courses) for key, courses in found.items()]
     return sorted(groups, key=lambda each: (workload_order(each.workload), each.machine, each.ranks, each.name))
 
 
-def course_of(record: Record) -> Course:
-    assert record.ranks is not None
+def course_of(record: Record, summed: bool = False) -> Course:
+    """Records of one rank did not always say that a loss is a sum over the batch; another job of the workload does."""
     assert record.items_per_step is not None
-    scale = record.items_per_step if record.ranks.settings.get("loss_is_summed") else 1
+    scale = record.items_per_step if summed else 1
     values = [loss / scale for loss in record.losses]
     window = max(LEAST_WINDOW, round(WINDOW * len(values)))
     sums = [0.0, *accumulate(values)]

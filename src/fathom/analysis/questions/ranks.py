@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Sequence
 
 from fathom import published
 from fathom.analysis.finding import Cell, Finding, Table, not_measured
-from fathom.analysis.formatting import count, finite, in_percent, listed
+from fathom.analysis.formatting import count, finite, in_percent, number, seconds
 from fathom.analysis.questions._rank_charts import LAWS, charts
 from fathom.analysis.questions._rank_charts import PARTS as PART_NAMES
 from fathom.analysis.rank_jobs import PARTS, Curve, Job, curves_of
@@ -55,11 +54,7 @@ def _failed(records: Sequence[Record]) -> list[str]:
 def _summary(curves: Sequence[Curve]) -> str:
     known = [(curve, found) for curve in curves if curve.widest.ranks > 1 and (found := curve.efficiency(curve.widest))]
     if not known:
-        measured = sorted({job.ranks for curve in curves for job in curve.jobs})
-        return (
-            f"Measured on {listed([count(ranks, 'rank') for ranks in measured])}: "
-            "speed-up needs one rank and several. Run `fathom scale --ranks 1,2`."
-        )
+        return _without_speedup(curves)
     known.sort(key=lambda each: -each[1].median)
     if len(known) <= MOST_SENTENCES:
         sentences = [
@@ -71,6 +66,28 @@ def _summary(curves: Sequence[Curve]) -> str:
     launches = {found.launches or 1 for _, found in known}
     basis = "One launch a point: nothing is said of the next launch." if launches == {1} else ""
     return " ".join([*sentences, *filter(None, [basis])])
+
+
+def _without_speedup(curves: Sequence[Curve]) -> str:
+    """What was measured, where there is no job of one rank, or no other."""
+    sentences = [f"{curve.name}, {_in_numbers(curve.widest)}." for curve in curves[:MOST_SENTENCES]]
+    if len(curves) > MOST_SENTENCES:
+        sentences.append(f"{count(len(curves) - MOST_SENTENCES, 'more job')} in the tables.")
+    measured = {job.ranks for curve in curves for job in curve.jobs}
+    lacking = "several ranks" if measured == {1} else "1 rank"
+    wanted = ",".join(map(str, sorted({1, *(measured - {1} or {2})})))
+    return " ".join([*sentences, f"A speed-up also needs a job of {lacking}: --ranks {wanted}."])
+
+
+def _in_numbers(job: Job) -> str:
+    """2 ranks: 50 steps of 8.5 ms, 3,760 items/s; compute 70 %, ..., of a step."""
+    steps, rate = sum(len(run.step_s) for run in job.runs), job.items_per_s
+    parts = {word: job.part_s(name) for name, word in PART_NAMES.items()}
+    whole = sum(parts.values())
+    shares = [f"{word} {100 * part / whole:.0f} %" for word, part in parts.items() if whole]
+    rates = "" if rate is None else f", {number(rate)} items/s"
+    spent = f"; {', '.join(shares)} of a step" if shares else ""
+    return f"{count(job.ranks, 'rank')}: {count(steps, 'step')} of {seconds(job.step.median)}{rates}{spent}"
 
 
 def _ranges(known: Sequence[tuple[Curve, Interval]]) -> list[str]:
@@ -123,8 +140,7 @@ def _gain(curve: Curve, job: Job) -> list[Cell]:
         return [None] * len(GAIN)
     values = [speedup.median, speedup.low, speedup.high]
     values += [100 * part for part in (efficiency.median, efficiency.low, efficiency.high)]
-    bounded = math.isfinite(speedup.high)
-    return [value if bounded or index % 3 == 0 else None for index, value in enumerate(values)]
+    return [value if speedup.bounded or index % 3 == 0 else None for index, value in enumerate(values)]
 
 
 def _parts(curves: Sequence[Curve]) -> Table:

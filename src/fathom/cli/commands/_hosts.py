@@ -190,7 +190,10 @@ def _run(
     def on_wait() -> None:
         bar.console.print(f"{host.name}: waiting: another process is measuring it into {store.folder}")
 
-    runs = study.run_all(specs, store, watch, run=connection.run, on_wait=on_wait)
+    def on_stop(reason: str) -> None:
+        raise Refused(reason)
+
+    runs = study.run_all(specs, store, watch, run=connection.run, on_wait=on_wait, on_stop=on_stop)
     for number, (record, _) in enumerate(runs, start=1):
         host.latest = max(host.latest, record.started)
         line = f"{host.name}: {number:3} of {len(specs)}  {_running.line(record)}"

@@ -39,3 +39,20 @@ def options_of(pairs: list[str], option: str = "--set") -> dict[str, Any]:
             raise BadOption(f"{option} takes name=value, not {pair!r}")
         options[name] = read_value(value)
     return options
+
+
+def swept_options_of(pairs: list[str], option: str) -> dict[str, list[Any]]:
+    """All values of each option: a list such as 1,2,4 is a sweep over them, and so is the same name given again."""
+    found: dict[str, list[Any]] = {}
+    for pair in pairs:
+        name, equals, text = pair.partition("=")
+        if not (name and equals):
+            raise BadOption(f"{option} takes name=value, not {pair!r}")
+        whole = text.startswith(("[", "{", '"'))  # JSON, whose commas are its own
+        values = [text] if whole else text.split(",")
+        if not all(value.strip() for value in values):
+            raise BadOption(f"{option} takes name=value or name=value,value,..., not {pair!r}")
+        for value in map(read_value, values):
+            if value not in found.setdefault(name, []):
+                found[name].append(value)
+    return found

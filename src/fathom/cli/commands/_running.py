@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import typer
+
 from fathom.analysis.formatting import listed
 from fathom.cli.terminal import count, human, progress_bar, seconds
 from fathom.core.events import OnProgress
@@ -32,22 +34,30 @@ def own_store(folder: Path) -> Store:
 
 
 def run_all(specs: Sequence[RunSpec], store: Store, job: str, run: Run | None = None) -> None:
-    """One bar for the job and one for the current run; above them, a line for each finished run."""
-    how = {} if run is None else {"run": run}
+    """One bar for the job and one for the current run; above them, a line for each finished run.
+
+    Exit code 1 where the first runs could not start; their records are kept.
+    """
+    how, stopped = {} if run is None else {"run": run}, list[str]()
     with progress_bar() as bar:
         whole = bar.add_task(job, total=len(specs))
         current = bar.add_task("")
 
         def watch(index: int, spec: RunSpec) -> OnProgress:
             bar.update(whole, completed=index)
-            bar.reset(current, description=f"{spec.workload} {spec.phase} on {spec.device}", total=None)
+            bar.reset(current, description=f"{named(spec)} on {spec.device}", total=None)
             return lambda done, total: bar.update(current, completed=done, total=total)
 
         def on_wait() -> None:
             bar.console.print(f"waiting: another process is measuring into {store.folder}", highlight=False)
 
-        for number, (record, _) in enumerate(study.run_all(specs, store, watch, on_wait=on_wait, **how), start=1):
+        made = study.run_all(specs, store, watch, on_wait=on_wait, on_stop=stopped.append, **how)
+        for number, (record, _) in enumerate(made, start=1):
             bar.console.print(f"{number:3} of {len(specs)}  {line(record)}", highlight=False)
+    for reason in stopped:
+        human.print(f"stopped: {reason}; records are kept", highlight=False, soft_wrap=True)
+    if stopped:
+        raise typer.Exit(1)
 
 
 def run_again(planned: Sequence[RunSpec], store: Store, since: str = "", run: Run | None = None) -> None:
@@ -75,7 +85,9 @@ def result(record: Record) -> str:
         reached = f"{learning.quality:.4g} {learning.unit}, {learning.split} data"
         return f"{learning.metric} {reached}, in {seconds(learning.seconds)}{disturbed(record)}"
     if record.spec.kind == "collectives":
-        return f"collectives timed{disturbed(record)}"
+        timed = record.ranks.collectives if record.ranks else []
+        operations, sizes = {each.operation for each in timed}, {each.message_bytes for each in timed}
+        return f"{count(len(operations), 'operation')} over {count(len(sizes), 'size')} timed{disturbed(record)}"
     from fathom.analysis.step_time import UNSTEADY, levels, step_time
 
     mark = f", {UNSTEADY}" if levels(record) else ""
@@ -96,10 +108,15 @@ def energy_in_words(record: Record) -> str:
     return ("estimated" if energy.estimated else "valid") if not invalid else f"INVALID: {'; '.join(invalid)}"
 
 
+def named(spec: RunSpec) -> str:
+    """The workload and its phase; messages between ranks have none."""
+    return spec.workload if spec.source == "ranks" else f"{spec.workload} {spec.phase}"
+
+
 def line(record: Record) -> str:
     """What was run, and its result."""
     spec = record.spec
-    what = f"{spec.workload} {spec.phase} on {record.device}"
+    what = f"{named(spec)} on {record.device}"
     what += f", {spec.engine}" if "engine" in spec.non_defaults() else ""
     what += f", {count(len(spec.cores), 'core')}" if spec.cores else ""
     what += f", {count(spec.ranks, 'rank')}" if spec.ranks else ""

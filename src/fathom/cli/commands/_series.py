@@ -26,9 +26,19 @@ def counts_of(text: str, option: str) -> list[int]:
 
 
 def measure(
-    specs: Sequence[RunSpec], runs: int, out: Path, run: Run | None, job: str, question: str, as_json: bool
+    specs: Sequence[RunSpec],
+    runs: int,
+    out: Path,
+    run: Run | None,
+    job: str,
+    question: str,
+    as_json: bool,
+    also: str = "",
 ) -> None:
-    """Runs what is not in the folder yet, answers the question from all of it, and prints the answer."""
+    """Runs what is not in the folder yet, answers the question from all of it, and prints the answer.
+
+    So is another question, where that has an answer.
+    """
     store, planned = own_store(out), run_order(specs, runs, seed=0)
     left = store.remaining(planned)
     if done := len(planned) - len(left):
@@ -37,11 +47,14 @@ def measure(
     if all(spec.nodes == 1 for spec in planned):  # nodes may disagree on what was disturbed
         run_again(planned, store, run=run)
     wanted = {spec.id for spec in planned}
-    finding = analyse(question, [record for record in store.records() if record.spec.id in wanted])
+    records = [record for record in store.records() if record.spec.id in wanted]
+    finding = analyse(question, records)
+    second = [found] if also and (found := analyse(also, records)).answered else []
     if as_json:
-        print_json({"records": str(out), **finding.to_json()})
+        print_json({"records": str(out), **finding.to_json(), **{each.question: each.to_json() for each in second}})
     else:
-        print_finding(finding)
+        for each in (finding, *second):
+            print_finding(each)
     if store.remaining(planned):
         raise typer.Exit(1)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
@@ -12,7 +12,18 @@ from typing import Annotated
 import typer
 
 from fathom.cli.commands import _series
-from fathom.cli.commands._options import MOST_RUNS, Engine, Json, Names, Out, Phase, Preset, Set, options_of
+from fathom.cli.commands._options import (
+    MOST_RUNS,
+    Engine,
+    Json,
+    Names,
+    Out,
+    Phase,
+    Preset,
+    Set,
+    options_of,
+    swept_options_of,
+)
 from fathom.cli.commands._recipe_options import recipe_options
 from fathom.cli.terminal import human
 from fathom.core.errors import BadOption, UnknownName
@@ -43,7 +54,10 @@ def command(
         typer.Option(help="weak: a rank's batch, an actor's games stay the same; strong: those of all together."),
     ] = None,
     tune: Annotated[
-        list[str] | None, typer.Option("--tune", help="An option of the strategy, as name=value; repeatable.")
+        list[str] | None,
+        typer.Option(
+            "--tune", help="An option of the strategy, as name=value; repeatable. name=1,2,4 runs every combination."
+        ),
     ] = None,
     slow_rank: Annotated[str | None, typer.Option(help="A rank to make slower, such as 1:2x.")] = None,
     slow_link: Annotated[str | None, typer.Option(help="A rank whose messages to make slower, such as 1:2x.")] = None,
@@ -101,23 +115,23 @@ def command(
         settings = _Ranked(
             jobs.strategy_named(strategy or "ddp"),
             scaling or SCALINGS[0],
-            tune or [],
             slow_rank,
             slow_link,
             device or "cpu",
         )
+        tried = jobs.combinations(swept_options_of(tune or [], "--tune"))
         ranked, counts = _ranked_base(base, settings), _series.counts_of(ranks, "--ranks")
-        if evaluations is None:
-            specs = jobs.plan(ranked, chosen, counts)
-        else:
-            specs = [spec for name in chosen for spec in jobs.plan(_trained(ranked, name, evaluations), [name], counts)]
+        specs = _ranked_plan([replace(ranked, strategy_options=each) for each in tried], chosen, counts, evaluations)
         check_external(specs)
+        if len(tried) > 1:
+            jobs.check_fit(specs)
         if slurm:
             write(slurm, sys.argv[1:], launch.nodes)
             human.print(f"batch file: {slurm}; submit it with sbatch {slurm}")
             return
         question = "ranks" if evaluations is None else "convergence"
-        _series.measure(specs, runs, out, jobs.Jobs(launch), "scale", question, as_json)
+        also = "convergence" if len(tried) > 1 and question != "convergence" else ""
+        _series.measure(specs, runs, out, jobs.Jobs(launch), "scale", question, as_json, also)
         return
     given: dict[str, object] = {"strategy": strategy, "scaling": scaling, "tune": tune, "slow-rank": slow_rank}
     given |= {"slow-link": slow_link, "timeout": timeout, "max-restarts": max_restarts, "nodes": nodes}
@@ -140,7 +154,6 @@ class _Ranked:
 
     strategy: str
     scaling: str
-    tune: list[str]
     slow_rank: str | None
     slow_link: str | None
     device: str
@@ -153,10 +166,22 @@ def _ranked_base(base: RunSpec, settings: _Ranked) -> RunSpec:
         device=settings.device,
         strategy=settings.strategy,
         scaling=settings.scaling,
-        strategy_options=options_of(settings.tune, "--tune"),
         slow_rank=_slow(settings.slow_rank, "--slow-rank"),
         slow_link=_slow(settings.slow_link, "--slow-link"),
     )
+
+
+def _ranked_plan(
+    bases: Sequence[RunSpec], names: Sequence[str], counts: Sequence[int], evaluations: int | None
+) -> list[RunSpec]:
+    """The jobs of every combination of options; by the recipe of each workload where evaluations are wanted."""
+    found = []
+    for base in bases:
+        if evaluations is None:
+            found += jobs.plan(base, names, counts)
+        else:
+            found += [spec for name in names for spec in jobs.plan(_trained(base, name, evaluations), [name], counts)]
+    return found
 
 
 def _acting(base: RunSpec, names: list[str], counts: str, scaling: str | None) -> list[RunSpec]:

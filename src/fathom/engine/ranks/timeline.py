@@ -1,14 +1,15 @@
 """Timeline: when each step of one rank began and ended, and what it communicated in between, on the device's clock.
 
 On a CPU a moment is a reading of the host's clock. On a GPU it is an event, recorded without waiting for the device and
-placed on the host's clock at the end.
+placed on the host's clock between chunks of steps. Events are then used again: the driver makes one when it is first
+recorded, which takes longer than recording it.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 
@@ -42,6 +43,17 @@ class StepSpans:
     messages: list[str | None] = field(default_factory=list)  # between two ranks, for each exposed span
     reached: dict[str, float] = field(default_factory=dict)  # message -> when this rank was ready for it
 
+    def shifted(self, offset_s: float) -> StepSpans:
+        """The same on a clock that is ahead by so much."""
+        return replace(
+            self,
+            begin_s=self.begin_s + offset_s,
+            end_s=self.end_s + offset_s,
+            communication=[(begin + offset_s, end + offset_s) for begin, end in self.communication],
+            exposed=[(begin + offset_s, end + offset_s) for begin, end in self.exposed],
+            reached={message: moment + offset_s for message, moment in self.reached.items()},
+        )
+
 
 class Timeline:
     """What a strategy notes while it communicates."""
@@ -49,17 +61,32 @@ class Timeline:
     def __init__(self, device: torch.device, heartbeat: Heartbeat, ranks: int, slower: float = 1.0) -> None:
         """On a CPU every operation can be made to take so many times as long, as over a slower link."""
         self.device, self.heartbeat, self.ranks, self.slower = device, heartbeat, ranks, slower
-        self.steps: list[StepMoments] = []
-        self.first = 0  # steps that were done before a restart
+        self.steps: list[StepMoments] = []  # since the last spans() or forget()
+        self.first = 0  # steps before those, also of the processes before a restart
+        self._done: list[StepSpans] = []  # on this host's clock
         self._lock = threading.Lock()  # operations end on a thread of the backend
+        self._ready: list[torch.Event] = []
+        self._recorded: list[torch.Event] = []
+        self._per_step = 0  # events
         self._zero: tuple[float, torch.Event] | None = None
         if device.type != "cpu":
-            event = self._event()
+            event = self._made()
+            event.record()
             torch.accelerator.synchronize(device)
             self._zero = time.perf_counter(), event
 
     def now(self) -> Moment:
         return time.perf_counter() if self._zero is None else self._event()
+
+    def reserve(self, steps: int) -> None:
+        """Makes the events of so many steps ahead, with as many a step as there were so far; called between steps."""
+        if self._zero is None:
+            return
+        self._settle()
+        missing = [self._made() for _ in range(steps * self._per_step - len(self._ready))]
+        for event in missing:
+            event.record()
+        self._ready += missing
 
     def begin_step(self) -> None:
         self.steps.append(StepMoments(self.now()))
@@ -98,31 +125,53 @@ class Timeline:
         self.steps[-1].messages.append(message)
 
     def spans(self, offset_s: float = 0.0) -> list[StepSpans]:
-        """The finished steps so far, on a clock that is ahead of this host's by so much."""
+        """The finished steps so far, on a clock that is ahead of this host's by so much; called between steps."""
+        self._settle()
+        return [step.shifted(offset_s) for step in self._done] if offset_s else list(self._done)
+
+    def forget(self) -> None:
+        """Drops the steps so far: a training run has too many to keep."""
         if self._zero is not None:
             torch.accelerator.synchronize(self.device)
+        self._done.clear()
+        self._next_steps()
 
-        def at(moment: Moment) -> float:
-            return self._seconds(moment) + offset_s
+    def _settle(self) -> None:
+        """Reads the steps since the last call."""
+        if self._zero is not None and self.steps:
+            torch.accelerator.synchronize(self.device)
+        self._done += [self._on_clock(step) for step in self.steps if step.end is not None]
+        self._next_steps()
 
-        return [
-            StepSpans(
-                at(step.begin),
-                at(step.end),
-                [(at(begin), at(end)) for begin, end in step.communication],
-                [(at(begin), at(end)) for begin, end in step.exposed],
-                round(step.wire_bytes),
-                list(step.messages),
-                {message: at(moment) for message, moment in step.reached.items()},
-            )
-            for step in self.steps
-            if step.end is not None
-        ]
+    def _next_steps(self) -> None:
+        """Events are free again once the device has passed them and they were read."""
+        self.first += len(self.steps)
+        if self.steps:
+            self._per_step = -(-len(self._recorded) // len(self.steps))
+        self._ready += self._recorded
+        self.steps, self._recorded = [], []
+
+    def _on_clock(self, step: StepMoments) -> StepSpans:
+        at = self._seconds
+        assert step.end is not None
+        return StepSpans(
+            at(step.begin),
+            at(step.end),
+            [(at(begin), at(end)) for begin, end in step.communication],
+            [(at(begin), at(end)) for begin, end in step.exposed],
+            round(step.wire_bytes),
+            list(step.messages),
+            {message: at(moment) for message, moment in step.reached.items()},
+        )
 
     def _event(self) -> torch.Event:
-        event = torch.Event(self.device, enable_timing=True)
+        event = self._ready.pop() if self._ready else self._made()
         event.record()
+        self._recorded.append(event)
         return event
+
+    def _made(self) -> torch.Event:
+        return torch.Event(self.device, enable_timing=True)
 
     def _seconds(self, moment: Moment) -> float:
         if isinstance(moment, float):

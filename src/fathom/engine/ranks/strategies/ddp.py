@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
-from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook, bf16_compress_hook
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
 from torch.nn.parallel import DistributedDataParallel
 
 from fathom.core.errors import BadOption, UnknownName
@@ -23,10 +24,7 @@ from fathom.engine.ranks.timeline import Moment
 from fathom.workloads.base import State, Workload
 
 BUCKET_MB = 25.0  # as in torch, whose first bucket has 1 MB where this is not changed
-HOOKS = {
-    "fp32": (allreduce_hook, 1.0),
-    "bf16": (bf16_compress_hook, 0.5),
-}  # wire -> hook, part of the bytes that is sent
+SENT = {"fp32": 1.0, "bf16": 0.5}  # wire -> part of the bytes that is sent
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,8 +37,8 @@ class Ddp(Strategy):
     find_unused: bool = False  # for a network of which a step leaves weights without gradient
 
     def check(self) -> None:
-        if self.wire not in HOOKS:
-            raise UnknownName.among("wire", self.wire, HOOKS)
+        if self.wire not in SENT:
+            raise UnknownName.among("wire", self.wire, SENT)
         if self.accumulate < 1 or not 0 < self.bucket_mb <= 1e6:
             raise BadOption("accumulate must be at least 1, and bucket_mb above 0")
 
@@ -66,31 +64,37 @@ class _Averaged(Parallel):
             find_unused_parameters=settings.find_unused,
             gradient_as_bucket_view=True,
         )
-        self._hook, self._sent = HOOKS[settings.wire]
-        # not the method itself: torch compares its annotations, and those of this file are strings
-        self._module.register_comm_hook(None, lambda _, bucket: self._timed_hook(bucket))
-        self._scale: float | None = None  # DDP averages over the ranks; a summed loss is to be added up
+        self._wire, self._sent = settings.wire, SENT[settings.wire]
+        if rank.group.ranks > 1:
+            # not the method itself: torch compares its annotations, and those of this file are strings
+            self._module.register_comm_hook(None, lambda _, bucket: self._timed_hook(bucket))
+        elif settings.wire == "bf16":  # one rank sends nothing, and gradients are rounded as those of several are
+            self._module.register_comm_hook(None, bf16_compress_hook)
+        self._summed: bool | None = None
+        self._scale = 1.0  # DDP averages over the ranks; a summed loss is to be added up
         self._last_launch: Moment | None = None
 
     @property
     def summed(self) -> bool:
-        return self._scale is not None and self._scale > 1
+        return bool(self._summed)
 
     def update(self, engine: Engine, batch: Batch) -> Tensor:
         """Exposed communication is from the launch of the last bucket to the end of the backward pass."""
-        if self._scale is None:
-            summed = is_summed(self.rank, self.state, self._plain, batch)
-            self._scale = float(self.rank.group.ranks) if summed else 1.0
+        if self._summed is None:
+            self._summed = is_summed(self.rank, self.state, self._plain, batch)
+            self._scale = float(self.rank.group.ranks) if self._summed else 1.0
         self._last_launch = None
         self.rank.drag.begin()
         loss = engine.gradients(batch)
-        if self._last_launch is not None:
+        if self._last_launch is None:
+            self.rank.drag.pull()
+        else:
             self.rank.timeline.exposed_since(self._last_launch)
-        self.rank.drag.begin()
+            self.rank.drag.begin()
         engine.clip()
         engine.apply()
         self.rank.drag.pull()
-        return loss / self._scale if self.summed else loss
+        return loss if self._scale == 1.0 else loss / self._scale
 
     def _loss(self, batch: Batch) -> Tensor:
         if self._parts == 1:
@@ -109,18 +113,34 @@ class _Averaged(Parallel):
     def _loss_of(self, batch: Batch, weight: float) -> Tensor:
         loss: Tensor = self._module(batch)
         self.rank.drag.pull()
-        factor = weight * (self._scale or 1.0)
+        factor = weight * self._scale
         return loss if factor == 1.0 else loss * factor
 
     def _timed_hook(self, bucket: Any) -> torch.futures.Future[Any]:
+        """With one continuation, where torch's own hook and a timed one behind it would be two.
+
+        On a GPU each takes a stream of its own, an event that it waits for and one that it leaves.
+        """
         timeline = self.rank.timeline
         self.rank.drag.pull()
-        begun = timeline.begin(ALL_REDUCE, self._sent * bucket.buffer().nbytes)
-        self._last_launch = begun
-        future: torch.futures.Future[Any] = self._hook(None, bucket)  # type: ignore[arg-type]
+        begun = self._last_launch = timeline.begin(ALL_REDUCE, self._sent * bucket.buffer().nbytes)
 
         def ended(done: torch.futures.Future[Any]) -> Any:
             timeline.done(begun)
-            return done.value()
+            found = done.value()
+            return found[0] if isinstance(found, list) else found
 
-        return future.then(ended)
+        return self._launched(bucket).then(ended)
+
+    def _launched(self, bucket: Any) -> torch.futures.Future[Any]:
+        """The mean over the ranks, in the bucket's own memory; NCCL divides by itself, gloo cannot."""
+        if self._wire == "bf16":
+            return bf16_compress_hook(None, bucket)  # type: ignore[arg-type]
+        buffer: Tensor = bucket.buffer()
+        divides = self.rank.group.backend == "nccl"
+        if not divides:
+            buffer.div_(self.rank.group.ranks)
+        work = dist.all_reduce(buffer, dist.ReduceOp.AVG if divides else dist.ReduceOp.SUM, async_op=True)
+        assert work is not None
+        future: torch.futures.Future[Any] = work.get_future()
+        return future

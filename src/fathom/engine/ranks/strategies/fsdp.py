@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.fsdp import fully_shard
+from torch.optim import Adam, Optimizer
 
 from fathom.core.errors import UnknownName
 from fathom.core.ranks import ALL_GATHER, REDUCE_SCATTER
@@ -50,7 +51,8 @@ class _Sharded(Parallel):
     def __init__(self, settings: Fsdp, rank: Rank, workload: Workload, state: State, loss: Loss) -> None:
         super().__init__(rank, state, self._loss)
         self._plain = loss
-        self._scale = self._found_scale(workload)
+        self._summed = self._found_summed(workload)
+        self._scale = float(rank.group.ranks) if self._summed else 1.0
         self._relaid = [weight for weight in state.weights if not weight.is_contiguous()]
         for weight in self._relaid:
             weight.data = weight.data.contiguous()  # fully_shard takes no other layout, such as channels last
@@ -58,17 +60,16 @@ class _Sharded(Parallel):
         units = [child for child in state.model.children() if any(True for _ in child.parameters())]
         for module in [*(units if settings.units == "children" else []), self._module]:
             sharded = fully_shard(module)
-            sharded.set_custom_all_gather(_Timed(rank, ALL_GATHER))  # type: ignore[arg-type]
-            sharded.set_custom_reduce_scatter(_Timed(rank, REDUCE_SCATTER))  # type: ignore[arg-type]
+            if rank.group.ranks > 1:
+                sharded.set_custom_all_gather(_Timed(rank, ALL_GATHER))  # type: ignore[arg-type]
+                sharded.set_custom_reduce_scatter(_Timed(rank, REDUCE_SCATTER))  # type: ignore[arg-type]
         state.weights = list(state.model.parameters())
         state.optimizer = workload.optimizer(state.model)  # of the parts that are this rank's
-        for group in state.optimizer.param_groups:
-            if group.get("fused"):
-                group["fused"] = False  # torch has no fused optimizer for divided weights
+        unfuse(state.optimizer)
 
     @property
     def summed(self) -> bool:
-        return self._scale > 1
+        return self._summed
 
     @property
     def notes(self) -> list[str]:
@@ -83,16 +84,25 @@ class _Sharded(Parallel):
         self.rank.drag.begin()
         loss = engine.update(batch)
         self.rank.drag.pull()
-        return loss / self._scale
+        return loss if self._scale == 1.0 else loss / self._scale
 
     def _loss(self, batch: Batch) -> Tensor:
         loss: Tensor = self._module(batch)
-        return loss * self._scale if self.summed else loss
+        return loss if self._scale == 1.0 else loss * self._scale
 
-    def _found_scale(self, workload: Workload) -> float:
+    def _found_summed(self, workload: Workload) -> bool:
         """Before the weights are divided: afterwards a pass without gradients would gather them."""
         batch = {name: column.to(self.state.device) for name, column in workload.example().items()}
-        return float(self.rank.group.ranks) if is_summed(self.rank, self.state, self._plain, batch) else 1.0
+        return is_summed(self.rank, self.state, self._plain, batch)
+
+
+def unfuse(optimizer: Optimizer) -> None:
+    """Of the fused optimizers, torch has only Adam and AdamW for divided weights."""
+    if isinstance(optimizer, Adam):  # of which AdamW is one
+        return
+    for group in optimizer.param_groups:
+        if group.get("fused"):
+            group["fused"] = False
 
 
 class _Timed:
