@@ -137,6 +137,12 @@ def test_a_refusal_of_a_rank_is_raised_as_one(tmp_path: Path) -> None:
     assert str(error) == "rank 1: batch 9 does not fit"
     lost = _failure(tmp_path, {0: 1, 2: -signal.SIGKILL}, None)
     assert str(lost) == "rank 2: killed by SIGKILL"  # the lost connection is a consequence
+    output = tmp_path / "output" / "job" / "attempt_0" / "2"
+    output.mkdir(parents=True)
+    (output / "stderr.log").write_text("terminate called after throwing an instance of 'IoException'\n  what():  no\n")
+    gave_up = _failure(tmp_path, {0: 1, 2: -signal.SIGABRT}, None)
+    assert str(gave_up) == "rank 2: killed by SIGABRT: what():  no"
+    assert str(_failure(tmp_path, {2: -signal.SIGKILL}, None)) == "rank 2: killed by SIGKILL"
 
 
 def test_signal_handlers_are_put_back(tmp_path: Path) -> None:

@@ -143,7 +143,7 @@ def _failure(folder: Path, exit_codes: Mapping[int, int], verdict: str | None) -
             return Refused(text if text.startswith("rank ") else f"rank {rank}: {text}")
     for rank, code in exit_codes.items():
         if code < 0 and -code != signal.SIGTERM:  # by which torchrun ends the others
-            return JobFailed(f"rank {rank}: killed by {signal.Signals(-code).name}")
+            return JobFailed(f"rank {rank}: killed by {signal.Signals(-code).name}{_why(folder, rank, -code)}")
     for kind in ("failure", "peer"):
         for rank, error in errors.items():
             if error["kind"] == kind:
@@ -153,6 +153,12 @@ def _failure(folder: Path, exit_codes: Mapping[int, int], verdict: str | None) -
         return JobFailed(f"rank {rank}: killed by {signal.Signals(-code).name}")
     last = _last_line(folder, rank)
     return JobFailed(f"rank {rank}: exited with code {code}{f': {last}' if last else ''}")
+
+
+def _why(folder: Path, rank: int, ended_by: int) -> str:
+    """What a library printed before it gave up by SIGABRT; other signals come without a word."""
+    last = _last_line(folder, rank) if ended_by == signal.SIGABRT else ""
+    return f": {last}" if last else ""
 
 
 def _last_line(folder: Path, rank: int) -> str:
