@@ -20,6 +20,7 @@ from fathom.predict.estimate import Interval, estimate
 from fathom.predict.predictors import boosting, svr
 from fathom.predict.predictors.base import Predictor
 from fathom.predict.predictors.efficiency import Efficiency, Timed
+from fathom.predict.predictors.neighbours import Neighbours
 from fathom.predict.predictors.op_by_op import OpByOp
 from fathom.predict.predictors.roofline import Roofline
 from fathom.predict.target import HostCosts, Target
@@ -27,14 +28,16 @@ from fathom.trace.step_work import StepWork
 
 UNSEEN_WORKLOAD, UNSEEN_BATCH, OP_BY_OP = "unseen workload", "unseen batch", "op by op"
 LEVEL = 0.9  # of the intervals
-Fit = Callable[[Timed, Target, str], Predictor]
-ROOFLINE, EFFICIENCY, SVR, BOOSTING = "roofline", "efficiency", "svr", "boosting"
+Fit = Callable[[Sequence[TimedCall], Target, str], Predictor]
+ROOFLINE, EFFICIENCY, NEIGHBOURS, SVR, BOOSTING = "roofline", "efficiency", "neighbours", "svr", "boosting"
 FITS: dict[str, Fit] = {
-    ROOFLINE: lambda timed, target, precision: Roofline(),
-    EFFICIENCY: Efficiency.fitted,
-    SVR: svr.fitted,
-    BOOSTING: boosting.fitted,
+    ROOFLINE: lambda calls, target, precision: Roofline(),
+    EFFICIENCY: lambda calls, target, precision: Efficiency.fitted(timed_of(calls), target, precision),
+    NEIGHBOURS: Neighbours,
+    SVR: lambda calls, target, precision: svr.fitted(timed_of(calls), target, precision),
+    BOOSTING: lambda calls, target, precision: boosting.fitted(timed_of(calls), target, precision),
 }
+WITH_EXTRA = (SVR, BOOSTING)  # need scikit-learn
 
 
 @dataclass(frozen=True)
@@ -126,12 +129,12 @@ def _workloads(call: TimedCall) -> set[str]:
 
 
 def _scores(campaign: Campaign, cases: Sequence[Case], situation: str, predictors: Sequence[str]) -> list[Score]:
-    target, timed = campaign.target(), timed_of(campaign.calls)
+    target = campaign.target()
     found = []
     for name in predictors:
         bare = replace(target, host=HostCosts()) if name == ROOFLINE else target
         for precision in dict.fromkeys(case.step.precision for case in cases):
-            fitted = FITS[name](timed, bare, precision)
+            fitted = FITS[name](campaign.calls, bare, precision)
             found += [
                 _score(case, situation, name, estimate(case.step, bare, predictor=fitted).step_s)
                 for case in cases

@@ -15,7 +15,7 @@ from fathom.core.store import read_nonempty
 from fathom.predict import campaign as campaigns
 from fathom.predict.campaign import Campaign
 from fathom.predict.choice import errors_file
-from fathom.predict.evaluation import EFFICIENCY, FITS, LEVEL, ROOFLINE, Case, Score, Summary, summaries
+from fathom.predict.evaluation import FITS, LEVEL, WITH_EXTRA, Case, Score, Summary, summaries
 from fathom.predict.evaluation import evaluate as scored
 from fathom.predict.from_records import campaign_of, case_of, usable
 from fathom.trace.step_work import StepWork
@@ -67,7 +67,7 @@ def _predictors() -> list[str]:
         import sklearn  # noqa: F401
     except ImportError:
         human.print("without regressions: pip install 'fathom[predict]'", style="yellow")
-        return [ROOFLINE, EFFICIENCY]
+        return [name for name in FITS if name not in WITH_EXTRA]
     return list(FITS)
 
 
