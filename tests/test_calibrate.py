@@ -14,10 +14,12 @@ from fathom.cli.commands.calibrate import file_name
 from fathom.core.errors import EngineError
 from fathom.engine.step_work import step_work
 from fathom.measure.calibration import run as running
+from fathom.measure.calibration.layers import DRAWS, LAYERS, MOST_FLOP, _up_to, products_of, random_layer
 from fathom.measure.calibration.networks import FAMILIES, random_network
 from fathom.measure.calibration.op_times import OpTime, time_call
 from fathom.measure.calibration.run import Runner
 from fathom.predict import campaign as campaigns
+from fathom.predict.call_shape import Convolution, layer_of
 from fathom.predict.campaign import Campaign, Probe, source_of, write
 from fathom.workloads.base import workload_class
 
@@ -125,6 +127,35 @@ def test_a_random_network_is_the_same_again_and_can_be_run(seed: int) -> None:
     for op in small:
         if not op.op.endswith("_local_scalar_dense"):
             assert time_call(op.spec, CPU, 0.0).seconds > 0
+
+
+@pytest.mark.parametrize("seed", range(2 * len(LAYERS)))
+def test_a_random_layer_has_products_of_both_passes_and_nothing_else(seed: int) -> None:
+    first, second = (products_of(step_work(random_layer(seed), "train", gpu=False)) for _ in range(2))
+    assert first == second
+    assert {op.part for op in first.ops} == {"forward", "backward"}
+    assert {layer_of(op) is not None for op in first.ops} == {True}
+    assert first.calls == [1] * len(first.ops)
+
+
+def test_layers_come_in_both_layouts_and_up_to_the_largest_flop() -> None:
+    layers = [layer_of(op) for seed in range(60) for op in step_work(random_layer(seed), "infer", gpu=False).ops]
+    found = [each for each in layers if isinstance(each, Convolution)]
+    assert {each.turned[1] for each in found} == {True, False}
+    assert max(each.flop for each in found) <= MOST_FLOP
+    assert max(each.flop for each in found) > 100 * min(each.flop for each in found)
+
+
+def test_a_layer_of_fewer_flop_than_any_is_the_smallest_drawn() -> None:
+    sizes = iter([5.0, 3.0] * (DRAWS + 1))
+    made = _up_to(1.0, lambda: (size := next(sizes), lambda: size))  # type: ignore[arg-type, return-value]
+    assert made() == 3.0  # type: ignore[comparison-overlap]
+
+
+def test_a_campaign_has_layers_after_each_network(tmp_path: Path, clock: Clock) -> None:
+    found = Runner(CPU, tmp_path / "c", 1500.0, empty(), clock=clock.now).run([("autoenc", "tiny")], ("fp32",))
+    sources = {source for each in found.calls for source in each.sources}
+    assert {f"layer {at}" for at in range(running.LAYERS)} <= sources
 
 
 def test_random_networks_of_a_faster_device_are_larger() -> None:

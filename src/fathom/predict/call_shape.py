@@ -156,9 +156,9 @@ def _product(name: str, operands: Sequence[Operand]) -> Product:
 def _convolution(op: OpWork, name: str, arguments: list[Any], operands: Sequence[Operand]) -> Convolution:
     backward = name.endswith("backward")
     data, weight = operands[1:3] if backward and len(operands) > 2 else operands[:2]
-    given = arguments[-1] if backward else None
-    known = isinstance(given, list) and len(given) == GRADIENTS and all(isinstance(each, bool) for each in given)
-    wanted = tuple(map(bool, given)) if known else (backward,) * GRADIENTS
+    last = arguments[-1] if backward and isinstance(arguments[-1], list) else []
+    asked = len(last) == GRADIENTS and all(isinstance(each, bool) for each in last)
+    wanted = tuple(last) if asked else (backward,) * GRADIENTS
     passes = max(1, wanted[0] + wanted[1])
     flop = op.flop or 0.0
     places = max(1.0, flop / max(1.0, 2.0 * passes * weight.size * data.shape[0]))
@@ -192,7 +192,7 @@ def _other(op: OpWork, arguments: list[Any], operands: Sequence[Operand]) -> tup
 
 
 def _arguments(op: OpWork) -> list[Any]:
-    if op.spec.startswith("["):
+    if op.spec.startswith('["'):
         found: list[Any] = json.loads(op.spec)[1:]
         return found
     dtypes = [*op.dtypes.split(), "float"]

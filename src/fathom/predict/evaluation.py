@@ -3,6 +3,7 @@
 Situations:
   unseen workload   nothing of the workload is in what a predictor was fitted to, at any batch
   unseen batch      the workload's calls at other batches are, those of this step are not
+  other batches run the same, and measured steps of the workload at other batches correct the prediction
   op by op          the calls of this step were timed alone; the network never ran
 Intervals are conformal: errors on the other workloads say how wide the one of a workload must be.
 """
@@ -27,6 +28,7 @@ from fathom.predict.target import HostCosts, Target
 from fathom.trace.step_work import StepWork
 
 UNSEEN_WORKLOAD, UNSEEN_BATCH, OP_BY_OP = "unseen workload", "unseen batch", "op by op"
+OTHER_BATCHES_RUN = "other batches run"
 LEVEL = 0.9  # of the intervals
 Fit = Callable[[Sequence[TimedCall], Target, str], Predictor]
 ROOFLINE, EFFICIENCY, NEIGHBOURS, SVR, BOOSTING = "roofline", "efficiency", "neighbours", "svr", "boosting"
@@ -97,7 +99,7 @@ def evaluate(campaign: Campaign, cases: Sequence[Case], predictors: Iterable[str
         for batch in dict.fromkeys(case.step.batch for case in own):
             at_batch = [case for case in own if case.step.batch == batch]
             if other := _at_other_batches(campaign, without, at_batch):
-                scores += _scores(other, at_batch, UNSEEN_BATCH, chosen)
+                scores += _at_unseen_batch(_scores(other, own, UNSEEN_BATCH, chosen), batch)
         scores += [score for case in own for score in _op_by_op(campaign, without, case)]
     return scores
 
@@ -118,6 +120,25 @@ def _at_other_batches(campaign: Campaign, without: Campaign, own: Sequence[Case]
     phases = {(each.step.workload, each.step.phase) for each in own}
     others = {source for source in sources - steps if (source.partition("@")[0], source.rpartition(" ")[2]) in phases}
     return replace(without, calls=calls) if others else None
+
+
+def _at_unseen_batch(scores: Sequence[Score], batch: int) -> list[Score]:
+    """Of one workload, predicted without the calls of this batch: as predicted, and as its other batches correct it."""
+    found = [each for each in scores if each.batch == batch]
+    return found + [corrected for each in found if (corrected := _corrected(each, scores)) is not None]
+
+
+def _corrected(score: Score, scores: Sequence[Score]) -> Score | None:
+    """By measured over predicted time at the other batches, their geometric mean; None where there are none."""
+    errors = [
+        each.log_error
+        for each in scores
+        if (each.phase, each.predictor) == (score.phase, score.predictor) and each.batch != score.batch
+    ]
+    if not errors or score.predictor == ROOFLINE:
+        return None
+    factor = math.exp(sum(errors) / len(errors))
+    return replace(score, situation=OTHER_BATCHES_RUN, predicted_s=score.predicted_s * factor)
 
 
 def _specs(cases: Iterable[Case]) -> set[str]:

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from fathom.predict.estimate import Estimate
     from fathom.trace.step_work import StepWork
 
-PREDICTORS = ("auto", "roofline", "efficiency", "neighbours", "svr", "boosting", "op-by-op")  # as predict/choice.py has them
+# as predict/choice.py has them
+PREDICTORS = ("auto", "roofline", "efficiency", "neighbours", "svr", "boosting", "op-by-op")
 MOST_DEVICES = 1 << 20
 GIB = 1 << 30
 

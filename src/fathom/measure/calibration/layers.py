@@ -23,7 +23,8 @@ from fathom.trace.step_work import StepWork
 from fathom.trace.taxonomy import family_of
 
 FEWEST_FLOP, MOST_FLOP = 1e6, 2e9  # of the forward pass; the most grows with the cube of a device's `largest`
-DRAWS = 1000  # until one has no more FLOP than wanted: small ones are common enough
+DRAWS = 1000  # until a few have no more FLOP than wanted
+FEW = 4
 PRODUCTS = ("convolution", "matrix product")
 Made = Callable[[], tuple[nn.Module, Tensor]]
 KERNELS = (1, 1, 2, 3, 3, 3, 3, 4, 5, 5, 7, 8, 11)
@@ -56,15 +57,17 @@ def products_of(step: StepWork) -> StepWork:
 
 
 def _up_to(wanted: float, drawn: Callable[[], tuple[float, Made]]) -> Made:
-    """Of those drawn with at most the wanted FLOP, the one with most in a few: nothing is made before it is chosen."""
+    """Of a few drawn with at most the wanted FLOP, that with most; where none is so small, the smallest drawn."""
     fitting: list[tuple[float, Made]] = []
+    smallest = drawn()
     for _ in range(DRAWS):
-        flop, make = drawn()
-        if flop <= wanted:
-            fitting.append((flop, make))
-        if len(fitting) == 4:
+        found = drawn()
+        smallest = min(smallest, found, key=lambda pair: pair[0])
+        if found[0] <= wanted:
+            fitting.append(found)
+        if len(fitting) == FEW:
             break
-    return max(fitting, key=lambda pair: pair[0])[1]
+    return max(fitting or [smallest], key=lambda pair: pair[0])[1]
 
 
 def _convolution(draw: random.Random, largest: float) -> tuple[float, Made]:
@@ -79,7 +82,7 @@ def _convolution(draw: random.Random, largest: float) -> tuple[float, Made]:
     flop = 2.0 * batch * out * out * after * channels / groups * kernel * kernel
 
     def make() -> tuple[nn.Module, Tensor]:
-        layer = nn.Conv2d(channels, after, kernel, stride, padding, groups=groups, bias=bias)
+        layer: Any = nn.Conv2d(channels, after, kernel, stride, padding, groups=groups, bias=bias)
         inputs = torch.empty(batch, channels, side, side).normal_().to(memory_format=layout)
         return nn.Sequential(_Scaled(), layer.to(memory_format=layout)), inputs
 
@@ -103,7 +106,7 @@ def _linear(draw: random.Random, largest: float) -> tuple[float, Made]:
     bias = draw.random() < 0.5
 
     def make() -> tuple[nn.Module, Tensor]:
-        layer: Any = nn.Linear(before, after, bias=bias)
+        layer = nn.Linear(before, after, bias=bias)
         return nn.Sequential(_Scaled(), layer), torch.empty(rows, before).normal_()
 
     return 2.0 * rows * before * after, make

@@ -75,4 +75,5 @@ def _fitted(rows: Sequence[tuple[list[float], float]]) -> Floats:
         solved, _ = nnls(matrix / scale * weights[:, None], seconds * weights)
         off = np.log(np.maximum(matrix / scale @ solved, 1e-9) / seconds)
         weights = 1 / seconds / np.sqrt(1 + (off / DOUBTED) ** 2)
-    return solved / scale
+    rates: Floats = solved / scale
+    return rates
