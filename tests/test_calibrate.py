@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 import torch
 from conftest import fathom as run_command
@@ -21,6 +22,8 @@ from fathom.measure.calibration.run import Runner
 from fathom.predict import campaign as campaigns
 from fathom.predict.call_shape import Convolution, layer_of
 from fathom.predict.campaign import Campaign, Probe, source_of, write
+from fathom.predict.choice import calibrated, errors_file
+from fathom.predict.evaluation import NEIGHBOURS, OP_BY_OP, UNSEEN_WORKLOAD, Summary
 from fathom.workloads.base import workload_class
 
 CPU = torch.device("cpu")
@@ -193,6 +196,21 @@ def test_a_step_whose_calls_were_all_timed_is_their_sum(calibration: Path, fatho
     assert found["step_s"] == pytest.approx(found["device_s"] + found["host_s"])
     assert found["low_s"] < found["step_s"] < found["high_s"]
     assert found["coverage"] is not None
+
+
+def test_a_step_whose_calls_were_not_timed_has_the_interval_of_unseen_workloads(calibration: Path) -> None:
+    (path,) = campaigns.find(calibration)
+    found = [
+        Summary(situation, predictor, 16, 0.1, 0.1, 0.2, factor, 0.9)
+        for situation, predictor, factor in ((OP_BY_OP, OP_BY_OP, 1.1), (UNSEEN_WORKLOAD, NEIGHBOURS, 1.5))
+    ]
+    errors_file(path).write_bytes(msgspec.json.encode(found))
+    choice = calibrated(path, "auto", "fp32")
+    known, unknown = (step_work(workload_class(name).configured("tiny"), gpu=False) for name in ("autoenc", "alexnet"))
+    assert choice.interval_of(known).high == pytest.approx(1.1)
+    assert choice.interval_of(unknown).high == pytest.approx(1.5)
+    assert choice.how(unknown)["interval"].low == pytest.approx(1 / 1.5)
+    assert calibrated(path, NEIGHBOURS, "fp32").interval_of(known).high == pytest.approx(1.5)
 
 
 def test_the_same_step_on_a_device_that_is_not_here(fathom: Typed) -> None:

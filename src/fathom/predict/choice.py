@@ -34,9 +34,11 @@ from fathom.predict.predictors.op_by_op import OpByOp
 from fathom.predict.predictors.roofline import Roofline
 from fathom.predict.reference import as_reached, nearest, shipped
 from fathom.predict.target import HostCosts, Target
+from fathom.trace.step_work import StepWork
 
 AUTO, OP_BY_OP_NAME = "auto", "op-by-op"
 PREDICTORS = (AUTO, *FITS, OP_BY_OP_NAME)
+MOSTLY = 0.95  # of the time in ops, from which the calls of a step count as timed
 ERRORS = ".errors.json"  # beside a calibration: what `fathom predict --evaluate` found
 
 
@@ -54,11 +56,17 @@ class Choice:
     notes: list[str] = field(default_factory=list)
     campaign: Campaign | None = None
     roof: Target | None = None  # with the ceilings of the baseline, where they are not the target's
+    partly: Interval | None = None  # of a step whose calls were not timed; None where `interval` holds of any step
 
-    @property
-    def how(self) -> How:
+    def how(self, step: StepWork) -> How:
         """What estimate() takes of it."""
-        return {"predictor": self.predictor, "interval": self.interval, "roof": self.roof}
+        return {"predictor": self.predictor, "interval": self.interval_of(step), "roof": self.roof}
+
+    def interval_of(self, step: StepWork) -> Interval:
+        """Errors of steps whose calls were timed say nothing of a step whose calls were not."""
+        if self.partly is None or not isinstance(self.predictor, OpByOp):
+            return self.interval
+        return self.interval if self.predictor.known_share(step, self.target) >= MOSTLY else self.partly
 
 
 def calibrated(path: Path, predictor: str, precision: str) -> Choice:
@@ -73,7 +81,8 @@ def calibrated(path: Path, predictor: str, precision: str) -> Choice:
     fitted = FITS[fallback](campaign.calls, target, precision)
     if predictor in FITS:
         return Choice(target, fitted, _error(path, predictor), notes, campaign)
-    return Choice(target, OpByOp(campaign.calls, fitted), _error(path, OP_BY_OP), notes, campaign)
+    partly = _error(path, fallback)
+    return Choice(target, OpByOp(campaign.calls, fitted), _error(path, OP_BY_OP), notes, campaign, partly=partly)
 
 
 def elsewhere(device: catalogue.Device, predictor: str) -> Choice:

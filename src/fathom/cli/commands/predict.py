@@ -72,7 +72,7 @@ def command(
     link = None if interconnect is None else Link.of(catalogue.interconnect(interconnect))
     choice = chosen(on, calibration, predictor, precision, peak_tflops, bandwidth)
     step = step_of(name, phase, precision, batch, preset, options_of(set_ or []), choice.target.gpu)
-    found = estimated(step, choice.target, count=count, link=link, **choice.how)
+    found = estimated(step, choice.target, count=count, link=link, **choice.how(step))
     if as_json:
         print_json(dataclasses.asdict(found) | {"notes": choice.notes, "items_per_s": found.items_per_s})
     else:
