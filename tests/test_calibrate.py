@@ -234,6 +234,7 @@ REFUSED = {
     "two devices": (("memnet", "--on", "H100", "--peak-tflops", "3", "--bandwidth", "5"), "give one of them"),
     "no link": (("memnet", "--on", "H100", "--count", "4"), "interconnect"),
     "no devices": (("memnet", "--on", "H100", "--count", "0"), "--count"),
+    "unknown predictor to evaluate": (("--evaluate", "nowhere", "--predictor", "op-by-op"), "predictor to evaluate"),
     "unknown predictor": (("memnet", "--on", "H100", "--predictor", "magic"), "predictor"),
     "regression elsewhere": (("memnet", "--on", "H100", "--predictor", "svr"), "needs a calibration"),
     "no peak": (("memnet", "--on", "POWER8"), "no peak FLOP/s"),

@@ -55,7 +55,7 @@ def command(
     from fathom.cli.commands import _evaluate  # SciPy is behind it, which --help need not wait for
 
     if evaluate:
-        _evaluate.evaluate(evaluate, calibration, on, as_json)
+        _evaluate.evaluate(evaluate, calibration, on, predictor, as_json)
         return
     if published:
         _evaluate.published(as_json)
