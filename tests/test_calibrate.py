@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 import torch
 from conftest import fathom as run_command
@@ -14,11 +15,15 @@ from fathom.cli.commands.calibrate import file_name
 from fathom.core.errors import EngineError
 from fathom.engine.step_work import step_work
 from fathom.measure.calibration import run as running
+from fathom.measure.calibration.layers import DRAWS, LAYERS, MOST_FLOP, _up_to, products_of, random_layer
 from fathom.measure.calibration.networks import FAMILIES, random_network
 from fathom.measure.calibration.op_times import OpTime, time_call
 from fathom.measure.calibration.run import Runner
 from fathom.predict import campaign as campaigns
+from fathom.predict.call_shape import Convolution, layer_of
 from fathom.predict.campaign import Campaign, Probe, source_of, write
+from fathom.predict.choice import calibrated, errors_file
+from fathom.predict.evaluation import NEIGHBOURS, OP_BY_OP, UNSEEN_WORKLOAD, Summary
 from fathom.workloads.base import workload_class
 
 CPU = torch.device("cpu")
@@ -127,6 +132,35 @@ def test_a_random_network_is_the_same_again_and_can_be_run(seed: int) -> None:
             assert time_call(op.spec, CPU, 0.0).seconds > 0
 
 
+@pytest.mark.parametrize("seed", range(2 * len(LAYERS)))
+def test_a_random_layer_has_products_of_both_passes_and_nothing_else(seed: int) -> None:
+    first, second = (products_of(step_work(random_layer(seed), "train", gpu=False)) for _ in range(2))
+    assert first == second
+    assert {op.part for op in first.ops} == {"forward", "backward"}
+    assert {layer_of(op) is not None for op in first.ops} == {True}
+    assert first.calls == [1] * len(first.ops)
+
+
+def test_layers_come_in_both_layouts_and_up_to_the_largest_flop() -> None:
+    layers = [layer_of(op) for seed in range(60) for op in step_work(random_layer(seed), "infer", gpu=False).ops]
+    found = [each for each in layers if isinstance(each, Convolution)]
+    assert {each.turned[1] for each in found} == {True, False}
+    assert max(each.flop for each in found) <= MOST_FLOP
+    assert max(each.flop for each in found) > 100 * min(each.flop for each in found)
+
+
+def test_a_layer_of_fewer_flop_than_any_is_the_smallest_drawn() -> None:
+    sizes = iter([5.0, 3.0] * (DRAWS + 1))
+    made = _up_to(1.0, lambda: (size := next(sizes), lambda: size))  # type: ignore[arg-type, return-value]
+    assert made() == 3.0  # type: ignore[comparison-overlap]
+
+
+def test_a_campaign_has_layers_after_each_network(tmp_path: Path, clock: Clock) -> None:
+    found = Runner(CPU, tmp_path / "c", 1500.0, empty(), clock=clock.now).run([("autoenc", "tiny")], ("fp32",))
+    sources = {source for each in found.calls for source in each.sources}
+    assert {f"layer {at}" for at in range(running.LAYERS)} <= sources
+
+
 def test_random_networks_of_a_faster_device_are_larger() -> None:
     flops = [sum(step_work(random_network(seed, size), "infer").flop for seed in range(7)) for size in (1.0, 8.0)]
     assert flops[1] > 2 * flops[0]
@@ -164,6 +198,21 @@ def test_a_step_whose_calls_were_all_timed_is_their_sum(calibration: Path, fatho
     assert found["coverage"] is not None
 
 
+def test_a_step_whose_calls_were_not_timed_has_the_interval_of_unseen_workloads(calibration: Path) -> None:
+    (path,) = campaigns.find(calibration)
+    found = [
+        Summary(situation, predictor, 16, 0.1, 0.1, 0.2, factor, 0.9)
+        for situation, predictor, factor in ((OP_BY_OP, OP_BY_OP, 1.1), (UNSEEN_WORKLOAD, NEIGHBOURS, 1.5))
+    ]
+    errors_file(path).write_bytes(msgspec.json.encode(found))
+    choice = calibrated(path, "auto", "fp32")
+    known, unknown = (step_work(workload_class(name).configured("tiny"), gpu=False) for name in ("autoenc", "alexnet"))
+    assert choice.interval_of(known).high == pytest.approx(1.1)
+    assert choice.interval_of(unknown).high == pytest.approx(1.5)
+    assert choice.how(unknown)["interval"].low == pytest.approx(1 / 1.5)
+    assert calibrated(path, NEIGHBOURS, "fp32").interval_of(known).high == pytest.approx(1.5)
+
+
 def test_the_same_step_on_a_device_that_is_not_here(fathom: Typed) -> None:
     arguments = ("resnet-50", "--on", "P100", "--batch", "32", "--count", "8", "--interconnect", "InfiniBand EDR")
     found = json.loads(fathom("predict", *arguments, "--json")[1])
@@ -185,6 +234,7 @@ REFUSED = {
     "two devices": (("memnet", "--on", "H100", "--peak-tflops", "3", "--bandwidth", "5"), "give one of them"),
     "no link": (("memnet", "--on", "H100", "--count", "4"), "interconnect"),
     "no devices": (("memnet", "--on", "H100", "--count", "0"), "--count"),
+    "unknown predictor to evaluate": (("--evaluate", "nowhere", "--predictor", "op-by-op"), "predictor to evaluate"),
     "unknown predictor": (("memnet", "--on", "H100", "--predictor", "magic"), "predictor"),
     "regression elsewhere": (("memnet", "--on", "H100", "--predictor", "svr"), "needs a calibration"),
     "no peak": (("memnet", "--on", "POWER8"), "no peak FLOP/s"),

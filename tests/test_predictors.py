@@ -18,7 +18,9 @@ from fathom.predict.campaign import Campaign, Probe, TimedCall, fit_host, source
 from fathom.predict.evaluation import (
     BOOSTING,
     EFFICIENCY,
+    NEIGHBOURS,
     OP_BY_OP,
+    OTHER_BATCHES_RUN,
     ROOFLINE,
     SVR,
     UNSEEN_BATCH,
@@ -175,6 +177,27 @@ def test_a_workload_timed_at_one_batch_has_no_unseen_batch() -> None:
     assert {each.situation for each in scores} == {UNSEEN_WORKLOAD, OP_BY_OP}
 
 
+def test_measured_steps_at_other_batches_correct_a_prediction() -> None:
+    """Steps take 1.5 times their ops. The step at this batch is unseen, and no other workload or phase counts."""
+    sizes = {batch: [product(batch * 8, 60 + at, 70 + at) for at in range(20)] for batch in (4, 8, 16)}
+    calls = [call for batch, ops in sizes.items() for call in timed(ops, source_of("net", batch, "train"))]
+    calls += timed(drawn(4, 60), "random 1")
+    cases = [Case(step(ops, batch=batch), 1.5 * sum(map(law, ops))) for batch, ops in sizes.items()]
+    other = drawn(9, 20)
+    cases.append(Case(step(other, workload="other"), 40 * sum(map(law, other))))
+    cases.append(Case(replace(step(drawn(8, 20), batch=4), phase="infer"), 1.0))
+    scores = evaluate(campaign(calls), cases, [ROOFLINE, EFFICIENCY, NEIGHBOURS])
+    found = [each for each in scores if each.situation == OTHER_BATCHES_RUN]
+    assert {(each.workload, each.phase, each.batch, each.predictor) for each in found} == {
+        ("net", "train", batch, name) for batch in sizes for name in (EFFICIENCY, NEIGHBOURS)
+    }
+    assert [each.error for each in found] == pytest.approx(
+        [0.0] * len(found), abs=0.05
+    )  # the largest is beyond those known
+    plain = [each for each in scores if each.situation == UNSEEN_BATCH and each.predictor == NEIGHBOURS]
+    assert [each.error for each in plain if each.phase == "train"] == pytest.approx([-1 / 3] * 3, abs=0.02)
+
+
 def score(workload: str, predicted: float, measured: float = 1.0) -> Score:
     return Score(workload, "train", 8, UNSEEN_WORKLOAD, EFFICIENCY, predicted, measured)
 
@@ -254,5 +277,5 @@ def test_predictors_that_are_evaluated_are_those_that_can_be_chosen() -> None:
     from fathom.cli.commands import predict
     from fathom.predict.choice import PREDICTORS
 
-    assert {ROOFLINE, EFFICIENCY, SVR, BOOSTING} < set(PREDICTORS)
+    assert {ROOFLINE, EFFICIENCY, NEIGHBOURS, SVR, BOOSTING} < set(PREDICTORS)
     assert predict.PREDICTORS == PREDICTORS

@@ -72,7 +72,7 @@ def _guide() -> Row:
 def _on(device: str, step: StepWork, count: int = 1, interconnect: str | None = None) -> Estimate:
     choice = elsewhere(catalogue.device(device), AUTO)
     link = None if interconnect is None else Link.of(catalogue.interconnect(interconnect))
-    return estimate(step, choice.target, count=count, link=link, **choice.how)
+    return estimate(step, choice.target, count=count, link=link, **choice.how(step))
 
 
 def _row(what: str, published_value: float | None, times: list[float], source: str) -> Row:

@@ -1,6 +1,6 @@
 """Which target, predictor and interval a prediction uses: a calibrated machine, the catalogue, or two numbers.
 
-this machine, calibrated      its own op calls; a regression for calls that were not timed
+this machine, calibrated      its own op calls; the nearest of them for calls that were not timed
 a device of the catalogue     its peaks as far as the nearest calibrated machine reaches its own, and that one's
                               class efficiencies
 --peak-tflops, --bandwidth    the same
@@ -20,23 +20,25 @@ from fathom.predict import catalogue
 from fathom.predict.campaign import SUFFIX, Campaign, find, read
 from fathom.predict.estimate import Interval
 from fathom.predict.evaluation import (
-    BOOSTING,
     EFFICIENCY,
     FITS,
+    NEIGHBOURS,
     OP_BY_OP,
     ROOFLINE,
     UNSEEN_WORKLOAD,
+    WITH_EXTRA,
     Summary,
-    timed_of,
 )
 from fathom.predict.predictors.base import Predictor
 from fathom.predict.predictors.op_by_op import OpByOp
 from fathom.predict.predictors.roofline import Roofline
 from fathom.predict.reference import as_reached, nearest, shipped
 from fathom.predict.target import HostCosts, Target
+from fathom.trace.step_work import StepWork
 
 AUTO, OP_BY_OP_NAME = "auto", "op-by-op"
 PREDICTORS = (AUTO, *FITS, OP_BY_OP_NAME)
+MOSTLY = 0.95  # of the time in ops, from which the calls of a step count as timed
 ERRORS = ".errors.json"  # beside a calibration: what `fathom predict --evaluate` found
 
 
@@ -54,26 +56,33 @@ class Choice:
     notes: list[str] = field(default_factory=list)
     campaign: Campaign | None = None
     roof: Target | None = None  # with the ceilings of the baseline, where they are not the target's
+    partly: Interval | None = None  # of a step whose calls were not timed; None where `interval` holds of any step
 
-    @property
-    def how(self) -> How:
+    def how(self, step: StepWork) -> How:
         """What estimate() takes of it."""
-        return {"predictor": self.predictor, "interval": self.interval, "roof": self.roof}
+        return {"predictor": self.predictor, "interval": self.interval_of(step), "roof": self.roof}
+
+    def interval_of(self, step: StepWork) -> Interval:
+        """Errors of steps whose calls were timed say nothing of a step whose calls were not."""
+        if self.partly is None or not isinstance(self.predictor, OpByOp):
+            return self.interval
+        return self.interval if self.predictor.known_share(step, self.target) >= MOSTLY else self.partly
 
 
 def calibrated(path: Path, predictor: str, precision: str) -> Choice:
     """A machine that has been calibrated."""
     campaign = read(path)
-    target, timed = campaign.target(), timed_of(campaign.calls)
+    target = campaign.target()
     notes = [f"calibrated: {len(campaign.calls)} op calls timed on {campaign.machine}"]
     notes += [f"the calibration was disturbed: {reason}" for reason in campaign.disturbances]
     if predictor == ROOFLINE:
         return Choice(replace(target, host=HostCosts()), Roofline(), _error(path, ROOFLINE), notes, campaign)
     fallback = predictor if predictor in FITS else _best_installed(path)
-    fitted = FITS[fallback](timed, target, precision)
+    fitted = FITS[fallback](campaign.calls, target, precision)
     if predictor in FITS:
         return Choice(target, fitted, _error(path, predictor), notes, campaign)
-    return Choice(target, OpByOp(campaign.calls, fitted), _error(path, OP_BY_OP), notes, campaign)
+    partly = _error(path, fallback)
+    return Choice(target, OpByOp(campaign.calls, fitted), _error(path, OP_BY_OP), notes, campaign, partly=partly)
 
 
 def elsewhere(device: catalogue.Device, predictor: str) -> Choice:
@@ -128,13 +137,18 @@ def _plain(name: str) -> str:
 
 
 def _best_installed(path: Path) -> str:
-    """The predictor of unseen calls that was best in the evaluation; boosting where there was none, if installed."""
+    """The predictor of unseen calls that was best in the evaluation; the nearest calls where there was none."""
+    found = [each for each in errors_of(path) if each.situation == UNSEEN_WORKLOAD and each.predictor != ROOFLINE]
+    usable = [each for each in found if each.predictor not in WITH_EXTRA or _has_scikit_learn()]
+    return min(usable, key=lambda each: each.mean_error).predictor if usable else NEIGHBOURS
+
+
+def _has_scikit_learn() -> bool:
     try:
         import sklearn  # noqa: F401
     except ImportError:
-        return EFFICIENCY
-    found = [each for each in errors_of(path) if each.situation == UNSEEN_WORKLOAD and each.predictor != ROOFLINE]
-    return min(found, key=lambda each: each.mean_error).predictor if found else BOOSTING
+        return False
+    return True
 
 
 def errors_file(path: Path) -> Path:

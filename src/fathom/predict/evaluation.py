@@ -3,6 +3,7 @@
 Situations:
   unseen workload   nothing of the workload is in what a predictor was fitted to, at any batch
   unseen batch      the workload's calls at other batches are, those of this step are not
+  other batches run the same, and measured steps of the workload at other batches correct the prediction
   op by op          the calls of this step were timed alone; the network never ran
 Intervals are conformal: errors on the other workloads say how wide the one of a workload must be.
 """
@@ -20,21 +21,25 @@ from fathom.predict.estimate import Interval, estimate
 from fathom.predict.predictors import boosting, svr
 from fathom.predict.predictors.base import Predictor
 from fathom.predict.predictors.efficiency import Efficiency, Timed
+from fathom.predict.predictors.neighbours import Neighbours
 from fathom.predict.predictors.op_by_op import OpByOp
 from fathom.predict.predictors.roofline import Roofline
 from fathom.predict.target import HostCosts, Target
 from fathom.trace.step_work import StepWork
 
 UNSEEN_WORKLOAD, UNSEEN_BATCH, OP_BY_OP = "unseen workload", "unseen batch", "op by op"
+OTHER_BATCHES_RUN = "other batches run"
 LEVEL = 0.9  # of the intervals
-Fit = Callable[[Timed, Target, str], Predictor]
-ROOFLINE, EFFICIENCY, SVR, BOOSTING = "roofline", "efficiency", "svr", "boosting"
+Fit = Callable[[Sequence[TimedCall], Target, str], Predictor]
+ROOFLINE, EFFICIENCY, NEIGHBOURS, SVR, BOOSTING = "roofline", "efficiency", "neighbours", "svr", "boosting"
 FITS: dict[str, Fit] = {
-    ROOFLINE: lambda timed, target, precision: Roofline(),
-    EFFICIENCY: Efficiency.fitted,
-    SVR: svr.fitted,
-    BOOSTING: boosting.fitted,
+    ROOFLINE: lambda calls, target, precision: Roofline(),
+    EFFICIENCY: lambda calls, target, precision: Efficiency.fitted(timed_of(calls), target, precision),
+    NEIGHBOURS: Neighbours,
+    SVR: lambda calls, target, precision: svr.fitted(timed_of(calls), target, precision),
+    BOOSTING: lambda calls, target, precision: boosting.fitted(timed_of(calls), target, precision),
 }
+WITH_EXTRA = (SVR, BOOSTING)  # need scikit-learn
 
 
 @dataclass(frozen=True)
@@ -94,7 +99,7 @@ def evaluate(campaign: Campaign, cases: Sequence[Case], predictors: Iterable[str
         for batch in dict.fromkeys(case.step.batch for case in own):
             at_batch = [case for case in own if case.step.batch == batch]
             if other := _at_other_batches(campaign, without, at_batch):
-                scores += _scores(other, at_batch, UNSEEN_BATCH, chosen)
+                scores += _at_unseen_batch(_scores(other, own, UNSEEN_BATCH, chosen), batch)
         scores += [score for case in own for score in _op_by_op(campaign, without, case)]
     return scores
 
@@ -117,6 +122,25 @@ def _at_other_batches(campaign: Campaign, without: Campaign, own: Sequence[Case]
     return replace(without, calls=calls) if others else None
 
 
+def _at_unseen_batch(scores: Sequence[Score], batch: int) -> list[Score]:
+    """Of one workload, predicted without the calls of this batch: as predicted, and as its other batches correct it."""
+    found = [each for each in scores if each.batch == batch]
+    return found + [corrected for each in found if (corrected := _corrected(each, scores)) is not None]
+
+
+def _corrected(score: Score, scores: Sequence[Score]) -> Score | None:
+    """By measured over predicted time at the other batches, their geometric mean; None where there are none."""
+    errors = [
+        each.log_error
+        for each in scores
+        if (each.phase, each.predictor) == (score.phase, score.predictor) and each.batch != score.batch
+    ]
+    if not errors or score.predictor == ROOFLINE:
+        return None
+    factor = math.exp(sum(errors) / len(errors))
+    return replace(score, situation=OTHER_BATCHES_RUN, predicted_s=score.predicted_s * factor)
+
+
 def _specs(cases: Iterable[Case]) -> set[str]:
     return {op.spec for case in cases for op in case.step.ops}
 
@@ -126,12 +150,12 @@ def _workloads(call: TimedCall) -> set[str]:
 
 
 def _scores(campaign: Campaign, cases: Sequence[Case], situation: str, predictors: Sequence[str]) -> list[Score]:
-    target, timed = campaign.target(), timed_of(campaign.calls)
+    target = campaign.target()
     found = []
     for name in predictors:
         bare = replace(target, host=HostCosts()) if name == ROOFLINE else target
         for precision in dict.fromkeys(case.step.precision for case in cases):
-            fitted = FITS[name](timed, bare, precision)
+            fitted = FITS[name](campaign.calls, bare, precision)
             found += [
                 _score(case, situation, name, estimate(case.step, bare, predictor=fitted).step_s)
                 for case in cases

@@ -143,7 +143,7 @@ def planned(workload: Workload, options: PlanOptions, known: Mapping[tuple[str, 
 
         def predicted(step: StepWork, target: Target, count: int, link: Link | None) -> Estimate:
             by = known[target.name, step.precision]
-            return estimate(step, target, count=count, link=link, predictor=by.predictor, interval=by.interval)
+            return estimate(step, target, count=count, link=link, predictor=by.predictor, interval=by.interval_of(step))
 
         return plan(options.job, grid, steps, predicted, joules), steps
 

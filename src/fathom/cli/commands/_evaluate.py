@@ -9,26 +9,27 @@ from pathlib import Path
 import msgspec
 
 from fathom.cli.terminal import human, print_json, print_table, print_text, skipped
-from fathom.core.errors import BadOption
+from fathom.core.errors import BadOption, UnknownName
 from fathom.core.record import Record
 from fathom.core.store import read_nonempty
 from fathom.predict import campaign as campaigns
 from fathom.predict.campaign import Campaign
-from fathom.predict.choice import errors_file
-from fathom.predict.evaluation import EFFICIENCY, FITS, LEVEL, ROOFLINE, Case, Score, Summary, summaries
+from fathom.predict.choice import AUTO, errors_file
+from fathom.predict.evaluation import FITS, LEVEL, ROOFLINE, WITH_EXTRA, Case, Score, Summary, summaries
 from fathom.predict.evaluation import evaluate as scored
 from fathom.predict.from_records import campaign_of, case_of, usable
 from fathom.trace.step_work import StepWork
 
 
-def evaluate(folders: Sequence[Path], calibration: Path, on: str | None, as_json: bool) -> None:
+def evaluate(folders: Sequence[Path], calibration: Path, on: str | None, predictor: str, as_json: bool) -> None:
     """With the calibration of the records' machine; where there is none, with the op rows of the other workloads."""
+    chosen = _predictors(predictor)
     records = read_nonempty(folders, skipped)
     machine, own = _machine(records, on)
     path, campaign, cases = _material(own, machine, calibration)
-    scores = scored(campaign, cases, _predictors())
+    scores = scored(campaign, cases, chosen)
     found = summaries(scores)
-    if path is not None:
+    if path is not None and predictor == AUTO:
         errors_file(path).write_bytes(msgspec.json.format(msgspec.json.encode(found), indent=1))
     if as_json:
         print_json({"machine": machine, "scores": [_row(each) for each in scores], "summaries": _plain(found)})
@@ -62,12 +63,17 @@ def _threads(records: Sequence[Record]) -> set[int | None]:
     return {each.machine.cpu.threads for each in usable(records)}
 
 
-def _predictors() -> list[str]:
+def _predictors(asked: str) -> list[str]:
+    """The one that was asked for, beside the roofline; else all that are installed."""
+    if asked in FITS:
+        return list(dict.fromkeys([ROOFLINE, asked]))
+    if asked != AUTO:
+        raise UnknownName.among("predictor to evaluate", asked, (AUTO, *FITS))
     try:
         import sklearn  # noqa: F401
     except ImportError:
         human.print("without regressions: pip install 'fathom[predict]'", style="yellow")
-        return [ROOFLINE, EFFICIENCY]
+        return [name for name in FITS if name not in WITH_EXTRA]
     return list(FITS)
 
 

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from fathom.predict.estimate import Estimate
     from fathom.trace.step_work import StepWork
 
-PREDICTORS = ("auto", "roofline", "efficiency", "svr", "boosting", "op-by-op")  # as predict/choice.py has them
+# as predict/choice.py has them
+PREDICTORS = ("auto", "roofline", "efficiency", "neighbours", "svr", "boosting", "op-by-op")
 MOST_DEVICES = 1 << 20
 GIB = 1 << 30
 
@@ -54,7 +55,7 @@ def command(
     from fathom.cli.commands import _evaluate  # SciPy is behind it, which --help need not wait for
 
     if evaluate:
-        _evaluate.evaluate(evaluate, calibration, on, as_json)
+        _evaluate.evaluate(evaluate, calibration, on, predictor, as_json)
         return
     if published:
         _evaluate.published(as_json)
@@ -71,7 +72,7 @@ def command(
     link = None if interconnect is None else Link.of(catalogue.interconnect(interconnect))
     choice = chosen(on, calibration, predictor, precision, peak_tflops, bandwidth)
     step = step_of(name, phase, precision, batch, preset, options_of(set_ or []), choice.target.gpu)
-    found = estimated(step, choice.target, count=count, link=link, **choice.how)
+    found = estimated(step, choice.target, count=count, link=link, **choice.how(step))
     if as_json:
         print_json(dataclasses.asdict(found) | {"notes": choice.notes, "items_per_s": found.items_per_s})
     else:

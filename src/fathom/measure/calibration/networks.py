@@ -33,7 +33,7 @@ OPTIMIZERS: tuple[Callable[[Any], Optimizer], ...] = (
 )
 
 
-def _log_uniform(draw: random.Random, low: int, high: int) -> int:
+def log_uniform(draw: random.Random, low: int, high: int) -> int:
     """Between these, each order of magnitude as likely; half of the draws are powers of two, as in most networks."""
     value = math.exp(draw.uniform(math.log(low), math.log(high)))
     return max(low, min(high, 1 << round(math.log2(value)) if draw.random() < 0.5 else round(value)))
@@ -70,7 +70,7 @@ def _loss_of(target: Tensor) -> Callable[..., Tensor]:
 
 
 def _perceptron(draw: random.Random, largest: float) -> tuple[nn.Module, Tensor]:
-    widths = [_log_uniform(draw, 8, 4096) for _ in range(draw.randint(2, 5))]
+    widths = [log_uniform(draw, 8, 4096) for _ in range(draw.randint(2, 5))]
     layers: list[nn.Module] = []
     for before, after in pairwise(widths):
         layers += [nn.Linear(before, after, bias=draw.random() < 0.8), draw.choice(ACTIVATIONS)()]
@@ -78,20 +78,20 @@ def _perceptron(draw: random.Random, largest: float) -> tuple[nn.Module, Tensor]
             layers.append(nn.Dropout(0.5))
         if draw.random() < 0.2:
             layers.append(nn.LayerNorm(after))
-    batch = _log_uniform(draw, 1, round(512 * largest))
+    batch = log_uniform(draw, 1, round(512 * largest))
     return nn.Sequential(*layers), torch.empty(batch, widths[0]).normal_()
 
 
 def _convolutional(draw: random.Random, largest: float) -> tuple[nn.Module, Tensor]:
-    side, channels = _log_uniform(draw, 14, 224), draw.choice((1, 3, 3, 16, 32, 64, 128, 256, 512))
-    inputs = torch.empty(_log_uniform(draw, 1, round(16 * largest)), channels, side, side).normal_()
+    side, channels = log_uniform(draw, 14, 224), draw.choice((1, 3, 3, 16, 32, 64, 128, 256, 512))
+    inputs = torch.empty(log_uniform(draw, 1, round(16 * largest)), channels, side, side).normal_()
     layers: list[nn.Module] = []
     for _ in range(draw.randint(1, 4)):
         kernel, stride = draw.choice((1, 1, 3, 3, 3, 5, 7, 11)), draw.choice((1, 1, 1, 2, 4))
         if side < max(kernel, 4):
             break
         groups = draw.choice((1, 1, 1, 2)) if channels % 2 == 0 else 1
-        after = 2 * _log_uniform(draw, 8, 256)
+        after = 2 * log_uniform(draw, 8, 256)
         layers.append(nn.Conv2d(channels, after, kernel, stride, kernel // 2, groups=groups, bias=draw.random() < 0.5))
         channels, side = after, (side + 2 * (kernel // 2) - kernel) // stride + 1
         if draw.random() < 0.5:
@@ -102,7 +102,7 @@ def _convolutional(draw: random.Random, largest: float) -> tuple[nn.Module, Tens
             layers.append(pool)
             side = (side - 2) // 2 + 1 if pool.kernel_size == 2 else (side - 3) // 2 + 1
     if draw.random() < 0.5:
-        layers += [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, _log_uniform(draw, 10, 1000))]
+        layers += [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, log_uniform(draw, 10, 1000))]
     else:
         layers += [nn.Flatten()]
     return nn.Sequential(*layers), inputs
@@ -124,9 +124,9 @@ class _Residual(nn.Module):
 
 
 def _residual(draw: random.Random, largest: float) -> tuple[nn.Module, Tensor]:
-    channels, after = (2 * _log_uniform(draw, 8, 256) for _ in range(2))
-    inputs = torch.empty(_log_uniform(draw, 1, round(16 * largest)), channels, *[_log_uniform(draw, 7, 64)] * 2)
-    head = [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(after, _log_uniform(draw, 10, 1000))]
+    channels, after = (2 * log_uniform(draw, 8, 256) for _ in range(2))
+    inputs = torch.empty(log_uniform(draw, 1, round(16 * largest)), channels, *[log_uniform(draw, 7, 64)] * 2)
+    head = [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(after, log_uniform(draw, 10, 1000))]
     return nn.Sequential(_Residual(channels, after, draw.choice((1, 2))), *head), inputs.normal_()
 
 
@@ -159,8 +159,8 @@ class _Recurrent(nn.Module):
 
 
 def _recurrent(draw: random.Random, largest: float) -> tuple[nn.Module, Tensor]:
-    words, width, hidden = (_log_uniform(draw, low, high) for low, high in ((20, 20000), (16, 1024), (16, 1024)))
-    shape = _log_uniform(draw, 1, round(64 * largest)), _log_uniform(draw, 4, 48)
+    words, width, hidden = (log_uniform(draw, low, high) for low, high in ((20, 20000), (16, 1024), (16, 1024)))
+    shape = log_uniform(draw, 1, round(64 * largest)), log_uniform(draw, 4, 48)
     return _Recurrent(words, width, hidden, draw.choice(("lstm", "gru", "rnn", "cell"))), torch.zeros(
         shape, dtype=torch.int64
     )
@@ -193,7 +193,7 @@ class _Attention(nn.Module):
 def _attention(draw: random.Random, largest: float) -> tuple[nn.Module, Tensor]:
     heads = draw.choice((1, 2, 4, 8))
     width = heads * draw.choice((16, 32, 64))
-    shape = _log_uniform(draw, 1, round(16 * largest)), _log_uniform(draw, 8, 256), width
+    shape = log_uniform(draw, 1, round(16 * largest)), log_uniform(draw, 8, 256), width
     return _Attention(width, heads, draw.random() < 0.5), torch.empty(shape).normal_()
 
 
@@ -218,8 +218,8 @@ class _Memory(nn.Module):
 
 
 def _memory(draw: random.Random, largest: float) -> tuple[nn.Module, Tensor]:
-    words, width = _log_uniform(draw, 20, 2000), _log_uniform(draw, 16, 256)
-    shape = _log_uniform(draw, 1, round(64 * largest)), _log_uniform(draw, 4, 50), _log_uniform(draw, 2, 12)
+    words, width = log_uniform(draw, 20, 2000), log_uniform(draw, 16, 256)
+    shape = log_uniform(draw, 1, round(64 * largest)), log_uniform(draw, 4, 50), log_uniform(draw, 2, 12)
     return _Memory(words, width, draw.randint(1, 3)), torch.zeros(shape, dtype=torch.int64)
 
 

@@ -27,6 +27,7 @@ from fathom.machine.devices import ProcessSettings
 from fathom.machine.disturbance import Watch
 from fathom.machine.host import fingerprint
 from fathom.machine.peaks import ceilings
+from fathom.measure.calibration.layers import products_of, random_layer
 from fathom.measure.calibration.networks import random_network
 from fathom.measure.calibration.op_times import LEFT_OUT, time_call
 from fathom.measure.own.model import OwnModel
@@ -36,6 +37,7 @@ from fathom.workloads.base import State, Workload, workload_class
 
 LONGEST_S = {"cpu": 0.2, "cuda": 0.1}  # of a call at the roofline: longer ones would eat the budget
 LARGEST = {"cpu": 1.0, "cuda": 8.0}  # factor on the random networks' batches
+LAYERS = 6  # single layers after each random network
 PROBES = 14  # random networks of which whole steps are timed, too
 PROBE_REPEATS, PROBE_S = 5, 0.3
 SAVE_S = 15.0  # between two writings of the file
@@ -101,10 +103,16 @@ class Runner:
             yield step, source_of(workload.name, step.batch, phase)
 
     def _random(self, seed: int, precisions: tuple[str, ...]) -> Iterator[tuple[StepWork, str]]:
+        """A network in training and inference, and layers in training, whose forward pass is that of inference."""
+        gpu, largest = self.device.type == "cuda", LARGEST[self.device.type]
         for phase in ("train", "infer"):
-            steps = StepWorks(random_network(seed, LARGEST[self.device.type]), phase, gpu=self.device.type == "cuda")
+            steps = StepWorks(random_network(seed, largest), phase, gpu=gpu)
             for precision in precisions:
                 yield steps.at(precision), f"random {seed}"
+        for each in range(LAYERS * seed, LAYERS * (seed + 1)):
+            steps = StepWorks(random_layer(each, largest), "train", gpu=gpu)
+            for precision in precisions:
+                yield products_of(steps.at(precision)), f"layer {each}"
 
     def _time_all(self, step: StepWork, source: str) -> float:
         """Seconds in ops of one step, as far as they are known."""

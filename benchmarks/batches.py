@@ -1,0 +1,49 @@
+"""Profiled steps of every workload at other batches, for the error of predictions at an unseen batch.
+
+    PYTHONPATH=src python benchmarks/batches.py --preset small --device cpu --out records-batches
+    fathom predict --evaluate RECORDS --evaluate records-batches --calibration FOLDER
+
+RECORDS have the steps at the preset's own batch (`fathom study`). Runs that are there already are not repeated.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from fathom.core.spec import RunSpec
+from fathom.core.store import Store
+from fathom.experiments.study import plan, run_all
+from fathom.workloads.base import workload_class
+
+FACTORS = (0.5, 2.0)  # of the preset's batch, as `fathom calibrate` times them
+
+
+def specs(names: Sequence[str], preset: str, device: str, factors: Sequence[float] = FACTORS) -> list[RunSpec]:
+    """The study's profiled runs of one device at other batches; a batch below 1 is left out."""
+    found = []
+    for spec in plan(names, preset, [device]):
+        if spec.kind != "profiled" or spec.threads is not None:
+            continue
+        own = workload_class(spec.workload).configured(preset).batch
+        found += [replace(spec, batch=round(own * factor)) for factor in factors if own * factor >= 1]
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", help="workloads; default: the eight")
+    parser.add_argument("--preset", default="small")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--out", type=Path, required=True)
+    asked = parser.parse_args()
+    planned = specs(asked.names, asked.preset, asked.device)
+    for at, (record, path) in enumerate(run_all(planned, Store(asked.out), lambda *_: lambda *_: None), start=1):
+        state = "disturbed" if record.disturbed else record.outcome
+        print(f"{at}/{len(planned)} {record.spec.workload} {record.spec.phase} {record.spec.batch}: {state}, {path}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,140 @@
+"""Single convolutions and matrix products of random sizes: most of a step's time is in these, and few shapes recur.
+
+A step of one layer has the product itself and those of its gradients, in the layouts that autograd gives them.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.optim import SGD
+
+from fathom.measure.calibration.networks import RATE, log_uniform
+from fathom.measure.own.model import OwnModel
+from fathom.measure.own.training import Criterion
+from fathom.trace.step_work import StepWork
+from fathom.trace.taxonomy import family_of
+
+FEWEST_FLOP, MOST_FLOP = 1e6, 2e9  # of the forward pass; the most grows with the cube of a device's `largest`
+DRAWS = 1000  # until a few have no more FLOP than wanted
+FEW = 4
+PRODUCTS = ("convolution", "matrix product")
+Made = Callable[[], tuple[nn.Module, Tensor]]
+KERNELS = (1, 1, 2, 3, 3, 3, 3, 4, 5, 5, 7, 8, 11)
+
+
+def random_layer(seed: int, largest: float = 1.0, device: str = "meta") -> OwnModel:
+    """The layer of this number; `largest` scales it, to suit a faster device."""
+    draw = random.Random(seed)
+    made = LAYERS[seed % len(LAYERS)]
+    most = MOST_FLOP * largest**3
+    wanted = math.exp(draw.uniform(math.log(FEWEST_FLOP), math.log(most)))
+    with torch.device(device):
+        module, inputs = _up_to(wanted, lambda: made(draw, largest))()
+        with torch.no_grad():
+            target = torch.zeros_like(module(inputs))
+    return OwnModel(
+        module=module,
+        inputs=(inputs, target),
+        criterion=Criterion(F.mse_loss, wants_target=True),
+        updated_by=SGD(module.parameters(), lr=RATE),
+        batch=len(inputs),
+        clip_norm=None,
+    )
+
+
+def products_of(step: StepWork) -> StepWork:
+    """Its convolutions and matrix products alone: networks have enough of everything else."""
+    ops = tuple(op for op in step.ops if family_of(op.type) in PRODUCTS)
+    return replace(step, ops=ops, sequence=tuple(range(len(ops))), gradients=())
+
+
+def _up_to(wanted: float, drawn: Callable[[], tuple[float, Made]]) -> Made:
+    """Of a few drawn with at most the wanted FLOP, that with most; where none is so small, the smallest drawn."""
+    fitting: list[tuple[float, Made]] = []
+    smallest = drawn()
+    for _ in range(DRAWS):
+        found = drawn()
+        smallest = min(smallest, found, key=lambda pair: pair[0])
+        if found[0] <= wanted:
+            fitting.append(found)
+        if len(fitting) == FEW:
+            break
+    return max(fitting or [smallest], key=lambda pair: pair[0])[1]
+
+
+def _convolution(draw: random.Random, largest: float) -> tuple[float, Made]:
+    kernel, stride = draw.choice(KERNELS), draw.choice((1, 1, 1, 2, 4))
+    channels = draw.choice((1, 3, 4)) if draw.random() < 0.15 else 2 * log_uniform(draw, 4, 256)
+    after, batch = 2 * log_uniform(draw, 8, 256), log_uniform(draw, 1, round(64 * largest))
+    side, padding = max(kernel, log_uniform(draw, 5, 230)), draw.choice((0, kernel // 2))
+    groups = 2 if channels % 2 == 0 and draw.random() < 0.15 else 1
+    out = (side + 2 * padding - kernel) // stride + 1
+    layout = draw.choice((torch.contiguous_format, torch.channels_last))
+    bias = draw.random() < 0.5
+    flop = 2.0 * batch * out * out * after * channels / groups * kernel * kernel
+
+    def make() -> tuple[nn.Module, Tensor]:
+        layer: Any = nn.Conv2d(channels, after, kernel, stride, padding, groups=groups, bias=bias)
+        inputs = torch.empty(batch, channels, side, side).normal_().to(memory_format=layout)
+        return nn.Sequential(_Scaled(), layer.to(memory_format=layout)), inputs
+
+    return flop, make
+
+
+class _Scaled(nn.Module):
+    """Before a layer, so that the gradient of its input is wanted, as inside a network."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.scale
+
+
+def _linear(draw: random.Random, largest: float) -> tuple[float, Made]:
+    rows = log_uniform(draw, 1, round(1024 * largest))
+    before, after = log_uniform(draw, 8, 8192), log_uniform(draw, 8, 8192)
+    bias = draw.random() < 0.5
+
+    def make() -> tuple[nn.Module, Tensor]:
+        layer = nn.Linear(before, after, bias=bias)
+        return nn.Sequential(_Scaled(), layer), torch.empty(rows, before).normal_()
+
+    return 2.0 * rows * before * after, make
+
+
+class _Batched(nn.Module):
+    """A product of two stacks of matrices, as in attention and in networks trained side by side."""
+
+    def __init__(self, count: int, before: int, after: int, added: bool) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(count, after, before).normal_())
+        self.bias = nn.Parameter(torch.zeros(count, 1, after)) if added else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        turned = self.weight.transpose(1, 2)
+        return torch.bmm(x, turned) if self.bias is None else torch.baddbmm(self.bias, x, turned)
+
+
+def _batched(draw: random.Random, largest: float) -> tuple[float, Made]:
+    count, rows = log_uniform(draw, 1, round(128 * largest)), log_uniform(draw, 1, 512)
+    before, after = log_uniform(draw, 8, 2048), log_uniform(draw, 1, 2048)
+    added = draw.random() < 0.3
+
+    def make() -> tuple[nn.Module, Tensor]:
+        layers = nn.Sequential(_Scaled(), _Batched(count, before, after, added))
+        return layers, torch.empty(count, rows, before).normal_()
+
+    return 2.0 * count * rows * before * after, make
+
+
+LAYERS = (_convolution, _linear, _convolution, _batched)

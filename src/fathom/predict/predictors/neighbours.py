@@ -1,0 +1,162 @@
+"""Each call from the timed calls nearest to it: a local Gaussian process of log(time / expected time).
+
+Expected is the sum of its terms for a product or convolution (cost_terms.py), the roofline for any other op.
+
+Nothing is fitted ahead but two numbers for each class of ops: how far a time carries, and how noisy times are. They are
+chosen among the timed calls, each predicted without the calls of its own network. A time that its neighbours contradict
+counts less: a disturbed call is longer, never shorter.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fathom.predict.call_shape import point_of
+from fathom.predict.campaign import TimedCall
+from fathom.predict.features import group_of
+from fathom.predict.predictors.cost_terms import CostTerms
+from fathom.predict.predictors.efficiency import LEAST_S, Efficiency, bare_step
+from fathom.predict.predictors.roofline import roof_s
+from fathom.predict.target import Target
+from fathom.trace.step_work import OpWork, StepWork
+
+Floats = NDArray[np.float64]
+NEAREST = 48  # calls that a time is predicted from
+ENOUGH = 4  # of a kind; with fewer the class efficiency holds
+BASE_QUANTILE = 0.1  # of the times of all calls: what a call without work takes, about
+SPREAD = 0.7  # e-folds that a prediction may go beyond its neighbours, relative to what is expected
+SLOPE = 0.005  # prior variance of the change per octave, which carries on beyond the neighbours
+LEVEL = 4.0  # prior variance of the level itself
+SUSPECT = 2.5  # standard deviations from what its neighbours say, from which a time counts less
+PASSES = 3  # of finding such times
+TRIED = 50  # calls of a class that its two numbers are chosen with
+
+
+@dataclass(frozen=True)
+class Reach:
+    octaves: float = 6.0  # how far a time carries
+    noise: float = 0.1  # of log times
+
+
+REACHES = tuple(Reach(octaves, noise) for octaves in (2.0, 4.0, 8.0, 16.0) for noise in (0.05, 0.15))
+
+
+_Member = tuple[tuple[float, ...], float, frozenset[str]]  # a point, its value, the networks it occurs in
+
+
+@dataclass(frozen=True)
+class _Kind:
+    points: Floats
+    values: Floats
+    sources: list[frozenset[str]]
+
+    @classmethod
+    def of(cls, members: Sequence[_Member]) -> _Kind:
+        points, values, sources = zip(*members, strict=True)
+        return cls(np.array(points), np.array(values), list(sources))
+
+
+class Neighbours:
+    """Fitted once; then seconds() for any step on the device that the times are of."""
+
+    name = "nearest calls"
+
+    def __init__(self, calls: Sequence[TimedCall], target: Target, precision: str = "fp32") -> None:
+        self._step, self._target = bare_step(precision), target
+        seconds = [max(each.seconds, LEAST_S) for each in calls]
+        self._base_s = float(np.quantile(seconds, BASE_QUANTILE)) if seconds else LEAST_S
+        self._fallback = Efficiency.fitted([(each.work, each.seconds) for each in calls], target, precision)
+        self._terms = CostTerms((each.work, each.seconds) for each in calls)
+        members: dict[str, list[_Member]] = defaultdict(list)
+        for call, took in zip(calls, seconds, strict=True):
+            kind, point = point_of(call.work)
+            members[kind].append((point, math.log(took / self._expected_s(call.work)), networks_of(call)))
+        self._kinds = {kind: _Kind.of(found) for kind, found in members.items()}
+        self._reaches = self._chosen(calls)
+
+    def seconds(self, step: StepWork, target: Target) -> list[float]:
+        others = self._fallback.seconds(step, target)
+        return [
+            other if (found := self._one(op, self._reaches.get(group_of(op), Reach()))) is None else found
+            for op, other in zip(step.ops, others, strict=True)
+        ]
+
+    def _expected_s(self, op: OpWork) -> float:
+        found = self._terms.seconds(op)
+        return roof_s(op, self._step, self._target) + self._base_s if found is None else found
+
+    def _one(self, op: OpWork, reach: Reach) -> float | None:
+        """Seconds; None where too few calls of its kind are known."""
+        near = self._near(op)
+        return None if near is None else math.exp(interpolated(*near, reach)) * self._expected_s(op)
+
+    def _near(self, op: OpWork, without: frozenset[str] = frozenset()) -> tuple[Floats, Floats] | None:
+        """The nearest calls, relative to this one, and their values. `without` names networks that must not help."""
+        name, place = point_of(op)
+        kind = self._kinds.get(name)
+        if kind is None:
+            return None
+        away = kind.points - np.array(place)
+        order = np.argsort((away**2).sum(axis=1), kind="stable")[: 4 * NEAREST]
+        chosen = [at for at in order if not kind.sources[at] & without][:NEAREST]
+        return (away[chosen], kind.values[chosen]) if len(chosen) >= ENOUGH else None
+
+    def _chosen(self, calls: Sequence[TimedCall]) -> dict[str, Reach]:
+        """For each class of ops the reach with the least error over its longer calls, which most of a step is in."""
+        groups: dict[str, list[TimedCall]] = defaultdict(list)
+        for each in calls:
+            groups[group_of(each.work)].append(each)
+        found = {}
+        for group, members in groups.items():
+            longer = sorted(members, key=lambda each: -each.seconds)[: max(TRIED, len(members) // 2)]
+            found[group] = self._best(random.Random(0).sample(longer, min(TRIED, len(longer))))
+        return found
+
+    def _best(self, calls: Sequence[TimedCall]) -> Reach:
+        """By the mean of absolute log errors, each call predicted without the networks that it occurs in."""
+        errors = dict.fromkeys(REACHES, 0.0)
+        for each in calls:
+            near = self._near(each.work, networks_of(each))
+            if near is not None:
+                value = math.log(max(each.seconds, LEAST_S) / self._expected_s(each.work))
+                for reach in REACHES:
+                    errors[reach] += abs(interpolated(*near, reach) - value)
+        return min(REACHES, key=lambda reach: errors[reach])
+
+
+def networks_of(call: TimedCall) -> frozenset[str]:
+    """The networks that it occurs in, at whatever batch."""
+    return frozenset(source.partition("@")[0] for source in call.sources)
+
+
+def interpolated(away: Floats, values: Floats, reach: Reach) -> float:
+    """The value at the origin, from those at points `away` from it."""
+    middle = float(np.median(values))
+    between = _likeness(away, away, reach)
+    here = _likeness(away, np.zeros((1, away.shape[1])), reach)[:, 0]
+    noise = np.full(len(values), reach.noise**2)
+    for _ in range(PASSES):
+        inverse = np.linalg.inv(between + np.diag(noise))
+        weights = inverse @ (values - middle)
+        off = weights / np.sqrt(np.diag(inverse))  # in deviations from what the others say of each
+        noise = np.where(off > SUSPECT, reach.noise**2 * (1 + off**2) ** 2, noise)
+        if not (off > SUSPECT).any():
+            break
+    inverse = np.linalg.inv(between + np.diag(noise))
+    found = middle + float(here @ inverse @ (values - middle))
+    return min(max(found, float(values.min()) - SPREAD), float(values.max()) + SPREAD)
+
+
+def _likeness(a: Floats, b: Floats, reach: Reach) -> Floats:
+    """Matern 5/2 over distances, a linear trend and a level."""
+    squared = (a**2).sum(axis=1)[:, None] + (b**2).sum(axis=1)[None] - 2 * a @ b.T
+    scaled = np.sqrt(np.maximum(squared, 0.0)) * (math.sqrt(5) / reach.octaves)
+    found: Floats = (1 + scaled + scaled**2 / 3) * np.exp(-scaled) + SLOPE * (a @ b.T) + LEVEL
+    return found
