@@ -20,9 +20,16 @@ WITHOUT_TORCH = {"core", "published", "trace", "analysis", "predict", "report", 
 """Packages that a laptop without torch can load; imports inside a function happen later, on purpose."""
 
 
+@cache
+def parsed(path: Path) -> ast.Module:
+    """Each file once: all tests here read the same ones."""
+    return ast.parse(path.read_text())
+
+
+@cache
 def imported(path: Path, *, later: bool) -> set[str]:
     """Every module that a file imports when it is loaded, and with `later` also those inside functions."""
-    tree = ast.parse(path.read_text())
+    tree = parsed(path)
     found: set[str] = set()
     for node in ast.walk(tree) if later else tree.body:
         if isinstance(node, ast.Import):
@@ -91,6 +98,6 @@ def test_these_files_load_without_torch(name: str) -> None:
 
 def test_every_file_says_in_one_sentence_what_it_is() -> None:
     for path in PACKAGE.rglob("*.py"):
-        text = ast.get_docstring(ast.parse(path.read_text()))
+        text = ast.get_docstring(parsed(path))
         assert text, path
         assert text.splitlines()[0].endswith((".", ":")), path
