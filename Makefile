@@ -5,7 +5,8 @@ BIN := .venv/bin
 # one more than there are cores: many tests wait for processes that they start
 WORKERS := $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 # without restarts: xdist 3.8 waits forever after it has replaced a worker that crashed in the middle of a file
-PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --max-worker-restart 0
+# files in the order of tests/conftest.py, and not by their number of tests
+PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 
 .PHONY: report test coverage check format clean
 
@@ -33,5 +34,5 @@ clean:
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit("Fathom needs Python 3.11 or later" if sys.version_info < (3, 11) else 0)'
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[atari,dev]'
+	$(BIN)/python -m pip install $(PIP_OPTIONS) --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[atari,dev]'
 	touch $@

@@ -18,6 +18,15 @@ from fathom.machine.host import usable_cores
 
 MOST_PROCESSES = 8  # each of them loads torch
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+SLOW_FILES = (  # the slowest first: one that begins last keeps one process busy while the others have nothing to do
+    "test_faulty_ranks", "test_exported_engines", "test_contract", "test_learn_deepq", "test_launch", "test_kills",
+    "test_report_browser", "test_learn_images", "test_faults", "test_study_hosts", "test_capping_worker",
+    "test_engines_command", "test_engines", "test_public_models", "test_rank_training", "test_own_worker",
+    "test_pipeline", "test_tensor_parallel", "test_isolate", "test_example_package", "test_mutated_records",
+    "test_simulate", "test_frameworks", "test_golden_answers", "test_catalogue", "test_deferral", "test_streams",
+    "test_external", "test_capping_crashes", "test_nodes", "test_learn_command", "test_option_fuzz", "test_asynchronous",
+    "test_statistics", "test_advise_command", "test_ddp", "test_strategies",
+)  # fmt: skip
 QUIET = ("headless=new", "no-sandbox", "disable-gpu", "no-first-run", "disable-background-networking",
          "disable-component-update", "disable-sync", "hide-scrollbars", "force-prefers-reduced-motion")  # fmt: skip
 
@@ -25,6 +34,12 @@ if "PYTEST_XDIST_WORKER" in os.environ:  # before torch is loaded, and for the w
     # OpenMP's threads spin while they wait: twice as many as cores, and the suite takes several times as long.
     threads = max(1, usable_cores() // int(os.environ["PYTEST_XDIST_WORKER_COUNT"]))
     os.environ.setdefault("OMP_NUM_THREADS", str(threads))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Slow files first; the others as they were."""
+    order = {name: number for number, name in enumerate(SLOW_FILES)}
+    items.sort(key=lambda item: order.get(item.path.stem, len(order)))
 
 
 @pytest.hookimpl(optionalhook=True)

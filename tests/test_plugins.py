@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import os
 import sys
 from collections.abc import Sequence
 from importlib.metadata import EntryPoint
@@ -96,3 +98,27 @@ def test_a_plug_in_that_cannot_be_loaded_is_one_line_that_names_it() -> None:
 def test_a_class_of_another_kind_is_refused() -> None:
     with pytest.raises(BadOption, match="is no engine: expected a subclass of fathom.engine.base.Engine"):
         fathom.load("autoenc", preset="tiny", device="cpu", engine=f"{__name__}:WallPlug")
+
+
+def test_a_changed_file_is_listed_as_it_is_now(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A list is kept as long as no file of its folders changes: also one that is added, edited in place or removed."""
+    package = importlib.import_module("fathom.analysis.questions")
+    monkeypatch.setattr(package, "__path__", [*package.__path__, str(tmp_path)])
+    before = plugins.names("questions")
+    file = tmp_path / "added_question.py"
+    file.write_text("")
+    assert plugins.names("questions") == sorted([*before, "added_question"])
+    two = [f'class {name}:\n    name: ClassVar = "{name.lower()}"\n' for name in ("One", "Two")]
+    file.write_text("".join(two))
+    os.utime(file, ns=(1, 1))  # whatever the clock's resolution
+    assert plugins.names("questions") == sorted([*before, "one", "two"])
+    assert plugins.file_of("questions", "two") == file
+    file.unlink()
+    assert plugins.names("questions") == before
+
+
+def test_a_list_is_made_once_while_its_files_stay_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    plugins.names("questions")
+    monkeypatch.setattr("pkgutil.iter_modules", lambda *_: pytest.fail("listed again"))
+    assert "roofline" in plugins.names("questions")
+    assert plugins.file_of("questions", "roofline") is not None

@@ -100,7 +100,8 @@ def shares_of(costs: Sequence[RowCost]) -> dict[str, float]:
 
 def costs(profile: Profile) -> list[RowCost]:
     """One for each op row that took time, the heaviest first."""
-    found = [_cost(row, profile) for row in profile.rows if profile.seconds(row) > 0]
+    busy, slowdown = _busy(profile), max(1.0, profile.slowdown or 1.0)  # once: each looks at all rows or steps
+    found = [_cost(row, profile, _launch_s(row, busy, slowdown)) for row in profile.rows if profile.seconds(row) > 0]
     return sorted(found, key=lambda cost: -cost.seconds)
 
 
@@ -109,14 +110,14 @@ def longest(group: RunGroup) -> Profile:
     return max(group.profiles, key=lambda profile: len(profile.step_s))
 
 
-def _cost(row: OpRow, profile: Profile) -> RowCost:
+def _cost(row: OpRow, profile: Profile, launch_s: float | None) -> RowCost:
     running_s = profile.rate_seconds(row)
     flop, moved = _known(row)
     return RowCost(
         row=row,
         seconds=profile.seconds(row),
         running_s=running_s,
-        launch_s=_launch_s(profile, row),
+        launch_s=launch_s,
         flop=flop,
         bytes=moved,
         of_compute=_of_peak(flop, running_s, profile.ceiling_flop_per_s),
@@ -155,11 +156,10 @@ def _data(profile: Profile) -> float:
     return min(1.0, max(0.0, profile.data_s - (least + max(least, most)) / 2) / plain)
 
 
-def _launch_s(profile: Profile, row: OpRow) -> float | None:
-    busy = _busy(profile)
+def _launch_s(row: OpRow, busy: float | None, slowdown: float) -> float | None:
     if busy is None:
         return None
-    return 0.0 if busy >= HIDDEN else row.cpu_s / max(1.0, profile.slowdown or 1.0)
+    return 0.0 if busy >= HIDDEN else row.cpu_s / slowdown
 
 
 def _busy(profile: Profile) -> float | None:

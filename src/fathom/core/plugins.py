@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import os
 import pkgutil
 import re
 import sys
@@ -128,8 +129,23 @@ def named_object(target: str) -> Any:
 def _built_in(kind: str) -> dict[str, Path]:
     """Name -> file, of the public files of the kind's package; a folder added to its __path__ adds to them."""
     package = importlib.import_module(KINDS[kind].package)
-    found = [module.name for module in pkgutil.iter_modules(package.__path__) if not module.name.startswith("_")]
-    files = [_file(package.__path__, stem) for stem in found if stem not in INTERFACES]
+    return _listed(tuple((folder, _files(folder)) for folder in package.__path__))
+
+
+def _files(folder: str) -> tuple[tuple[str, int], ...]:
+    """Public files with the time of their last change: what a list of plug-ins depends on."""
+    if not Path(folder).is_dir():
+        return ()
+    with os.scandir(folder) as entries:
+        return tuple(sorted((each.name, each.stat().st_mtime_ns) for each in entries if not each.name.startswith("_")))
+
+
+@cache
+def _listed(folders: tuple[tuple[str, tuple[tuple[str, int], ...]], ...]) -> dict[str, Path]:
+    """Of the files as they were at those times: a report asks for the names of every kind a thousand times."""
+    paths = [folder for folder, _ in folders]
+    found = [module.name for module in pkgutil.iter_modules(paths) if not module.name.startswith("_")]
+    files = [_file(paths, stem) for stem in found if stem not in INTERFACES]
     return {name: path for path in files for name in _names_in(path)}
 
 
@@ -141,14 +157,8 @@ def _file(folders: Iterable[str], stem: str) -> Path:
 
 def _names_in(path: Path) -> list[str]:
     """The names of the classes of a file that has several; else the file's own."""
-    several = _class_names(path, path.stat().st_mtime_ns) if path.is_file() else []
+    several = CLASS_NAME.findall(path.read_text(encoding="utf-8")) if path.is_file() else []
     return several if len(several) > 1 else [path.stem]
-
-
-@cache
-def _class_names(path: Path, modified_ns: int) -> list[str]:
-    """Of the file as it was at that time: a listing asks for the names of every file many times."""
-    return CLASS_NAME.findall(path.read_text(encoding="utf-8"))
 
 
 @cache
