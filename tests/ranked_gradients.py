@@ -1,52 +1,18 @@
-"""Gradients of a divided network beside those of the whole one, each rank for the weights that it has.
-
-Started by torchrun as `python tests/ranked_gradients.py FOLDER`, with the specs in job.json; rank 0 writes, for every
-spec, the largest error of each weight's gradient relative to its largest element, and on which ranks the weight is.
-"""
+"""Gradients of a divided network beside those of the whole one, each rank for the weights that it has."""
 
 from __future__ import annotations
 
-import json
-import os
-import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
-from fathom.core.heartbeat import END, Heartbeat
 from fathom.core.spec import RunSpec
-from fathom.experiments.rank import described, error_path, heartbeat_path
 
-JOB, FOUND = "job.json", "gradients.json"
 Errors = dict[str, list[tuple[int, float]]]  # weight -> the ranks that have it, with their errors
 
 
-def gradient_errors(specs: Sequence[RunSpec], ranks: int, folder: Path) -> list[Errors]:
-    from fathom.experiments.launch import run
-    from fathom.experiments.ranks import Launch
-
-    (folder / JOB).write_text(json.dumps([spec.to_json() for spec in specs]))
-    run(folder, [sys.executable, __file__, str(folder)], ranks, Launch(timeout_s=120))
-    found: list[Errors] = json.loads((folder / FOUND).read_text())
-    return found
-
-
-def main() -> None:
-    folder, rank = Path(sys.argv[1]), int(os.environ["RANK"])
-    heartbeat = Heartbeat(heartbeat_path(folder, rank))
-    os.environ["OMP_NUM_THREADS"] = "1"
-    from fathom.engine.ranks.group import Group
-
-    try:
-        specs = [RunSpec.from_json(each) for each in json.loads((folder / JOB).read_text())]
-        with Group("cpu", heartbeat, timeout_s=120) as group:
-            found = [_merged(group.gathered(_errors(spec, group))) for spec in specs]
-    except BaseException as error:
-        error_path(folder, rank).write_text(json.dumps(described(error)))
-        raise
-    if rank == 0:
-        (folder / FOUND).write_text(json.dumps(found))
-    heartbeat.doing(END)
+def gradient_errors(spec: RunSpec, group: Any) -> Errors:
+    """The largest error of each weight's gradient relative to its largest element, on each rank that has the weight."""
+    return _merged(group.gathered(_errors(spec, group)))
 
 
 def _errors(spec: RunSpec, group: Any) -> dict[str, float]:
@@ -89,7 +55,3 @@ def _merged(found: Sequence[dict[str, float]]) -> Errors:
         for name, error in errors.items():
             merged.setdefault(name, []).append((rank, error))
     return merged
-
-
-if __name__ == "__main__":
-    main()

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 import torch
-from ranked_jobs import records_of
+from ranked_jobs import in_this_process, records_of
 from test_ranks_finding import job, rows
 
 from fathom.analysis.finding import analyse
 from fathom.analysis.rank_quality import common_quality, tasks_of
 from fathom.cli.commands.scale import _refuse_without_ranks, _trained
-from fathom.core.errors import BadOption, Refused
+from fathom.core.errors import BadOption
 from fathom.core.record import Learning, Point, Record
 from fathom.core.spec import RunSpec
 from fathom.engine.session import Session
@@ -105,8 +105,8 @@ def learning_of(record: Record) -> Learning:
 
 
 def test_a_strategy_without_whole_weights_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(Refused, match="strategy tensor has no rank with the whole network"):
-        records_of([training(strategy="tensor")], 1, tmp_path)
+    with pytest.raises(BadOption, match="^strategy tensor has no rank with the whole network"):
+        in_this_process(training(strategy="tensor"), tmp_path)
 
 
 def trained(ranks: int, qualities: list[float], seconds: float, *, target: float | None = -100.0) -> Record:

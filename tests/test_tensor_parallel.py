@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 import torch
-from ranked_gradients import gradient_errors
-from ranked_jobs import records_of
+from ranked_gradients import Errors
+from ranked_jobs import in_this_process, records_and_gradients
 from test_ddp import STEPS, TOLERANCE
 from test_pipeline import FOLDED, piped, single
 from torch import Tensor, nn
 
-from fathom.core.errors import Refused
+from fathom.core.errors import EngineError
 from fathom.core.record import Record
 from fathom.core.spec import RunSpec
 from fathom.engine.ranks.divisible import Division, division_of, linear_layers
@@ -36,11 +36,21 @@ def divided(workload: str, options: dict[str, Any], **changes: Any) -> RunSpec:
     return piped(workload, options, strategy="tensor", **changes)
 
 
+COMPARED = ("pairs", "clipped", "entangled")
+
+
 @pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Record]:
+def divided_runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Record], dict[str, Errors]]:
+    """Records and gradients by the same two ranks: starting them takes seconds."""
     specs = [divided(*job) for job in JOBS.values()] + [divided("deep_mnist", {}, scaling="weak", slow_link=(0, 1.5))]
-    records = records_of(specs, 2, tmp_path_factory.mktemp("tensor"))
-    return dict(zip([*JOBS, "weak"], records, strict=True))
+    compared = [divided(*JOBS[name]) for name in COMPARED]
+    records, errors = records_and_gradients(specs, compared, 2, tmp_path_factory.mktemp("tensor"))
+    return dict(zip([*JOBS, "weak"], records, strict=True)), dict(zip(COMPARED, errors, strict=True))
+
+
+@pytest.fixture(scope="module")
+def found(divided_runs: tuple[dict[str, Record], dict[str, Errors]]) -> dict[str, Record]:
+    return divided_runs[0]
 
 
 @pytest.mark.parametrize("job", [*JOBS, "weak"])
@@ -50,9 +60,10 @@ def test_losses_are_those_of_one_worker_on_the_same_batch(found: dict[str, Recor
     assert record.outcome == "ok"
 
 
-def test_gradients_are_those_of_the_whole_network_on_every_rank(tmp_path: Path) -> None:
-    names = ["pairs", "clipped", "entangled"]
-    for name, errors in zip(names, gradient_errors([divided(*JOBS[name]) for name in names], 2, tmp_path), strict=True):
+def test_gradients_are_those_of_the_whole_network_on_every_rank(
+    divided_runs: tuple[dict[str, Record], dict[str, Errors]],
+) -> None:
+    for name, errors in divided_runs[1].items():
         model = workload_class(JOBS[name][0]).configured("tiny").model()
         assert set(errors) == {weight for weight, _ in model.named_parameters()}
         for weight, ranks in errors.items():
@@ -137,7 +148,7 @@ def test_several_layers_may_read_what_one_gives() -> None:
 
 
 def test_one_rank_is_the_plain_network(tmp_path: Path) -> None:
-    (record,) = records_of([divided("deep_mnist", {}, ranks=1)], 1, tmp_path)
+    record = in_this_process(divided("deep_mnist", {}, ranks=1), tmp_path)
     assert "one rank: no layer is divided, and none is a DTensor" in record.notes
     assert record.losses == pytest.approx(single(record.spec), rel=TOLERANCE)
     assert record.ranks is not None
@@ -146,7 +157,8 @@ def test_one_rank_is_the_plain_network(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_divided_is_refused_with_the_reason(tmp_path: Path) -> None:
-    with pytest.raises(Refused, match="strategy tensor cannot divide memnet: it has no Linear layer whose outputs can"):
-        records_of([divided("memnet", {})], 1, tmp_path)
+    told = "^strategy tensor cannot divide memnet: it has no Linear layer whose outputs can"
+    with pytest.raises(EngineError, match=told):
+        in_this_process(divided("memnet", {}), tmp_path)
     deepq = workload_class("deepq").configured("tiny")
     assert "environment of each rank" in str(TensorParallel().refusal(deepq, 2))
