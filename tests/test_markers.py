@@ -6,6 +6,8 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
+from conftest import SLOW_FILES
+
 TESTS = Path(__file__).parent
 
 
@@ -35,3 +37,8 @@ def test_a_gpu_is_asked_for_by_marker_alone() -> None:
     """conftest.py skips it where there is none; a skipif of its own could not be selected."""
     assert [name for name, _, marks in functions() if "is_available" in marks] == []
     assert any("mark.gpu" in marks for _, _, marks in functions())
+
+
+def test_files_that_run_first_are_there() -> None:
+    assert [name for name in SLOW_FILES if not (TESTS / f"{name}.py").is_file()] == []
+    assert len(set(SLOW_FILES)) == len(SLOW_FILES)
