@@ -46,11 +46,27 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.fixture
 def page(browser: Any, address: str) -> Iterator[Any]:
     """The report opened on a wide screen in the light, every chart drawn; a test must leave the console empty."""
-    seen(browser, width=1300, height=900)
+    opened(browser, address)
+    yield browser
+    left(browser)
+
+
+@pytest.fixture
+def phone(browser: Any, address: str) -> Iterator[Any]:
+    """The same on a small screen that is touched."""
+    opened(browser, address, width=360, height=740, phone=True)
+    yield browser
+    left(browser)
+
+
+def opened(browser: Any, address: str, width: int = 1300, height: int = 900, phone: bool = False) -> None:
+    seen(browser, width, height, phone)
     browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "", "features": light(True)})
     browser.get(address)
     until(browser, DRAWN)
-    yield browser
+
+
+def left(browser: Any) -> None:
     browser.execute_script("localStorage.clear()")
     assert browser.get_log("browser") == []
 
@@ -212,30 +228,26 @@ def test_a_chart_zooms_where_it_is_dragged_and_comes_back(page: Any) -> None:
     until(page, f"return document.getElementById('chart-2-1').layout.xaxis.range[0] === {wide[0]}")
 
 
-def test_a_phone_scrolls_tables_and_charts_but_never_the_page(page: Any) -> None:
-    seen(page, width=360, height=740, phone=True)
-    reopened(page)
-    assert ask(page, "document.documentElement.scrollWidth") == 360
-    inner = ask(page, "[...document.querySelectorAll('.scroll')].map((box) => [box.clientWidth, box.scrollWidth])")
+def test_a_phone_scrolls_tables_and_charts_but_never_the_page(phone: Any) -> None:
+    assert ask(phone, "document.documentElement.scrollWidth") == 360
+    inner = ask(phone, "[...document.querySelectorAll('.scroll')].map((box) => [box.clientWidth, box.scrollWidth])")
     assert max(shown for shown, _ in inner) <= 360
     assert any(whole > shown for shown, whole in inner)
-    assert ask(page, "document.getElementById('chart-2-1').layout.dragmode") is False  # a finger scrolls the page
+    assert ask(phone, "document.getElementById('chart-2-1').layout.dragmode") is False  # a finger scrolls the page
 
 
-def test_the_contents_open_and_close_on_a_phone(page: Any) -> None:
-    seen(page, width=360, height=740, phone=True)
-    reopened(page)
-    contents, menu = page.find_element("id", "contents"), page.find_element("id", "menu")
+def test_the_contents_open_and_close_on_a_phone(phone: Any) -> None:
+    contents, menu = phone.find_element("id", "contents"), phone.find_element("id", "menu")
     assert not contents.is_displayed()
     menu.click()
     assert contents.is_displayed()
     assert menu.get_attribute("aria-expanded") == "true"
-    ActionChains(page).send_keys(Keys.ESCAPE).perform()
+    ActionChains(phone).send_keys(Keys.ESCAPE).perform()
     assert not contents.is_displayed()
     menu.click()
     contents.find_element("link text", "How it was measured").click()
     assert not contents.is_displayed()
-    until(page, "return Math.abs(document.getElementById('method').getBoundingClientRect().top) < 200")
+    until(phone, "return Math.abs(document.getElementById('method').getBoundingClientRect().top) < 200")
 
 
 def test_contents_stay_in_view_on_a_wide_screen(page: Any) -> None:
@@ -245,13 +257,13 @@ def test_contents_stay_in_view_on_a_wide_screen(page: Any) -> None:
     assert not page.find_element("id", "menu").is_displayed()
 
 
-def test_charts_of_awkward_values_draw_too(page: Any, tmp_path: Path) -> None:
+def test_charts_of_awkward_values_draw_too(browser: Any, tmp_path: Path) -> None:
     path = tmp_path / "awkward.html"
     path.write_text(report.html([], [any_finding(random.Random(seed)) for seed in range(12)], "Awkward"), "utf-8")
-    page.get(path.as_uri())
-    until(page, DRAWN)
-    assert ask(page, "document.querySelectorAll('.plot:not([data-drawn])').length") == 0
-    assert ask(page, "document.querySelectorAll('.plot[data-drawn] .main-svg').length") >= 36
+    opened(browser, path.as_uri())
+    assert ask(browser, "document.querySelectorAll('.plot:not([data-drawn])').length") == 0
+    assert ask(browser, "document.querySelectorAll('.plot[data-drawn] .main-svg').length") >= 36
+    left(browser)
 
 
 def test_paper_is_white_has_no_contents_and_cuts_no_chart(page: Any) -> None:
