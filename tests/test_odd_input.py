@@ -6,6 +6,7 @@ import json
 import os
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from conftest import fathom
@@ -45,8 +46,12 @@ def test_a_folder_that_may_not_be_read_is_named(
 ) -> None:
     """glob() finds nothing in such a folder, which would be told as an empty one."""
 
-    def refuse(path: object) -> None:
-        raise PermissionError(13, "Permission denied", str(path))
+    scandir = os.scandir
+
+    def refuse(path: Any) -> Any:
+        if Path(path) == tmp_path:
+            raise PermissionError(13, "Permission denied", str(path))
+        return scandir(path)
 
     monkeypatch.setattr(os, "scandir", refuse)
     monkeypatch.chdir(tmp_path)
