@@ -128,7 +128,7 @@ def _config(folder: Path, local_ranks: int, settings: Launch) -> Any:
         monitor_interval=POLL_S,
         local_addr="localhost" if settings.local else None,
         logs_specs=DefaultLogsSpecs(log_dir=str(folder / "output"), redirects=Std.ALL),
-        **grace,  # before torch 2.12 it is 30 s
+        **grace,  # where this torch has no such setting, it waits for 30 s
     )
 
 

@@ -32,22 +32,21 @@ Set = Annotated[list[str] | None, typer.Option("--set", help="An option of the w
 
 def options_of(pairs: list[str], option: str = "--set") -> dict[str, Any]:
     """The values of --set, or another such option, by name."""
-    options = {}
-    for pair in pairs:
-        name, equals, value = pair.partition("=")
-        if not (name and equals):
-            raise BadOption(f"{option} takes name=value, not {pair!r}")
-        options[name] = read_value(value)
-    return options
+    return {name: read_value(text) for name, text in (_named(pair, option) for pair in pairs)}
+
+
+def _named(pair: str, option: str) -> tuple[str, str]:
+    name, equals, text = pair.partition("=")
+    if not (name and equals):
+        raise BadOption(f"{option} takes name=value, not {pair!r}")
+    return name, text
 
 
 def swept_options_of(pairs: list[str], option: str) -> dict[str, list[Any]]:
     """All values of each option: a list such as 1,2,4 is a sweep over them, and so is the same name given again."""
     found: dict[str, list[Any]] = {}
     for pair in pairs:
-        name, equals, text = pair.partition("=")
-        if not (name and equals):
-            raise BadOption(f"{option} takes name=value, not {pair!r}")
+        name, text = _named(pair, option)
         whole = text.startswith(("[", "{", '"'))  # JSON, whose commas are its own
         values = [text] if whole else text.split(",")
         if not all(value.strip() for value in values):
