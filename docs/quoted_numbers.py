@@ -61,6 +61,7 @@ WHERE_A_RECORD_IS_NAMED = (
     "README.md",
     "docs/method.md",
     "docs/ranks.md",
+    "docs/energy.md",
 )  # in paragraphs that name something below results/
 PAGES = (*EVERY_NUMBER, *WHERE_A_RECORD_IS_NAMED)
 

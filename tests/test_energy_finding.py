@@ -146,6 +146,19 @@ def test_a_sweep_finds_the_fewest_joules_per_item_and_the_front() -> None:
     assert front.y == pytest.approx([0.125, 0.08])
 
 
+def test_many_sweeps_are_counted_and_only_the_others_told() -> None:
+    def pair(workload: str, slow_j: float) -> list[Record]:
+        fast = metered_record(workload, 1.0, 0.01, spec={"precision": "bf16"})
+        return [fast, metered_record(workload, slow_j, 0.02)]
+
+    alike = [record for name in ("vgg", "residual", "memnet") for record in pair(name, 3.0)]
+    three = analyse("energy", alike).summary
+    assert three.count("which is full speed") == 3
+    four = analyse("energy", [*alike, *pair("alexnet", 0.5)]).summary
+    assert "Least energy is at full speed in 3 of 4 sweeps. alexnet train on NVIDIA H200, least energy: fp32" in four
+    assert "which is full speed" not in four
+
+
 def test_a_setting_that_was_measured_badly_is_not_recommended() -> None:
     records = sweep_records()
     short = replace(records[3], energy=energy_of(0.64, 0.0028, window_s=2.8))

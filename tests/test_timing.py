@@ -44,3 +44,15 @@ def test_asking_how_well_the_median_is_known_is_no_step(warmup: int, monkeypatch
     assert asked == [5, 10, 20, 40]
     assert record.warmup_s == [1.0] * warmup
     assert record.step_s == [1.0] * 40
+
+
+def test_a_record_keeps_nanoseconds_and_every_float32_of_the_losses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All 17 digits of a float doubled the files of runs with many steps, and told nothing."""
+    ticks = count()
+    clock = SimpleNamespace(perf_counter=lambda: next(ticks) / 3)
+    monkeypatch.setattr("fathom.machine.clock.time", clock)
+    record = loop.measure(RunSpec(workload="autoenc", preset="tiny", device="cpu", warmup=1, steps=3))
+    assert record.warmup_s + record.step_s == [0.333333333] * 4
+    assert len(set(record.losses)) == 4
+    assert all(len(repr(loss)) <= len("0.") + 9 + len("0") for loss in record.losses)
+    assert [torch.tensor(loss).item() for loss in record.losses] == pytest.approx(record.losses, rel=1e-8)

@@ -177,9 +177,9 @@ def as_record(
         outcome="failed" if problem else "ok",
         reason=problem,
         sections=sections,
-        warmup_s=warmup_s,
-        step_s=step_s,
-        losses=[float(loss) for loss in results] if training else [],
+        warmup_s=_to_nanoseconds(warmup_s),
+        step_s=_to_nanoseconds(step_s),
+        losses=[float(f"{float(loss):.9g}") for loss in results] if training else [],  # nine digits hold any float32
         answers=answers[:SHOWN_ANSWERS],
         item=session.workload.item_of(spec.phase),
         items_per_step=session.items_per_step,
@@ -189,6 +189,11 @@ def as_record(
         profile=profile,
         notes=[*notes, *machine.cpu.quota_notes, *session.data_notes],
     )
+
+
+def _to_nanoseconds(seconds: Sequence[float]) -> list[float]:
+    """No clock here resolves less; all 17 digits would double the file of a run with many steps."""
+    return [round(each, 9) for each in seconds]
 
 
 def _traced(session: Session, moments: _Moments) -> Record:

@@ -22,6 +22,7 @@ from fathom.analysis.pareto import (
 )
 
 NO_TIME_LOST = 0.02  # of the step time without a cap: less is no loss
+SPELT_OUT = 3  # sweeps of which each has its sentence
 CAPS = ("power_cap_w", "clock_cap_mhz")
 
 
@@ -78,6 +79,12 @@ class Sweep:
             ),
         }
 
+    @property
+    def least_at_full_speed(self) -> bool:
+        """Whether the recommended setting for least energy is full speed."""
+        least = self.recommended().get("least energy")
+        return least is not None and least.choice.setting == self.reference.setting
+
     def sentences(self, slower: float = FULL_SPEED) -> list[str]:
         found = self.recommended(slower)
         if not found:
@@ -101,6 +108,16 @@ def _equals(found: Recommendation) -> str:
 
 def found_sweeps(found: Sequence[EnergyRuns]) -> list[Sweep]:
     return [Sweep(group) for group in sweeps(found)]
+
+
+def sweep_sentences(found: Sequence[Sweep]) -> list[str]:
+    """One for each sweep; of many, those whose least energy is their full speed are counted in one sentence."""
+    if len(found) <= SPELT_OUT:
+        return [sweep.sentences()[0] for sweep in found]
+    others = [sweep for sweep in found if not sweep.least_at_full_speed]
+    fastest = len(found) - len(others)
+    counted = f"Least energy is at full speed in {fastest} of {len(found)} sweeps."
+    return [counted, *(sweep.sentences()[0] for sweep in others)]
 
 
 def recommendation_table(found: Sequence[Sweep]) -> Table:

@@ -28,6 +28,7 @@ from fathom.analysis.questions._time_energy import (
     plane,
     published_table,
     recommendation_table,
+    sweep_sentences,
 )
 from fathom.analysis.selection import capped, completeness, last_attempts, select
 from fathom.core.energy import LARGEST_GAP, LEAST_S, LEAST_UPDATES
@@ -55,7 +56,7 @@ def analyse(records: Sequence[Record]) -> Finding:
         summary=" ".join(
             [
                 _summary(found, trained),
-                *(sweep.sentences()[0] for sweep in choices),
+                *sweep_sentences(choices),
                 *_caps_in_words(pairs),
             ]
         ),
@@ -107,7 +108,7 @@ def _energy_table(found: Sequence[EnergyRuns]) -> Table:
     ]
     columns += ["energy per item (J)", "energy per step (J)", "window (s)", "energy of the window (J)"]
     columns += ["average power (W)", "peak power (W)", "idle power (W)", "EDP per step (J s)"]
-    columns += ["integrated power over counter (%)", "spread over trials (%)", "verdict"]
+    columns += ["integrated power against counter (%)", "spread over trials (%)", "verdict"]
     kept = [index for index in range(len(columns)) if any(row[index] is not None for row in rows)]
     alarms = [(row, len(kept) - 1) for row, runs in enumerate(found) if runs.verdict == INVALID]
     return Table(
