@@ -233,3 +233,20 @@ def test_an_axis_is_whole_where_nothing_lies_far_off_or_nothing_is_striven_for()
     assert "range" not in striving(curve(-500, -90, 2, 20, 24, 26))["layout"]["yaxis"]
     assert "range" not in striving(curve(-500, 18, 24, 31), target)["layout"]["yaxis"], "of so few, each counts"
     assert "range" not in striving(curve(float("nan"), float("inf")), target)["layout"]["yaxis"]
+
+
+def test_a_line_of_many_points_is_drawn_by_its_extremes() -> None:
+    y: list[float | None] = [1.0 + (at % 7) * 1e-3 for at in range(40_000)]
+    y[12_345], y[30_001], y[20_000] = 9.0, 0.1, None
+    long = Series(name="memnet", x=list(range(40_000)), y=list(y), text=[f"step {at}" for at in range(40_000)])
+    short = Series(name="vgg", x=[0, 1], y=[2.0, 3.0])
+    chart = Chart(kind="line", title="", x_title="step", y_title="ms", series=[long, short])
+    thin, whole = charts.figure(chart, Colours([]))["data"]
+    assert len(thin["x"]) == len(thin["y"]) == len(thin["customdata"]) <= charts.MOST_POINTS
+    shown = dict(zip(thin["x"], thin["y"], strict=True))
+    assert (shown[0], shown[12_345], shown[30_001]) == (1.0, 9.0, 0.1)
+    assert max(shown) == 39_999
+    assert all(y[at] == value for at, value in shown.items()), "points are left out and never changed"
+    assert thin["customdata"][thin["x"].index(12_345)] == "step 12345"
+    assert (whole["x"], whole["y"]) == ([0, 1], [2.0, 3.0])
+    assert len(long.y) == 40_000, "tables and exports have all of it"

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field, fields, replace
 from itertools import pairwise
 from typing import Any
 
+from fathom.core.thinning import extremes
+
 COUNTER, POWER, ESTIMATE = "counter", "power", "estimate"  # how a meter knows: it counts, it shows watts, or it guesses
 BOARD = "board"  # a scope that holds all others: reported beside their sum, not in it
 IDLE, SETUP, WARM_UP, STEPS = "idle", "setup", "warm-up", "steps"  # the stretches of a run
@@ -61,24 +63,14 @@ class PowerTrace:
 
     def thinned(self, most: int = POINTS) -> PowerTrace:
         """At most so many of its readings, unchanged: the first, the last, and least and most watts between."""
-        count = len(self.seconds)
-        if count <= most:
+        if len(self.seconds) <= most:
             return self
-        parts = max(1, (most - 2) // 2)
-        kept = {0, count - 1}
-        for number in range(parts):
-            inside = range(number * count // parts, (number + 1) * count // parts)
-            shown = [at for at in inside if self.watts and self.watts[at] is not None] or inside[:1]
-            kept |= {min(shown, key=self._watts_at), max(shown, key=self._watts_at)}
-        chosen = sorted(kept)
+        chosen = extremes(self.watts or [None] * len(self.seconds), most)
         names = [each.name for each in fields(self) if isinstance(getattr(self, each.name), list)]
         thin: dict[str, Any] = {
             name: [values[at] for at in chosen] for name in names if (values := getattr(self, name))
         }
         return replace(self, **thin)
-
-    def _watts_at(self, at: int) -> float:
-        return (self.watts[at] or 0.0) if self.watts else 0.0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,6 +10,7 @@ from typing import Any
 
 from fathom.analysis import formatting
 from fathom.analysis.finding import Band, Chart, Series
+from fathom.core.thinning import extremes
 from fathom.report import steps
 from fathom.report.axes import (
     Json,
@@ -33,6 +34,7 @@ SEQUENTIAL = [[step / 4, f"var(--heat{step})"] for step in range(5)]
 DIVERGING = [[step / 4, f"var(--diverge{step})"] for step in range(5)]
 FARTHEST = 1.1  # a cosine distance of 1, and room for its label: all trees have one scale
 CELL = 17  # pixels of a heat map's column: two digits, and a page of 1300 px shows Fig. 3 whole
+MOST_POINTS = 1500  # of a line: a page shows fewer columns of pixels
 FEW_POINTS = 40  # a line of more has no room for markers
 
 
@@ -102,7 +104,8 @@ def _bars(chart: Chart, colours: Colours) -> Json:
     return {"data": data, "layout": layout}
 
 
-def _lines(chart: Chart, colours: Colours) -> Json:
+def _lines(whole: Chart, colours: Colours) -> Json:
+    chart = dataclasses.replace(whole, series=[_drawable(series) for series in whole.series])
     few = max((len(series.x) for series in chart.series), default=0) <= FEW_POINTS
     data = []
     for series, look in zip(chart.series, colours.looks(chart), strict=True):
@@ -116,6 +119,15 @@ def _lines(chart: Chart, colours: Colours) -> Json:
         data.append(_trace(chart, series, type="scatter", mode=mode, line=line, marker=marker))
     layout = _merged(both_scales(chart) | {"hovermode": "x unified"}, approach(chart))
     return {"data": data, "layout": layout | marked(chart)}
+
+
+def _drawable(series: Series) -> Series:
+    """A line of more points than the page has pixels looks the same by the least and the greatest of each stretch."""
+    if len(series.y) <= MOST_POINTS or not all(y is None or formatting.is_number(y) for y in series.y):
+        return series
+    kept = extremes([y if y is not None and math.isfinite(y) else None for y in series.y], MOST_POINTS)
+    texts = [series.text[at] for at in kept] if series.text else []
+    return dataclasses.replace(series, x=[series.x[at] for at in kept], y=[series.y[at] for at in kept], text=texts)
 
 
 def _scatter(chart: Chart, colours: Colours) -> Json:
