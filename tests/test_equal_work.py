@@ -81,6 +81,14 @@ def test_figure_5_has_one_batch_for_each_workload() -> None:
     }
 
 
+def test_machines_that_did_other_work_share_a_sentence() -> None:
+    others = [timed("vgg", 1.0, 2, GPU, spec={"precision": precision}) for precision in ("bf16", "tf32")]
+    summary = analyse("phases", [timed("vgg", 8.0, 2), *others]).summary
+    assert summary.count("so no speed-up is given") == 1
+    named = summary.split(" did no work in common with ")[0].split(" / ")
+    assert [name.rpartition(", ")[2] for name in named] == ["bf16", "tf32"]
+
+
 @pytest.mark.parametrize(
     ("other", "differs"),
     [

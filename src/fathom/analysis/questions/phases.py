@@ -197,11 +197,14 @@ def _train_over_infer(timings: Timings, base: str, machine: str) -> dict[str, Pa
 
 
 def _summary(timings: Timings, base: str, equal: Sequence[Pair], unequal: Sequence[Pair]) -> str:
-    sentences = []
+    sentences, apart = [], []
     for machine in dict.fromkeys(pair.ours.machine for pair in (*equal, *unequal)):
         own = [pair for pair in equal if pair.ours.machine == machine]
-        trained = [pair for pair in own if pair.ours.work.phase == "train"] or own
-        sentences.append(_speed_sentence(trained, base) if trained else _no_headline(machine, base))
+        if trained := [pair for pair in own if pair.ours.work.phase == "train"] or own:
+            sentences.append(_speed_sentence(trained, base))
+        else:
+            apart.append(machine)
+    sentences += [_no_headline(apart, base)] if apart else []
     for machine in _machines(timings):
         found = _train_over_infer(timings, base, machine)
         if found:
@@ -228,8 +231,13 @@ def _interval(speed: Ratio) -> str:
     return f"95 % interval {number(speed.low)} to {number(speed.high)}"
 
 
-def _no_headline(machine: str, base: str) -> str:
-    return f"{machine} and {base} did no work in common, so no speed-up is given; a table compares them per item."
+def _no_headline(machines: Sequence[str], base: str) -> str:
+    if len(machines) == 1:
+        return (
+            f"{machines[0]} and {base} did no work in common, so no speed-up is given; a table compares them per item."
+        )
+    named = " / ".join(machines)  # their names have commas
+    return f"{named} did no work in common with {base}, so no speed-up is given; a table compares them per item."
 
 
 def _speed_table(pairs: Sequence[Pair], base: str) -> Table:
