@@ -8,20 +8,31 @@ normalises to training on the CPU, its slowest configuration; among several CPUs
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from statistics import geometric_mean
 
 from scipy import stats
 
 from fathom import published
-from fathom.analysis.equal_work import Work, groups_by_work, same_item, same_network
+from fathom.analysis.equal_work import same_network
 from fathom.analysis.finding import Cell, Chart, Finding, Series, Table, not_measured
 from fathom.analysis.formatting import listed, mean_and_range, number
-from fathom.analysis.ratio import FLOOR, Ratio, ratio
-from fathom.analysis.selection import RunGroup, completeness, on_cpu, usable, workload_order
-from fathom.analysis.statistics import Interval
-from fathom.analysis.step_time import UNSTEADY, bounded, levels, settled_steps, step_time, throughput
+from fathom.analysis.questions._timings import (
+    Pair,
+    Timing,
+    Timings,
+    differing_items,
+    machines_of,
+    pairs_with,
+    reference_of,
+    relative,
+    slowest_machine,
+    timings_of,
+    train_over_infer,
+)
+from fathom.analysis.ratio import FLOOR, Ratio
+from fathom.analysis.selection import usable, workload_order
+from fathom.analysis.step_time import UNSTEADY, bounded, levels, throughput
 from fathom.core.record import Record
 from fathom.core.spec import PHASES
 
@@ -30,66 +41,13 @@ ORDER = 20
 DOING = {"train": "training", "infer": "inference"}
 
 
-@dataclass(frozen=True)
-class Timing:
-    """The step time of one work on one machine: median after warm-up, with a 95 % interval (Interval.claim)."""
-
-    work: Work
-    group: RunGroup
-    step: Interval
-
-    @property
-    def machine(self) -> str:
-        return self.group.machine
-
-    @property
-    def run(self) -> Record:
-        return self.group.runs[0]
-
-    @property
-    def item_s(self) -> float:
-        return self.step.median / self.work.items
-
-    @property
-    def launches(self) -> list[list[float]]:
-        return [settled_steps(run) for run in self.group.runs]
-
-    @property
-    def per_item(self) -> list[list[float]]:
-        return [[step_s / self.work.items for step_s in steps] for steps in self.launches]
-
-
-@dataclass(frozen=True)
-class Pair:
-    """One workload on two machines, or in two phases on one."""
-
-    ours: Timing
-    base: Timing
-
-    @property
-    def equal(self) -> bool:
-        return self.ours.work.in_phase("") == self.base.work.in_phase("")
-
-    @property
-    def comparable(self) -> bool:
-        return same_network(self.ours.run, self.base.run) and same_item(self.ours.run, self.base.run)
-
-    @property
-    def speed(self) -> Ratio:
-        """How many times as fast as the base, per item where the work is not equal."""
-        return ratio(self.ours.per_item, self.base.per_item)
-
-
-Timings = dict[tuple[Work, str], Timing]  # (work, machine) -> timing
-
-
 def analyse(records: Sequence[Record]) -> Finding:
     sound, notes = usable(records, False, PHASES)
-    timings = _timings(sound)
+    timings = timings_of(sound)
     if not timings:
         return not_measured("phases", TITLE, "fathom study", notes)
-    base = _slowest_machine(timings)
-    pairs = list(_pairs(timings, base))
+    base = slowest_machine(timings)
+    pairs = list(pairs_with(timings, base))
     equal = [pair for pair in pairs if pair.equal and pair.comparable]
     unequal = [pair for pair in pairs if not pair.equal and pair.comparable]
     uncounted = dict.fromkeys(run.spec.workload for run in sound if run.items_per_step is None)
@@ -110,92 +68,6 @@ def analyse(records: Sequence[Record]) -> Finding:
     )
 
 
-def _timings(records: Sequence[Record]) -> Timings:
-    """In the order of the report: workloads as in the paper, training first, CPUs before accelerators."""
-    found = [Timing(work, group, step_time(group.runs)) for (work, _), group in groups_by_work(records).items()]
-    return {(timing.work, timing.machine): timing for timing in sorted(found, key=_order)}
-
-
-def _order(timing: Timing) -> tuple[object, ...]:
-    work = timing.work
-    machine = (not on_cpu(timing.run), timing.machine)
-    return workload_order(work.workload), work.phase != "train", machine, work.preset, work.items, str(work)
-
-
-def _complete(timing: Timing) -> tuple[float | str, ...]:
-    return max(map(completeness, timing.group.runs))
-
-
-def _machines(timings: Timings) -> list[str]:
-    return list(dict.fromkeys(machine for _, machine in timings))
-
-
-def _slowest_machine(timings: Timings) -> str:
-    """The CPU that trains slowest, by the work that CPUs have in common; without a CPU, the slowest machine."""
-    trained = [timing for timing in timings.values() if timing.work.phase == "train"] or list(timings.values())
-    candidates = [timing for timing in trained if on_cpu(timing.run)] or trained
-    fastest: dict[Work, float] = {}
-    for timing in candidates:
-        fastest[timing.work] = min(timing.item_s, fastest.get(timing.work, timing.item_s))
-    slowness: dict[str, list[float]] = {}
-    for timing in candidates:
-        slowness.setdefault(timing.machine, []).append(timing.item_s / fastest[timing.work])
-    return max(slowness, key=lambda machine: (geometric_mean(slowness[machine]), len(slowness[machine])))
-
-
-def _pairs(timings: Timings, base: str) -> Iterator[Pair]:
-    """Each workload and phase on each machine with that on the base: the most complete work that both did, or else
-    what each did most completely."""
-    names = dict.fromkeys((work.workload, work.phase, machine) for work, machine in timings if machine != base)
-    for workload, phase, machine in names:
-        ours, theirs = (
-            {work: timing for (work, where), timing in timings.items() if where == own and _is(work, workload, phase)}
-            for own in (machine, base)
-        )
-        common = [Pair(ours[work], theirs[work]) for work in ours if work in theirs]
-        if common:
-            yield max(common, key=lambda pair: _complete(pair.ours))
-        elif theirs:
-            yield Pair(*(max(side.values(), key=_complete) for side in (ours, theirs)))
-
-
-def _is(work: Work, workload: str, phase: str) -> bool:
-    return (work.workload, work.phase) == (workload, phase)
-
-
-def _reference(timings: Timings, base: str, workload: str) -> Timing | None:
-    """Training on the base, with the work that most machines did; of several, the most complete."""
-    trained = [timing for timing in timings.values() if timing.machine == base and _is(timing.work, workload, "train")]
-
-    def machines(timing: Timing) -> int:
-        return sum(work == timing.work for work, _ in timings)
-
-    return max(trained, key=lambda timing: (machines(timing), _complete(timing)), default=None)
-
-
-def relative(timings: Timings, timing: Timing, base: str) -> float | None:
-    """Time over that of the same work in training on the base; None where network or item differ, or without one."""
-    trained = timings.get((timing.work.in_phase("train"), base))
-    if trained is None or not Pair(timing, trained).comparable:
-        return None
-    return timing.item_s / trained.item_s
-
-
-def _train_over_infer(timings: Timings, base: str, machine: str) -> dict[str, Pair]:
-    """Workload -> training and inference at one batch; of several, the work of the reference, or the most complete."""
-    found: dict[str, Pair] = {}
-    ranks: dict[str, tuple[object, ...]] = {}
-    for (work, where), trained in timings.items():
-        inferred = timings.get((work.in_phase("infer"), machine))
-        if where != machine or work.phase != "train" or inferred is None or not Pair(inferred, trained).comparable:
-            continue
-        reference = _reference(timings, base, work.workload)
-        rank = (reference is not None and reference.work == work, _complete(trained))
-        if work.workload not in found or rank > ranks[work.workload]:
-            found[work.workload], ranks[work.workload] = Pair(inferred, trained), rank
-    return found
-
-
 def _summary(timings: Timings, base: str, equal: Sequence[Pair], unequal: Sequence[Pair]) -> str:
     sentences, apart = [], []
     for machine in dict.fromkeys(pair.ours.machine for pair in (*equal, *unequal)):
@@ -205,8 +77,8 @@ def _summary(timings: Timings, base: str, equal: Sequence[Pair], unequal: Sequen
         else:
             apart.append(machine)
     sentences += [_no_headline(apart, base)] if apart else []
-    for machine in _machines(timings):
-        found = _train_over_infer(timings, base, machine)
+    for machine in machines_of(timings):
+        found = train_over_infer(timings, base, machine)
         if found:
             mean, over = mean_and_range({name: pair.speed.value for name, pair in found.items()})
             sentences.append(f"On {machine}, training takes {mean} times as long as inference {over}.")
@@ -281,7 +153,7 @@ def _step_table(timings: Timings, base: str) -> Table:
 
 
 def _phase_table(timings: Timings, base: str) -> Table:
-    found = {machine: _train_over_infer(timings, base, machine) for machine in _machines(timings)}
+    found = {machine: train_over_infer(timings, base, machine) for machine in machines_of(timings)}
     rows: list[list[Cell]] = []
     for name in sorted({name for pairs in found.values() for name in pairs}, key=workload_order):
         for machine, pairs in found.items():
@@ -308,9 +180,9 @@ def _unequal_table(pairs: Sequence[Pair], base: str) -> Table:
 def _chart(timings: Timings, base: str) -> Chart:
     """Fig. 5: one work for each workload, that of the reference."""
     names = list(dict.fromkeys(work.workload for work, _ in timings))
-    references = {name: _reference(timings, base, name) for name in names}
+    references = {name: reference_of(timings, base, name) for name in names}
     series = []
-    for machine in _machines(timings):
+    for machine in machines_of(timings):
         for phase in PHASES:
             values = [_bar(timings, references[name], phase, machine) for name in names]
             if any(value is not None for value in values):
@@ -324,7 +196,7 @@ def _chart(timings: Timings, base: str) -> Chart:
         log_y=True,
         note=" ".join(
             f"{name} has no bar for inference: its items differ from those of training."
-            for name in _differing_items(timings)
+            for name in differing_items(timings)
         ),
     )
 
@@ -336,18 +208,6 @@ def _bar(timings: Timings, reference: Timing | None, phase: str, machine: str) -
     if timing is None or not Pair(timing, reference).comparable:
         return None
     return timing.item_s / reference.item_s
-
-
-def _differing_items(timings: Timings) -> dict[str, tuple[str, str]]:
-    """Workload -> what an item is in training and in inference, where that differs."""
-    found: dict[str, tuple[str, str]] = {}
-    trained = [timing for timing in timings.values() if timing.work.phase == "train"]
-    for timing in trained:
-        for other in timings.values():
-            here = other.machine == timing.machine and _is(other.work, timing.work.workload, "infer")
-            if here and not same_item(timing.run, other.run):
-                found[timing.work.workload] = str(timing.run.item), str(other.run.item)
-    return found
 
 
 def _notes(timings: Timings, base: str, pairs: Sequence[Pair]) -> list[str]:
@@ -377,7 +237,7 @@ def _notes(timings: Timings, base: str, pairs: Sequence[Pair]) -> list[str]:
     notes += [
         f"{name}: an item is one {trained} in training and one {inferred} in inference, so their times are not "
         "compared."
-        for name, (trained, inferred) in _differing_items(timings).items()
+        for name, (trained, inferred) in differing_items(timings).items()
     ]
     return notes + _unsteady(timings) + _correlation(timings, base)
 
@@ -400,9 +260,9 @@ def _unsteady(timings: Timings) -> list[str]:
 
 def _correlation(timings: Timings, base: str) -> list[str]:
     """The paper finds that a large gap between training and inference on the CPU implies one on the GPU."""
-    notes, here = [], _train_over_infer(timings, base, base)
-    for machine in _machines(timings):
-        there = _train_over_infer(timings, base, machine)
+    notes, here = [], train_over_infer(timings, base, base)
+    for machine in machines_of(timings):
+        there = train_over_infer(timings, base, machine)
         shared = [name for name in here if name in there and here[name].ours.work == there[name].ours.work]
         if machine != base and len(shared) >= 4:
             ratios = [[side[name].speed.value for name in shared] for side in (here, there)]
