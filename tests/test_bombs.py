@@ -23,7 +23,7 @@ from sample_records import record_of
 from fathom.core import files
 from fathom.core.errors import BadOption, DataError
 from fathom.core.store import Store
-from fathom.data import _audio, babi, base, imagenet, mnist, wmt
+from fathom.data import _audio, babi, base, corpora, imagenet, mnist
 from fathom.data._jpeg import BadImage, decode
 
 MANY = 2000  # members of a gzip file, each of a million bytes
@@ -90,7 +90,7 @@ def test_an_idx_file_of_no_images_of_absurd_size_is_refused(tmp_path: Path) -> N
 
 
 def text_of(path: Path) -> Callable[[], int]:
-    return lambda: sum(1 for _ in wmt._lines(path))
+    return lambda: sum(1 for _ in corpora._lines(path))
 
 
 def test_text_that_unpacks_without_end_is_refused_by_its_ratio(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -103,7 +103,7 @@ def test_text_that_unpacks_without_end_is_refused_by_its_ratio(tmp_path: Path, m
 
 
 def test_text_has_a_limit_that_can_be_raised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wmt, "MOST_BYTES", 1_000_000)
+    monkeypatch.setattr(corpora, "MOST_BYTES", 1_000_000)
     plain, packed = tmp_path / "train.en", tmp_path / "train.fr.gz"
     plain.write_bytes((b"a word " * 142 + b"end..\n") * 1400)
     packed.write_bytes(gzip.compress(plain.read_bytes()))

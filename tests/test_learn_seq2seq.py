@@ -17,7 +17,7 @@ from training_runs import Killed, learning_of, numbers, trained
 
 from fathom.core.errors import BadOption, DataError, UnknownName
 from fathom.core.spec import RunSpec
-from fathom.data import wmt
+from fathom.data import corpora, wmt
 from fathom.data._subwords import Subwords
 from fathom.data._vocabulary import EOS, PAD
 from fathom.engine.session import Session
@@ -165,7 +165,9 @@ def sized(
 ) -> TranslationRecipe:
     """The recipe for a text of so many pairs, with so many words in each sentence."""
     total = count * words, 2 * count * words
-    text = wmt.TextSizes(count, total, (90, letters), long_sentence, validation="val", test="test", is_multi30k=False)
+    text = corpora.TextSizes(
+        count, total, (90, letters), long_sentence, validation="val", test="test", is_multi30k=False
+    )
     return RECIPE._for_text(text, "fr", "en", {})
 
 

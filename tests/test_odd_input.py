@@ -16,7 +16,7 @@ from fathom.cli.commands.study import _chosen
 from fathom.core.errors import BadOption, DataError
 from fathom.core.record import Record, moment
 from fathom.core.store import Store, read
-from fathom.data import _audio, babi, wmt
+from fathom.data import _audio, babi, corpora
 from fathom.experiments.checks import is_external
 from fathom.workloads.autoenc import Autoenc
 
@@ -35,7 +35,7 @@ def test_data_with_a_byte_order_mark_is_read(tmp_path: Path) -> None:
     assert babi.parse(MARK + story, tmp_path / "qa1", 5) == babi.parse(story, tmp_path / "qa1", 5)
     text, labels = tmp_path / "corpus.en", tmp_path / "labels.txt"
     text.write_bytes(MARK + b"one\ntwo\n")
-    assert list(wmt._lines(text)) == ["one", "two"]
+    assert list(corpora._lines(text)) == ["one", "two"]
     labels.write_bytes(MARK + b"0 10 sil\n")
     assert _audio.read_lines(labels) == ["0 10 sil"]
 

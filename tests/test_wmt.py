@@ -14,7 +14,7 @@ from conftest import real_data
 from fuzz import mutations, survive
 
 from fathom.core.errors import DataError, UnknownName
-from fathom.data import wmt
+from fathom.data import corpora, wmt
 from fathom.data._vocabulary import EOS, GLUE, PAD, SPECIALS, UNK, Vocabulary, detokenise, tokenise
 from fathom.data.base import SPLITS
 from fathom.data.wmt import ParallelText, Side, TokenVocabulary
@@ -132,9 +132,9 @@ def test_splits(tmp_path: Path, names: list[str], train: list[str], validation: 
         write(tmp_path, name, f"{name}\n", f"{name}\n")
     expectations = (("train", train), ("train_subset", train), ("validation", [validation]), ("test", [test]))
     for split, expected in expectations:
-        assert list(wmt.pairs(tmp_path, split, "en", "fr")) == [(name, name) for name in expected]
+        assert list(corpora.pairs(tmp_path, split, "en", "fr")) == [(name, name) for name in expected]
     with pytest.raises(UnknownName, match="no split 'tset'; did you mean test?"):
-        list(wmt.pairs(tmp_path, "tset", "en", "fr"))
+        list(corpora.pairs(tmp_path, "tset", "en", "fr"))
 
 
 def numbered(count: int, word: str = "w") -> tuple[str, str]:
@@ -143,7 +143,7 @@ def numbered(count: int, word: str = "w") -> tuple[str, str]:
 
 
 def of_split(folder: Path, split: str) -> list[tuple[str, str]]:
-    return list(wmt.pairs(folder, split, "en", "fr"))
+    return list(corpora.pairs(folder, split, "en", "fr"))
 
 
 @pytest.mark.parametrize(("count", "few"), [(40, 2), (1000, 50), (21_000, 1000)])
@@ -220,8 +220,8 @@ def test_languages_are_those_of_training_text_in_two_or_more(
 ) -> None:
     for name in names:
         (tmp_path / name).touch()
-    assert wmt.languages(tmp_path) == expected
-    assert wmt.languages(tmp_path / "absent") == []
+    assert corpora.languages(tmp_path) == expected
+    assert corpora.languages(tmp_path / "absent") == []
 
 
 def test_sizes_of_a_text(tmp_path: Path) -> None:
@@ -231,16 +231,16 @@ def test_sizes_of_a_text(tmp_path: Path) -> None:
     write(tmp_path, "train", "\n".join(english) + "\n", "\n".join(french) + "\n")
     for name in ("val", "test_2016_flickr"):
         write(tmp_path, name)
-    found = wmt.sizes(tmp_path, "en", "fr")
+    found = corpora.sizes(tmp_path, "en", "fr")
     assert (found.count, found.words, found.long_sentence) == (1000, (996 * 2 + 120, 996 + 60), (2, 1))
     assert found.letters == (3, 2), "a, b and the space; x and the space"
     assert (found.validation, found.test, found.is_multi30k) == ("val", "test_2016_flickr", True)
-    assert wmt.sizes(tmp_path, "fr", "en").words == (996 + 60, 996 * 2 + 120), "the other way round"
+    assert corpora.sizes(tmp_path, "fr", "en").words == (996 + 60, 996 * 2 + 120), "the other way round"
     for name in ("val", "test_2016_flickr"):
         for language in ("en", "fr"):
             (tmp_path / f"{name}.{language}").unlink()
     write(tmp_path, "train", *numbered(1000))
-    found = wmt.sizes(tmp_path, "en", "fr")
+    found = corpora.sizes(tmp_path, "en", "fr")
     assert (found.count, found.is_multi30k) == (900, False)
     assert found.validation == found.test == "50 pairs of the training text"
 
@@ -249,7 +249,7 @@ def test_scripts_without_spaces_have_words_too(tmp_path: Path) -> None:
     write(tmp_path, "train", "a dog sleeps\n" * 50, "\u4e00\u4e01\u4e02\u4e03\u4e04\u3002 GPU\n" * 50)
     for name in ("val", "test"):
         write(tmp_path, name)
-    assert wmt.sizes(tmp_path, "en", "fr").long_sentence == (3, 5), "two letters a word, the full stop, and GPU"
+    assert corpora.sizes(tmp_path, "en", "fr").long_sentence == (3, 5), "two letters a word, the full stop, and GPU"
 
 
 @pytest.mark.parametrize(("english", "french"), [("", ""), ("\n" * 50, "x\n" * 50), ("a\n" * 50, "x\n" * 50)])
@@ -258,13 +258,13 @@ def test_a_text_with_nothing_to_learn_from_is_one_clear_line(tmp_path: Path, eng
     write(tmp_path, "train", english, french)
     write(tmp_path, "test")
     with pytest.raises(DataError, match=r"no training text in en and fr that is not held out$"):
-        wmt.sizes(tmp_path, "en", "fr")
+        corpora.sizes(tmp_path, "en", "fr")
 
 
 def test_too_few_pairs_to_take_a_split_from_is_one_clear_line(tmp_path: Path) -> None:
     write(tmp_path, "train", *numbered(39))
     with pytest.raises(DataError, match="no validation text in en and fr, and too few training pairs") as told:
-        wmt.sizes(tmp_path, "en", "fr")
+        corpora.sizes(tmp_path, "en", "fr")
     assert "\n" not in str(told.value)
     assert len(of_split(tmp_path, "train_subset")) == 39, "for a timed run there is enough"
 

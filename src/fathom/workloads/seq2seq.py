@@ -21,7 +21,7 @@ from torch.optim.lr_scheduler import LambdaLR
 
 from fathom.core.errors import BadOption, UnknownName
 from fathom.core.record import Artifact
-from fathom.data import wmt
+from fathom.data import corpora, wmt
 from fathom.data._vocabulary import PAD
 from fathom.data.base import Batch, once, reader_for
 from fathom.workloads._translator import Translator, beam_search, greedy
@@ -54,10 +54,12 @@ class TranslationRecipe(Recipe["Seq2Seq"]):
             return self
         if reader_for(Seq2Seq.name, folder):
             return replace(self, target=None)  # no target is known, nor how large the text is
-        source, target = _direction(wmt.languages(folder), self.options, options)
-        return self._for_text(wmt.sizes(folder, source, target), source, target, options)
+        source, target = _direction(corpora.languages(folder), self.options, options)
+        return self._for_text(corpora.sizes(folder, source, target), source, target, options)
 
-    def _for_text(self, text: wmt.TextSizes, source: str, target: str, options: Mapping[str, Any]) -> TranslationRecipe:
+    def _for_text(
+        self, text: corpora.TextSizes, source: str, target: str, options: Mapping[str, Any]
+    ) -> TranslationRecipe:
         """Vocabularies, lengths, dropouts and the number of evaluations for so much text; the target is Multi30k's."""
         longest = [min(LONGEST, -(-round(LONGER * words) // 4) * 4) for words in text.long_sentence]
         taken = {
@@ -136,7 +138,7 @@ class Seq2Seq(Workload):
         train_flop_per_item=2_037_313_536,
     )
     item: ClassVar = "sentence pair"
-    expects: ClassVar = wmt.EXPECTS
+    expects: ClassVar = corpora.EXPECTS
     sweeps_threads: ClassVar = True
     presets: ClassVar = {
         "tiny": {
