@@ -140,7 +140,9 @@ class Translator(nn.Module):
         keys = self.attention.key(values)
         penalty = torch.zeros_like(source, dtype=torch.float32)
         penalty = penalty.masked_fill(source == PAD, torch.finfo(torch.float32).min)
-        return EncodedSource(values.to(keys.dtype), keys, penalty), DecoderState(hidden.unbind(0), cell.unbind(0))
+        # [D, B, H], and [D, 1, B, H] from torch 2.11's decomposition in an export; flattening the first does nothing
+        layers = (last.flatten(0, -3).unbind(0) for last in (hidden, cell))
+        return EncodedSource(values.to(keys.dtype), keys, penalty), DecoderState(*layers)
 
     def step(self, word: Tensor, state: DecoderState, memory: EncodedSource) -> tuple[DecoderState, Tensor]:
         """One decoding step: attends with the top layer's last state, then advances each layer."""
