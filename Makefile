@@ -7,6 +7,8 @@ WORKERS := $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 # without restarts: xdist 3.8 waits forever after it has replaced a worker that crashed in the middle of a file
 # files in the order of tests/conftest.py, and not by their number of tests
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --max-worker-restart 0
+# compiled files are kept: where they may not be, each of the thousand processes of the tests compiles Fathom for itself
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: report test coverage check format clean
 
@@ -34,5 +36,5 @@ clean:
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit("Fathom needs Python 3.11 or later" if sys.version_info < (3, 11) else 0)'
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[atari,dev]'
+	$(BIN)/python -m pip install $(PIP_OPTIONS) --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[atari,dev]'
 	touch $@

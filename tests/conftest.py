@@ -25,7 +25,7 @@ SLOW_FILES = (  # the slowest first: one that begins last keeps one process busy
     "test_pipeline", "test_tensor_parallel", "test_isolate", "test_example_package", "test_mutated_records",
     "test_simulate", "test_frameworks", "test_golden_answers", "test_catalogue", "test_deferral", "test_streams",
     "test_external", "test_capping_crashes", "test_nodes", "test_learn_command", "test_option_fuzz",
-    "test_asynchronous", "test_statistics", "test_advise_command", "test_ddp", "test_strategies",
+    "test_strategies", "test_statistics", "test_advise_command", "test_ddp",
 )  # fmt: skip
 QUIET = ("headless=new", "no-sandbox", "disable-gpu", "no-first-run", "disable-background-networking",
          "disable-component-update", "disable-sync", "hide-scrollbars", "force-prefers-reduced-motion")  # fmt: skip

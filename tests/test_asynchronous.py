@@ -1,18 +1,14 @@
-"""Asynchronous and hybrid training: staleness is bounded, nothing is lost, one group is synchronous training."""
+"""Asynchronous and hybrid training: staleness is bounded, nothing is lost; on real ranks in test_strategies.py."""
 
 from __future__ import annotations
 
 import random
-from typing import Any
 
 import pytest
 import torch
-from ranked_jobs import records_of
-from test_ddp import TOLERANCE, ddp, single
 from torch import Tensor
 
 from fathom.core.errors import BadOption, UnknownName
-from fathom.core.record import Record
 from fathom.engine.ranks.server import Server
 from fathom.engine.ranks.strategies.asynchronous import Asynchronous
 from fathom.engine.ranks.strategies.hybrid import Hybrid
@@ -84,38 +80,6 @@ def test_in_any_order_every_update_is_applied_once_and_none_is_staler_than_the_b
             log.server.finish(worker)
     assert log.total == workers * updates
     assert max(log.server.staleness) <= (workers - 1) * (2 * bound + 1)
-
-
-@pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Record]:
-    def by(strategy: str, workload: str, **options: Any) -> Any:
-        return ddp(workload, strategy=strategy, strategy_options=options)
-
-    specs = {
-        "one group": by("hybrid", "alexnet", group_size=2),
-        "one group sum": by("hybrid", "memnet", group_size=2),
-        "asynchronous": by("asynchronous", "memnet", staleness=1),
-    }
-    records = records_of(list(specs.values()), 2, tmp_path_factory.mktemp("asynchronous"))
-    return dict(zip(specs, records, strict=True))
-
-
-@pytest.mark.parametrize(("job", "workload"), [("one group", "alexnet"), ("one group sum", "memnet")])
-def test_one_group_of_all_ranks_is_one_worker_on_the_global_batch(
-    found: dict[str, Record], job: str, workload: str
-) -> None:
-    assert found[job].losses == pytest.approx(single(workload), rel=TOLERANCE)
-
-
-def test_asynchronous_ranks_send_gradients_and_receive_weights(found: dict[str, Record]) -> None:
-    record = found["asynchronous"]
-    assert record.outcome == "ok"
-    assert record.ranks is not None
-    assert record.parameters
-    assert {count for each in record.ranks.series for count in each.wire_bytes} == {4 * (record.parameters + 1)}
-    assert all(seconds == 0 for each in record.ranks.series for seconds in each.wait_s)
-    assert any(note.startswith("staleness: mean") for note in record.notes)
-    assert any("harmonic mean" in note for note in record.notes)
 
 
 def test_what_does_not_fit_is_refused() -> None:

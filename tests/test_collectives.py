@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 from conftest import fathom as run_fathom
-from ranked_jobs import records_of
 from sample_records import record_of
 
 from fathom.analysis.alpha_beta import fit
@@ -17,7 +16,6 @@ from fathom.cli.commands._running import line
 from fathom.core.errors import BadOption, DataError, UnknownName
 from fathom.core.ranks import OPERATIONS, Collective, Ranks, bus_factor
 from fathom.core.record import Record
-from fathom.core.store import Store
 from fathom.experiments.ranks import collectives
 from fathom.measure import collectives as measured
 from fathom.report import write
@@ -140,19 +138,6 @@ def test_a_wrong_operation_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: 
         collectives([2], "cpu", 1, 2, ["allreduce"])
     assert run_fathom(monkeypatch, "collectives", "--ranks", "two") == 2
     assert "--ranks takes numbers such as 1,2,4" in capsys.readouterr().err
-
-
-def test_two_ranks_measure_every_operation_and_check_its_results(tmp_path: Path) -> None:
-    (spec,) = collectives([2], "cpu", 64, 4096, OPERATIONS)
-    (found,) = records_of([spec], 2, tmp_path)
-    assert found.outcome == "ok"
-    assert found.ranks is not None
-    assert [(each.operation, each.message_bytes) for each in found.ranks.collectives] == [
-        (name, size) for name in OPERATIONS for size in (64, 256, 1024, 4096)
-    ]
-    assert all(each.wrong == 0 and len(each.sample_s) == measured.SAMPLES for each in found.ranks.collectives)
-    Store(tmp_path / "records").add(found)
-    assert next(Store(tmp_path / "records").records()).ranks == found.ranks
 
 
 def test_an_interval_that_spans_powers_of_ten_is_none() -> None:

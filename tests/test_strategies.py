@@ -1,22 +1,34 @@
-"""fsdp and local_sgd: their losses against one worker's and ddp's on the same global batch, and what they send.
+"""fsdp, local_sgd, hybrid, asynchronous: losses against one worker's on the same global batch, and what they send.
+
+One launch of two ranks runs these, a sweep and the collective operations: to load torch takes longer than the jobs.
 
 Tolerance: 1e-4 relative over four steps in fp32, as for ddp.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 from ranked_jobs import records_of
 from test_ddp import TOLERANCE, ddp, single, wire_bytes
+from test_ranks_finding import rows
+from test_sweeps import TABLE
 
+from fathom.analysis.finding import analyse
 from fathom.core.errors import BadOption, UnknownName
+from fathom.core.ranks import OPERATIONS
 from fathom.core.record import Record
 from fathom.core.spec import RunSpec
+from fathom.core.store import Store
 from fathom.engine.ranks.base import strategy_class
 from fathom.engine.ranks.strategies.fsdp import Fsdp
 from fathom.engine.ranks.strategies.local_sgd import LocalSgd
+from fathom.experiments import ranks as jobs
+from fathom.experiments.ranks import collectives
+from fathom.measure import collectives as measured
 from fathom.workloads.base import workload_class
 
 
@@ -24,14 +36,27 @@ def by(strategy: str, workload: str, **options: Any) -> RunSpec:
     return ddp(workload, strategy=strategy, strategy_options=options)
 
 
+def swept() -> list[RunSpec]:
+    base = RunSpec(workload="memnet", preset="tiny", device="cpu", ranks=2, strategy="hybrid", scaling="weak", steps=30)
+    tried = jobs.combinations({"group_size": [1, 2], "staleness": [0, 2]})
+    return [spec for each in tried for spec in jobs.plan(replace(base, strategy_options=each), ["memnet"], [2])]
+
+
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Record]:
+    sweep = {f"sweep {number}": spec for number, spec in enumerate(swept())}
+    (operations,) = collectives([2], "cpu", 64, 4096, OPERATIONS)
     specs = {
         "fsdp": by("fsdp", "alexnet"),
         "fsdp by children": by("fsdp", "alexnet", units="children"),
         "fsdp sum": by("fsdp", "memnet"),
         "local every step": by("local_sgd", "alexnet", period=1),
         "local": by("local_sgd", "alexnet", period=2),
+        "one group": by("hybrid", "alexnet", group_size=2),
+        "one group sum": by("hybrid", "memnet", group_size=2),
+        "asynchronous": by("asynchronous", "memnet", staleness=1),
+        "collectives": operations,
+        **sweep,
     }
     records = records_of(list(specs.values()), 2, tmp_path_factory.mktemp("strategies"))
     return dict(zip(specs, records, strict=True))
@@ -91,6 +116,44 @@ def test_parts_of_every_step_add_up(found: dict[str, Record], job: str) -> None:
 
 def test_parameters_are_those_of_the_whole_network(found: dict[str, Record]) -> None:
     assert len({found[job].parameters for job in ("fsdp", "fsdp by children", "local")}) == 1
+
+
+@pytest.mark.parametrize(("job", "workload"), [("one group", "alexnet"), ("one group sum", "memnet")])
+def test_one_group_of_all_ranks_is_one_worker_on_the_global_batch(
+    found: dict[str, Record], job: str, workload: str
+) -> None:
+    assert found[job].losses == pytest.approx(single(workload), rel=TOLERANCE)
+
+
+def test_asynchronous_ranks_send_gradients_and_receive_weights(found: dict[str, Record]) -> None:
+    record = found["asynchronous"]
+    assert record.outcome == "ok"
+    assert record.ranks is not None
+    assert record.parameters
+    assert {count for each in record.ranks.series for count in each.wire_bytes} == {4 * (record.parameters + 1)}
+    assert all(seconds == 0 for each in record.ranks.series for seconds in each.wait_s)
+    assert any(note.startswith("staleness: mean") for note in record.notes)
+    assert any("harmonic mean" in note for note in record.notes)
+
+
+def test_a_sweep_of_tiny_jobs_is_answered_by_convergence(found: dict[str, Record]) -> None:
+    jobs.check_fit(swept())
+    records = [record for job, record in found.items() if job.startswith("sweep ")]
+    table = rows(analyse("convergence", records), TABLE)
+    assert [(row["group size"], row["staleness bound"]) for row in table] == [(1, 0), (1, 2), (2, 0), (2, 2)]
+    assert all(row["items"] > 0 and row["time (s)"] > 0 for row in table)
+
+
+def test_two_ranks_measure_every_operation_and_check_its_results(found: dict[str, Record], tmp_path: Path) -> None:
+    record = found["collectives"]
+    assert record.outcome == "ok"
+    assert record.ranks is not None
+    assert [(each.operation, each.message_bytes) for each in record.ranks.collectives] == [
+        (name, size) for name in OPERATIONS for size in (64, 256, 1024, 4096)
+    ]
+    assert all(each.wrong == 0 and len(each.sample_s) == measured.SAMPLES for each in record.ranks.collectives)
+    Store(tmp_path / "records").add(record)
+    assert next(Store(tmp_path / "records").records()).ranks == record.ranks
 
 
 def test_a_workload_that_does_not_fit_is_refused_with_the_reason() -> None:

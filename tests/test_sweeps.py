@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 from conftest import fathom as run_fathom
-from ranked_jobs import records_of
 from test_convergence import falling
 from test_rank_training import trained
 from test_ranks_finding import rows
@@ -192,13 +191,3 @@ def test_losses_of_one_rank_that_an_old_record_gives_as_sums_are_compared_per_it
     )
     assert one["target loss"] == two["target loss"] < 1
     assert one["time (s)"] == two["time (s)"]
-
-
-def test_ranks_run_a_sweep_of_tiny_jobs_and_convergence_answers(tmp_path: Path) -> None:
-    base = RunSpec(workload="memnet", preset="tiny", device="cpu", ranks=2, strategy="hybrid", scaling="weak", steps=30)
-    tried = jobs.combinations({"group_size": [1, 2], "staleness": [0, 2]})
-    planned = [spec for each in tried for spec in jobs.plan(replace(base, strategy_options=each), ["memnet"], [2])]
-    jobs.check_fit(planned)
-    found = rows(analyse("convergence", records_of(planned, 2, tmp_path)), TABLE)
-    assert [(row["group size"], row["staleness bound"]) for row in found] == [(1, 0), (1, 2), (2, 0), (2, 2)]
-    assert all(row["items"] > 0 and row["time (s)"] > 0 for row in found)
