@@ -14,7 +14,7 @@ import pytest
 
 from fathom.core.errors import BadOption, DataError
 from fathom.predict import campaign as campaigns
-from fathom.predict.campaign import Campaign, Probe, TimedCall, fit_host, source_of
+from fathom.predict.campaign import Campaign, TimedCall, source_of
 from fathom.predict.evaluation import (
     BOOSTING,
     EFFICIENCY,
@@ -25,17 +25,19 @@ from fathom.predict.evaluation import (
     SVR,
     UNSEEN_BATCH,
     UNSEEN_WORKLOAD,
-    Case,
     Score,
     evaluate,
     summaries,
     width_of,
 )
 from fathom.predict.features import features, shapes_of
+from fathom.predict.host_costs import fit_host
+from fathom.predict.other_batches import Case
 from fathom.predict.predictors import boosting, svr
 from fathom.predict.predictors.efficiency import ClassFit, Efficiency
 from fathom.predict.predictors.op_by_op import OpByOp
 from fathom.predict.predictors.roofline import Roofline
+from fathom.predict.probe import Probe
 from fathom.predict.reference import nearest, shipped
 from fathom.predict.target import Target
 from fathom.trace.step_work import OpWork, StepWork
