@@ -1,7 +1,8 @@
 """An op call as a point among calls of its kind: near points do the same work on nearly the same sizes.
 
 Coordinates are octaves: doubling a size is a distance of 1, and another layout or option as much as the constants below
-say. They were chosen on timed calls of random networks, each predicted without its own network. A call that was timed has all its arguments in its spec (engine/call_specs.py); an op row has shapes alone.
+say. They were chosen on timed calls of random networks, each predicted without its own network. A call that was timed
+has all its arguments in its spec (engine/call_specs.py); an op row has shapes alone.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Bytes that a step reads from memory where a call repeated alone finds them in a cache.
 
-A call that is timed alone is repeated on the same tensors. In a step, other calls have used the caches meanwhile, unless
-the same call was made just before: a recurrent layer reads the same weights at every time step.
+A call that is timed alone is repeated on the same tensors. In a step, other calls have used the caches meanwhile,
+unless the same call was made just before: a recurrent layer reads the same weights at every time step.
 """
 
 from __future__ import annotations

@@ -23,6 +23,7 @@ from fathom.predict.other_batches import Case, factor_at
 from fathom.predict.predictors import boosting, svr
 from fathom.predict.predictors.base import Predictor
 from fathom.predict.predictors.efficiency import Efficiency, Timed
+from fathom.predict.predictors.names import BOOSTING, EFFICIENCY, NEIGHBOURS, ROOFLINE, SVR
 from fathom.predict.predictors.neighbours import Neighbours
 from fathom.predict.predictors.op_by_op import OpByOp
 from fathom.predict.predictors.roofline import Roofline
@@ -32,7 +33,6 @@ UNSEEN_WORKLOAD, UNSEEN_BATCH, OP_BY_OP = "unseen workload", "unseen batch", "op
 OTHER_BATCHES_RUN, OP_BY_OP_OTHERS_RUN = "other batches run", "op by op, other batches run"
 LEVEL = 0.9  # of the intervals
 Fit = Callable[[Sequence[TimedCall], Target, str], Predictor]
-ROOFLINE, EFFICIENCY, NEIGHBOURS, SVR, BOOSTING = "roofline", "efficiency", "neighbours", "svr", "boosting"
 FITS: dict[str, Fit] = {
     ROOFLINE: lambda calls, target, precision: Roofline(),
     EFFICIENCY: lambda calls, target, precision: Efficiency.fitted(timed_of(calls), target, precision),
@@ -40,7 +40,6 @@ FITS: dict[str, Fit] = {
     SVR: lambda calls, target, precision: svr.fitted(timed_of(calls), target, precision),
     BOOSTING: lambda calls, target, precision: boosting.fitted(timed_of(calls), target, precision),
 }
-WITH_EXTRA = (SVR, BOOSTING)  # need scikit-learn
 
 
 @dataclass(frozen=True)

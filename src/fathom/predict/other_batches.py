@@ -20,16 +20,12 @@ class Case:
     measured_s: float
 
 
-@dataclass(frozen=True)
 class Corrected:
     """A predictor and a target whose times are a factor longer."""
 
-    predictor: Predictor
-    factor: float
-
-    @property
-    def name(self) -> str:
-        return f"{self.predictor.name}, corrected by other batches"
+    def __init__(self, predictor: Predictor, factor: float) -> None:
+        self.predictor, self.factor = predictor, factor
+        self.name = f"{predictor.name}, corrected by other batches"
 
     def seconds(self, step: StepWork, target: Target) -> list[float]:
         return [self.factor * each for each in self.predictor.seconds(step, target)]

@@ -22,10 +22,11 @@ from fathom.core.record import Record
 from fathom.predict import catalogue
 from fathom.predict.campaign import Campaign
 from fathom.predict.estimate import Interval, estimate
-from fathom.predict.evaluation import EFFICIENCY, Score, evaluate, summaries, timed_of
+from fathom.predict.evaluation import Score, evaluate, summaries, timed_of
 from fathom.predict.from_records import campaign_of, case_of, usable
 from fathom.predict.other_batches import Case
 from fathom.predict.predictors.efficiency import ClassFit, Efficiency
+from fathom.predict.predictors.names import EFFICIENCY
 from fathom.predict.target import HostCosts, Target
 
 FILE = "reference.json"

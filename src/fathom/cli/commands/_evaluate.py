@@ -14,11 +14,12 @@ from fathom.core.record import Record
 from fathom.core.store import read_nonempty
 from fathom.predict import campaign as campaigns
 from fathom.predict.campaign import Campaign
-from fathom.predict.choice import AUTO, errors_file
-from fathom.predict.evaluation import FITS, LEVEL, ROOFLINE, WITH_EXTRA, Score, Summary, summaries
+from fathom.predict.choice import errors_file
+from fathom.predict.evaluation import FITS, LEVEL, Score, Summary, summaries
 from fathom.predict.evaluation import evaluate as scored
 from fathom.predict.from_records import campaign_of, case_of, usable
 from fathom.predict.other_batches import Case
+from fathom.predict.predictors.names import AUTO, ROOFLINE, WITH_EXTRA
 from fathom.trace.step_work import StepWork
 
 
