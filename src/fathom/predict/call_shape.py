@@ -1,8 +1,7 @@
 """An op call as a point among calls of its kind: near points do the same work on nearly the same sizes.
 
-Coordinates are octaves: doubling a size is a distance of 1, and another layout or option as much as the constants below
-say. They were chosen on timed calls of random networks, each predicted without its own network. A call that was timed
-has all its arguments in its spec (engine/call_specs.py); an op row has shapes alone.
+Coordinates are octaves: doubling a size is a distance of 1, and another layout or option about as much as four
+doublings. A call that was timed has all its arguments in its spec (engine/call_specs.py); an op row has shapes alone.
 """
 
 from __future__ import annotations
@@ -23,8 +22,6 @@ GRADIENTS = 3  # of a convolution: input, weight, bias
 CONVOLUTIONS = ("aten::convolution", "aten::convolution_backward")
 APART = 4.0  # octaves between a call and one with another layout or option
 NEAR = 2.0  # ... where that matters less
-FAR = 8.0  # ... where another implementation is called
-SLIGHT = 1.0  # ... for what costs little: a bias and its gradient
 SMALL_INPUT, SMALL_KERNEL = 20480, 3  # up to both, torch convolves one item on a CPU by its own loops (use_mkldnn)
 OPERANDS = 3  # of an op that is neither product nor convolution, so many have coordinates
 
@@ -83,12 +80,10 @@ class Product:
 
     @property
     def place(self) -> tuple[float, ...]:
-        turned = (self.first_turned, self.second_turned)
-        kinds = (self.added, self.stacked)
+        flags = (self.first_turned, self.second_turned, self.added, self.stacked)
         vectors = (self.rows == 1, self.columns == 1, self.inner == 1)
         sizes = (self.stack, self.rows, self.columns, self.inner)
-        flags = (*(FAR * flag for flag in turned), *(SLIGHT * flag for flag in kinds))
-        return (*map(_octaves, sizes), *flags, *(NEAR * flag for flag in vectors))
+        return (*map(_octaves, sizes), *(APART * flag for flag in flags), *(NEAR * flag for flag in vectors))
 
 
 @dataclass(frozen=True)
@@ -122,13 +117,11 @@ class Convolution:
     @property
     def place(self) -> tuple[float, ...]:
         sizes = (self.items, self.channels, self.outputs, self.places, self.kernel)
-        data, weight = self.turned
-        of_input, of_weight, of_bias = self.wanted or (False,) * GRADIENTS
         return (
             *map(_octaves, sizes),
             *(NEAR * _octaves(each) for each in (self.stepped, self.groups)),
-            *(NEAR * data, FAR * weight, SLIGHT * of_bias),
-            *(APART * flag for flag in (of_input, of_weight, self.is_small)),
+            *(NEAR * flag for flag in self.turned),
+            *(APART * flag for flag in (*self.wanted, self.is_small)),
         )
 
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
-import numpy as np
 
 from fathom.core.errors import DataError
 from fathom.core.files import MB, gunzipped, read_bytes, replace_whole
@@ -19,7 +18,6 @@ from fathom.trace.step_work import OpWork
 SUFFIX = ".calibration.json.gz"
 MOST_BYTES = 64 * MB
 FORMAT = 1
-BASE_QUANTILE = 0.1  # of the times of all calls: what a call without work takes, about
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,13 +57,7 @@ class Campaign:
 
     def target(self) -> Target:
         """The device as measured."""
-        return Target.measured_as(self, fit_host(self.probes, self.gpu, self._call_s), self.memory_bytes)
-
-    @property
-    def _call_s(self) -> float:
-        """What a call without work takes, about; 0 where calls were not timed alone."""
-        seconds = [each.seconds for each in self.calls] if self.timed_alone else []
-        return float(np.quantile(seconds, BASE_QUANTILE)) if seconds else 0.0
+        return Target.measured_as(self, fit_host(self.probes, self.gpu), self.memory_bytes)
 
 
 def write(path: Path, campaign: Campaign) -> None:

@@ -127,10 +127,8 @@ class _Alone:
 
 
 def _alone(step: StepWork, target: Target, each_s: Sequence[float]) -> _Alone:
-    around = [target.host.of(step.ops[index].part) for index in step.sequence]
-    # a negative cost is what timing a call alone added to it
-    device = [max(0.0, each_s[index] + min(0.0, cost)) for index, cost in zip(step.sequence, around, strict=True)]
-    host = [max(0.0, cost) for cost in around]
+    device = [each_s[index] for index in step.sequence]
+    host = [target.host.of(step.ops[index].part) for index in step.sequence]
     device_s, host_s = math.fsum(device), math.fsum(host) + target.host.of_step(step)
     if target.gpu:
         # the host runs ahead of the device, or the device waits for it: per call the slower of both sets the pace

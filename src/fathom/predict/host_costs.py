@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import lsq_linear, nnls
+from scipy.optimize import nnls
 
 from fathom.predict.probe import Probe
 from fathom.predict.target import HostCosts
@@ -20,19 +20,15 @@ HOST_BOUND = 0.8  # a step whose kernels take less of it than this is paced by t
 PARTS = (FORWARD, BACKWARD, OPTIMIZER)
 ENOUGH = 12  # whole steps, to tell the parts from each other
 OTHER_OPS = 1.2  # ops over step from which a step did other calls than those timed: a recurrent layer as one
-OF_A_CALL = 0.5  # of the shortest calls, what making them from Python can be
 DOUBTED = 0.05  # relative error from which a step counts less
 PASSES = 12
 
 
-def fit_host(probes: Sequence[Probe], gpu: bool, call_s: float = 0.0) -> HostCosts:
-    """`call_s` is the time of a call without work, timed alone; 0 where calls were not timed alone.
-
-    On a CPU the costs are what ops leave of a step. On a GPU they are all of a step that waits for its host.
-    """
+def fit_host(probes: Sequence[Probe], gpu: bool) -> HostCosts:
+    """Nothing is negative. On a CPU the costs are what ops leave of a step; on a GPU all of a step paced by its host."""
     known = [each for each in probes if each.cold_bytes is not None and each.ops_s < OTHER_OPS * each.step_s]
-    if not gpu and call_s and len(known) >= ENOUGH:
-        return _timed_alone(known, call_s)
+    if not gpu and len(known) >= ENOUGH:
+        return _timed_alone(known)
     chosen = [each for each in probes if not gpu or each.ops_s < HOST_BOUND * each.step_s]
     if len(chosen) < 2:
         return HostCosts()
@@ -47,22 +43,19 @@ def fit_host(probes: Sequence[Probe], gpu: bool, call_s: float = 0.0) -> HostCos
     return HostCosts(forward_s, backward_s, optimizer_s, step_s)
 
 
-def _timed_alone(probes: Sequence[Probe], call_s: float) -> HostCosts:
+def _timed_alone(probes: Sequence[Probe]) -> HostCosts:
     """Costs of calls by part, of a step, of a training step, and of bytes that are in no cache."""
     steps = np.array([each.step_s for each in probes])
     left = steps - np.array([each.ops_s for each in probes])
     others = [[1.0, float(each.phase == "train"), each.cold_bytes or 0.0] for each in probes]
     matrix = np.hstack([_counts(probes), np.array(others)])
-    scale = np.maximum(matrix.max(axis=0), 1e-30)
-    least = np.array([-OF_A_CALL * call_s] * len(PARTS) + [0.0] * len(others[0])) * scale
+    scale = np.where(matrix.any(axis=0), matrix.max(axis=0), 1.0)
     weights, solved = 1 / steps, np.zeros(matrix.shape[1])
     for _ in range(PASSES):
-        scaled = matrix / scale * weights[:, None]
-        solved = lsq_linear(scaled, left * weights, bounds=(least - 1e-15, np.inf)).x / scale
+        solved = nnls(matrix / scale * weights[:, None], left * weights)[0] / scale
         off = (matrix @ solved - left) / steps
         weights = 1 / steps / np.sqrt(1 + (off / DOUBTED) ** 2)
-    found = [float(each) for each in solved]
-    return HostCosts(*found[: len(PARTS)], *(max(0.0, each) for each in found[len(PARTS) :]))
+    return HostCosts(*map(float, solved))
 
 
 def _counts(probes: Sequence[Probe]) -> Floats:

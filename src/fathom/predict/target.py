@@ -19,11 +19,7 @@ WIDE = {"float": "fp32", "double": "fp64", "BFloat16": "bf16", "Half": "fp16"}  
 
 @dataclass(frozen=True)
 class HostCosts:
-    """Seconds that the host spends on one op call beside the op itself, by part of the step; and once a step.
-
-    On a CPU those of a call may be negative: a call that is timed alone is made from Python, which costs more than one
-    that autograd makes.
-    """
+    """Seconds that the host spends on one op call beside the op itself, by part of the step; and once a step."""
 
     forward_s: float = 0.0
     backward_s: float = 0.0
