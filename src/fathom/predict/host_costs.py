@@ -25,7 +25,7 @@ PASSES = 12
 
 
 def fit_host(probes: Sequence[Probe], gpu: bool) -> HostCosts:
-    """Nothing is negative. On a CPU the costs are what ops leave of a step; on a GPU all of a step paced by its host."""
+    """Nothing is negative. On a CPU costs are what ops leave of a step; on a GPU all of a step paced by its host."""
     known = [each for each in probes if each.cold_bytes is not None and each.ops_s < OTHER_OPS * each.step_s]
     if not gpu and len(known) >= ENOUGH:
         return _timed_alone(known)
