@@ -21,9 +21,11 @@ from fathom.measure.calibration.op_times import OpTime, time_call
 from fathom.measure.calibration.run import Runner
 from fathom.predict import campaign as campaigns
 from fathom.predict.call_shape import Convolution, layer_of
-from fathom.predict.campaign import Campaign, Probe, source_of, write
+from fathom.predict.campaign import Campaign, source_of, write
 from fathom.predict.choice import calibrated, errors_file
-from fathom.predict.evaluation import NEIGHBOURS, OP_BY_OP, UNSEEN_WORKLOAD, Summary
+from fathom.predict.evaluation import OP_BY_OP, UNSEEN_WORKLOAD, Summary
+from fathom.predict.predictors.names import NEIGHBOURS
+from fathom.predict.probe import Probe
 from fathom.workloads.base import workload_class
 
 CPU = torch.device("cpu")

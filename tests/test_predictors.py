@@ -14,28 +14,36 @@ import pytest
 
 from fathom.core.errors import BadOption, DataError
 from fathom.predict import campaign as campaigns
-from fathom.predict.campaign import Campaign, Probe, TimedCall, fit_host, source_of
+from fathom.predict.campaign import Campaign, TimedCall, source_of
 from fathom.predict.evaluation import (
-    BOOSTING,
-    EFFICIENCY,
-    NEIGHBOURS,
+    FITS,
     OP_BY_OP,
     OTHER_BATCHES_RUN,
-    ROOFLINE,
-    SVR,
     UNSEEN_BATCH,
     UNSEEN_WORKLOAD,
-    Case,
     Score,
     evaluate,
     summaries,
     width_of,
 )
 from fathom.predict.features import features, shapes_of
+from fathom.predict.host_costs import fit_host
+from fathom.predict.other_batches import Case
 from fathom.predict.predictors import boosting, svr
 from fathom.predict.predictors.efficiency import ClassFit, Efficiency
+from fathom.predict.predictors.names import (
+    BOOSTING,
+    EFFICIENCY,
+    FITTED,
+    NEIGHBOURS,
+    PREDICTORS,
+    ROOFLINE,
+    SVR,
+    WITH_EXTRA,
+)
 from fathom.predict.predictors.op_by_op import OpByOp
 from fathom.predict.predictors.roofline import Roofline
+from fathom.predict.probe import Probe
 from fathom.predict.reference import nearest, shipped
 from fathom.predict.target import Target
 from fathom.trace.step_work import OpWork, StepWork
@@ -274,8 +282,6 @@ def test_the_machines_that_come_along_are_complete() -> None:
 
 
 def test_predictors_that_are_evaluated_are_those_that_can_be_chosen() -> None:
-    from fathom.cli.commands import predict
-    from fathom.predict.choice import PREDICTORS
-
-    assert {ROOFLINE, EFFICIENCY, NEIGHBOURS, SVR, BOOSTING} < set(PREDICTORS)
-    assert predict.PREDICTORS == PREDICTORS
+    assert tuple(FITS) == FITTED
+    assert set(FITTED) < set(PREDICTORS)
+    assert set(WITH_EXTRA) == {SVR, BOOSTING}

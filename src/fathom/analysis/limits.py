@@ -76,7 +76,7 @@ def judge(group: RunGroup) -> Verdict:
     """Data, then launching, where they take half of the step; else what most of the op time is bound by."""
     profile = longest(group)
     step = plain_step_s(profile)
-    data = _data(profile)
+    data = data_share(profile)
     busy = _busy(profile)
     shares = shares_of(costs(profile))
     if data >= MOST:
@@ -139,7 +139,7 @@ def _of_peak(count: float | None, seconds: float, peak: float | None) -> float |
     return count / seconds / peak if count is not None and peak else None
 
 
-def _data(profile: Profile) -> float:
+def data_share(profile: Profile) -> float:
     """The part of a step spent on preparing data, in ops or not; older records have its ops alone."""
     plain, profiled = plain_step_s(profile), profiled_step_s(profile)
     rows = [row for row in profile.rows if row.phase == "data"]

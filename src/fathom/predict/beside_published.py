@@ -10,9 +10,10 @@ from collections.abc import Callable
 from fathom import published
 from fathom.core.errors import FathomError
 from fathom.predict import catalogue
-from fathom.predict.choice import AUTO, elsewhere
+from fathom.predict.choice import elsewhere
 from fathom.predict.communication import Link
 from fathom.predict.estimate import Estimate, estimate
+from fathom.predict.predictors.names import AUTO
 from fathom.published import COOKBOOK, MINSKY
 from fathom.trace.step_work import StepWork
 

@@ -22,6 +22,7 @@ GRADIENTS = 3  # of a convolution: input, weight, bias
 CONVOLUTIONS = ("aten::convolution", "aten::convolution_backward")
 APART = 4.0  # octaves between a call and one with another layout or option
 NEAR = 2.0  # ... where that matters less
+SMALL_INPUT, SMALL_KERNEL = 20480, 3  # up to both, torch convolves one item on a CPU by its own loops (use_mkldnn)
 OPERANDS = 3  # of an op that is neither product nor convolution, so many have coordinates
 
 
@@ -105,7 +106,13 @@ class Convolution:
 
     @property
     def layout(self) -> str:
-        return f"{self.wanted[:2]} {self.turned[1]} {self.groups > 1}"
+        return f"{self.wanted[:2]} {self.turned[1]} {self.groups > 1} {self.is_small}"
+
+    @property
+    def is_small(self) -> bool:
+        """Whether torch takes another implementation on a CPU, in which it calls no library of convolutions."""
+        kernel = self.kernel <= SMALL_KERNEL**2
+        return self.items == 1 and self.groups == 1 and kernel and self.input_size <= SMALL_INPUT
 
     @property
     def place(self) -> tuple[float, ...]:
@@ -114,7 +121,7 @@ class Convolution:
             *map(_octaves, sizes),
             *(NEAR * _octaves(each) for each in (self.stepped, self.groups)),
             *(NEAR * flag for flag in self.turned),
-            *(APART * flag for flag in self.wanted),
+            *(APART * flag for flag in (*self.wanted, self.is_small)),
         )
 
 

@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import gzip
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
-import numpy as np
-from scipy.optimize import nnls
 
 from fathom.core.errors import DataError
 from fathom.core.files import MB, gunzipped, read_bytes, replace_whole
-from fathom.predict.target import HostCosts, Target
-from fathom.trace.step_work import BACKWARD, FORWARD, OPTIMIZER, OpWork
+from fathom.predict.host_costs import fit_host
+from fathom.predict.probe import Probe
+from fathom.predict.target import Target
+from fathom.trace.step_work import OpWork
 
 SUFFIX = ".calibration.json.gz"
 MOST_BYTES = 64 * MB
 FORMAT = 1
-HOST_BOUND = 0.8  # a step whose kernels take less of it than this is paced by the host
-PARTS = (FORWARD, BACKWARD, OPTIMIZER)
-ENOUGH = 12  # whole steps, to tell the parts from each other
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,17 +28,6 @@ class TimedCall:
     seconds: float
     host_s: float | None = None  # on a GPU, to launch it
     sources: tuple[str, ...] = ()  # the steps it occurs in: "vgg@32 train", "random 17"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Probe:
-    """A whole step of a small random network, and the sum of its op calls timed alone: what is left is the host's."""
-
-    name: str
-    phase: str
-    calls: dict[str, int]  # by part of the step
-    ops_s: float
-    step_s: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,15 +57,7 @@ class Campaign:
 
     def target(self) -> Target:
         """The device as measured."""
-        return Target(
-            name=self.machine,
-            gpu=self.gpu,
-            flop_per_s=self.flop_per_s,
-            bytes_per_s=self.bytes_per_s,
-            memory_bytes=self.memory_bytes,
-            host=fit_host(self.probes, self.gpu),
-            measured=True,
-        )
+        return Target.measured_as(self, fit_host(self.probes, self.gpu), self.memory_bytes)
 
 
 def write(path: Path, campaign: Campaign) -> None:
@@ -107,22 +84,3 @@ def source_of(workload: str, batch: int, phase: str) -> str:
 
 def find(folder: Path) -> list[Path]:
     return sorted(folder.glob(f"*{SUFFIX}"))
-
-
-def fit_host(probes: Sequence[Probe], gpu: bool) -> HostCosts:
-    """Seconds around each call by part, and once a step. Relative errors are minimised, and nothing is negative.
-
-    On a CPU they are what ops leave of a step. On a GPU they are all of a step that waits for its host.
-    """
-    chosen = [each for each in probes if not gpu or each.ops_s < HOST_BOUND * each.step_s]
-    if len(chosen) < 2:
-        return HostCosts()
-    steps = np.array([each.step_s for each in chosen])
-    left = steps if gpu else np.maximum(0.0, steps - np.array([each.ops_s for each in chosen]))
-    counts = np.array([[float(each.calls.get(part, 0)) for part in PARTS] for each in chosen])
-    if len(chosen) < ENOUGH:
-        counts = counts.sum(axis=1, keepdims=True)
-    solved, _ = nnls(np.hstack([counts, np.ones((len(chosen), 1))]) / steps[:, None], left / steps)
-    *each_s, step_s = map(float, solved)
-    forward_s, backward_s, optimizer_s = each_s if len(each_s) > 1 else each_s * len(PARTS)
-    return HostCosts(forward_s, backward_s, optimizer_s, step_s)

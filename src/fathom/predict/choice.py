@@ -20,24 +20,22 @@ from fathom.predict import catalogue
 from fathom.predict.campaign import SUFFIX, Campaign, find, read
 from fathom.predict.estimate import Interval
 from fathom.predict.evaluation import (
-    EFFICIENCY,
     FITS,
-    NEIGHBOURS,
     OP_BY_OP,
-    ROOFLINE,
+    OP_BY_OP_OTHERS_RUN,
+    OTHER_BATCHES_RUN,
     UNSEEN_WORKLOAD,
-    WITH_EXTRA,
     Summary,
 )
+from fathom.predict.other_batches import Case, corrected
 from fathom.predict.predictors.base import Predictor
+from fathom.predict.predictors.names import AUTO, EFFICIENCY, NEIGHBOURS, PREDICTORS, ROOFLINE, WITH_EXTRA
 from fathom.predict.predictors.op_by_op import OpByOp
 from fathom.predict.predictors.roofline import Roofline
 from fathom.predict.reference import as_reached, nearest, shipped
 from fathom.predict.target import HostCosts, Target
 from fathom.trace.step_work import StepWork
 
-AUTO, OP_BY_OP_NAME = "auto", "op-by-op"
-PREDICTORS = (AUTO, *FITS, OP_BY_OP_NAME)
 MOSTLY = 0.95  # of the time in ops, from which the calls of a step count as timed
 ERRORS = ".errors.json"  # beside a calibration: what `fathom predict --evaluate` found
 
@@ -57,6 +55,8 @@ class Choice:
     campaign: Campaign | None = None
     roof: Target | None = None  # with the ceilings of the baseline, where they are not the target's
     partly: Interval | None = None  # of a step whose calls were not timed; None where `interval` holds of any step
+    others_run: Interval | None = None  # ... of one corrected by steps at other batches; None: not measured
+    others_run_partly: Interval | None = None
 
     def how(self, step: StepWork) -> How:
         """What estimate() takes of it."""
@@ -67,6 +67,26 @@ class Choice:
         if self.partly is None or not isinstance(self.predictor, OpByOp):
             return self.interval
         return self.interval if self.predictor.known_share(step, self.target) >= MOSTLY else self.partly
+
+    def corrected_by(self, cases: Sequence[Case], step: StepWork) -> Choice:
+        """With measured steps of the same workload at other batches."""
+        found = corrected(step, cases, self.target, self.predictor)
+        if found is None:
+            what = f"{step.workload}, {step.phase}, {step.precision}"
+            raise BadOption(
+                f"no undisturbed profiled step of {what} at another batch than {step.batch} on this machine"
+            )
+        timed = isinstance(self.predictor, OpByOp) and self.predictor.known_share(step, self.target) >= MOSTLY
+        interval = self.others_run if timed else self.others_run_partly
+        batches = ", ".join(str(case.step.batch) for case in cases if case.step.batch != step.batch)
+        return replace(
+            self,
+            target=found.target(self.target),
+            predictor=found,
+            interval=interval or self.interval_of(step),
+            partly=None,
+            notes=[*self.notes, f"times {found.factor:.3f}: measured over predicted at batch {batches}"],
+        )
 
 
 def calibrated(path: Path, predictor: str, precision: str) -> Choice:
@@ -79,10 +99,19 @@ def calibrated(path: Path, predictor: str, precision: str) -> Choice:
         return Choice(replace(target, host=HostCosts()), Roofline(), _error(path, ROOFLINE), notes, campaign)
     fallback = predictor if predictor in FITS else _best_installed(path)
     fitted = FITS[fallback](campaign.calls, target, precision)
+    found = Choice(
+        target,
+        fitted,
+        _error(path, fallback),
+        notes,
+        campaign,
+        others_run=_measured_error(path, OP_BY_OP, OP_BY_OP_OTHERS_RUN),
+        others_run_partly=_measured_error(path, fallback, OTHER_BATCHES_RUN),
+    )
     if predictor in FITS:
-        return Choice(target, fitted, _error(path, predictor), notes, campaign)
-    partly = _error(path, fallback)
-    return Choice(target, OpByOp(campaign.calls, fitted), _error(path, OP_BY_OP), notes, campaign, partly=partly)
+        return found
+    timed = OpByOp(campaign.calls, fitted)
+    return replace(found, predictor=timed, interval=_error(path, OP_BY_OP), partly=found.interval)
 
 
 def elsewhere(device: catalogue.Device, predictor: str) -> Choice:
@@ -162,6 +191,9 @@ def errors_of(path: Path) -> list[Summary]:
 
 def _error(path: Path, predictor: str) -> Interval:
     """As evaluated on this machine's records; else that of the machines that come with Fathom."""
-    found = [each for each in errors_of(path) if each.predictor == predictor]
-    usual = [each for each in found if each.situation in (UNSEEN_WORKLOAD, OP_BY_OP)]
-    return usual[0].interval if usual else shipped().other
+    return _measured_error(path, predictor, UNSEEN_WORKLOAD, OP_BY_OP) or shipped().other
+
+
+def _measured_error(path: Path, predictor: str, *situations: str) -> Interval | None:
+    found = [each for each in errors_of(path) if each.predictor == predictor and each.situation in situations]
+    return found[0].interval if found else None

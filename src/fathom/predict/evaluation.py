@@ -5,6 +5,7 @@ Situations:
   unseen batch      the workload's calls at other batches are, those of this step are not
   other batches run the same, and measured steps of the workload at other batches correct the prediction
   op by op          the calls of this step were timed alone; the network never ran
+  op by op, other batches run   the same, and measured steps of the workload at other batches correct the prediction
 Intervals are conformal: errors on the other workloads say how wide the one of a workload must be.
 """
 
@@ -18,20 +19,20 @@ from dataclasses import dataclass, replace
 from fathom.core.errors import DataError
 from fathom.predict.campaign import Campaign, TimedCall, source_of
 from fathom.predict.estimate import Interval, estimate
+from fathom.predict.other_batches import Case, factor_at
 from fathom.predict.predictors import boosting, svr
 from fathom.predict.predictors.base import Predictor
 from fathom.predict.predictors.efficiency import Efficiency, Timed
+from fathom.predict.predictors.names import BOOSTING, EFFICIENCY, NEIGHBOURS, ROOFLINE, SVR
 from fathom.predict.predictors.neighbours import Neighbours
 from fathom.predict.predictors.op_by_op import OpByOp
 from fathom.predict.predictors.roofline import Roofline
 from fathom.predict.target import HostCosts, Target
-from fathom.trace.step_work import StepWork
 
 UNSEEN_WORKLOAD, UNSEEN_BATCH, OP_BY_OP = "unseen workload", "unseen batch", "op by op"
-OTHER_BATCHES_RUN = "other batches run"
+OTHER_BATCHES_RUN, OP_BY_OP_OTHERS_RUN = "other batches run", "op by op, other batches run"
 LEVEL = 0.9  # of the intervals
 Fit = Callable[[Sequence[TimedCall], Target, str], Predictor]
-ROOFLINE, EFFICIENCY, NEIGHBOURS, SVR, BOOSTING = "roofline", "efficiency", "neighbours", "svr", "boosting"
 FITS: dict[str, Fit] = {
     ROOFLINE: lambda calls, target, precision: Roofline(),
     EFFICIENCY: lambda calls, target, precision: Efficiency.fitted(timed_of(calls), target, precision),
@@ -39,15 +40,6 @@ FITS: dict[str, Fit] = {
     SVR: lambda calls, target, precision: svr.fitted(timed_of(calls), target, precision),
     BOOSTING: lambda calls, target, precision: boosting.fitted(timed_of(calls), target, precision),
 }
-WITH_EXTRA = (SVR, BOOSTING)  # need scikit-learn
-
-
-@dataclass(frozen=True)
-class Case:
-    """A step that was measured: what it consists of, and how long it took without the input pipeline."""
-
-    step: StepWork
-    measured_s: float
 
 
 @dataclass(frozen=True)
@@ -100,7 +92,7 @@ def evaluate(campaign: Campaign, cases: Sequence[Case], predictors: Iterable[str
             at_batch = [case for case in own if case.step.batch == batch]
             if other := _at_other_batches(campaign, without, at_batch):
                 scores += _at_unseen_batch(_scores(other, own, UNSEEN_BATCH, chosen), batch)
-        scores += [score for case in own for score in _op_by_op(campaign, without, case)]
+        scores += _op_by_op(campaign, without, own, chosen)
     return scores
 
 
@@ -125,20 +117,19 @@ def _at_other_batches(campaign: Campaign, without: Campaign, own: Sequence[Case]
 def _at_unseen_batch(scores: Sequence[Score], batch: int) -> list[Score]:
     """Of one workload, predicted without the calls of this batch: as predicted, and as its other batches correct it."""
     found = [each for each in scores if each.batch == batch]
-    return found + [corrected for each in found if (corrected := _corrected(each, scores)) is not None]
+    return found + [made for each in found for made in _corrected(each, scores, OTHER_BATCHES_RUN)]
 
 
-def _corrected(score: Score, scores: Sequence[Score]) -> Score | None:
-    """By measured over predicted time at the other batches, their geometric mean; None where there are none."""
+def _corrected(score: Score, scores: Sequence[Score], situation: str) -> list[Score]:
+    """By measured over predicted time at the other batches; none where there are none."""
     errors = [
-        each.log_error
+        (each.batch, each.log_error)
         for each in scores
         if (each.phase, each.predictor) == (score.phase, score.predictor) and each.batch != score.batch
     ]
     if not errors or score.predictor == ROOFLINE:
-        return None
-    factor = math.exp(sum(errors) / len(errors))
-    return replace(score, situation=OTHER_BATCHES_RUN, predicted_s=score.predicted_s * factor)
+        return []
+    return [replace(score, situation=situation, predicted_s=score.predicted_s * factor_at(score.batch, errors))]
 
 
 def _specs(cases: Iterable[Case]) -> set[str]:
@@ -164,14 +155,20 @@ def _scores(campaign: Campaign, cases: Sequence[Case], situation: str, predictor
     return found
 
 
-def _op_by_op(campaign: Campaign, without: Campaign, case: Case) -> list[Score]:
-    specs = {op.spec for op in case.step.ops}
-    own = [each for each in campaign.calls if each.work.spec in specs]
-    if not own or not campaign.timed_alone:
+def _op_by_op(campaign: Campaign, without: Campaign, cases: Sequence[Case], predictors: Sequence[str]) -> list[Score]:
+    """Calls that were not timed, those that take too long, are predicted by what a prediction would take for them."""
+    timed = {each.work.spec: each for each in campaign.calls}
+    if not campaign.timed_alone:
         return []
-    target = without.target()
-    predictor = OpByOp(own, Efficiency.fitted(timed_of(without.calls), target, case.step.precision))
-    return [_score(case, OP_BY_OP, OP_BY_OP, estimate(case.step, target, predictor=predictor).step_s)]
+    target, fit = without.target(), FITS[NEIGHBOURS if NEIGHBOURS in predictors else EFFICIENCY]
+    fallbacks = {each: fit(without.calls, target, each) for each in {case.step.precision for case in cases}}
+    scores = []
+    for case in cases:
+        own = [timed[op.spec] for op in case.step.ops if op.spec in timed]
+        if own:
+            predictor = OpByOp(own, fallbacks[case.step.precision])
+            scores.append(_score(case, OP_BY_OP, OP_BY_OP, estimate(case.step, target, predictor=predictor).step_s))
+    return scores + [made for each in scores for made in _corrected(each, scores, OP_BY_OP_OTHERS_RUN)]
 
 
 def _score(case: Case, situation: str, predictor: str, predicted_s: float) -> Score:

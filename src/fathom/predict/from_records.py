@@ -9,10 +9,12 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+from fathom.analysis.limits import data_share
 from fathom.core.errors import DataError
 from fathom.core.record import Record
-from fathom.predict.campaign import Campaign, Probe, TimedCall, source_of
-from fathom.predict.evaluation import Case
+from fathom.predict.campaign import Campaign, TimedCall, source_of
+from fathom.predict.other_batches import Case
+from fathom.predict.probe import Probe
 from fathom.trace.step_work import OpWork, StepWork, from_rows
 
 DATA = "data"  # the phase of rows that feed the step: no part of a prediction
@@ -34,7 +36,8 @@ def measured_s(record: Record) -> float:
     profile = record.profile
     assert profile is not None
     step_s = profile.unprofiled_s or 0.0
-    return step_s if record.gpu is not None else step_s - (profile.data_s or 0.0)
+    # data was prepared under the profiler, too: what that took of its time is no time of the step
+    return step_s if record.gpu is not None else step_s * (1 - data_share(profile))
 
 
 def campaign_of(records: Iterable[Record]) -> Campaign:

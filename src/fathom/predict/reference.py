@@ -22,9 +22,11 @@ from fathom.core.record import Record
 from fathom.predict import catalogue
 from fathom.predict.campaign import Campaign
 from fathom.predict.estimate import Interval, estimate
-from fathom.predict.evaluation import EFFICIENCY, Case, Score, evaluate, summaries, timed_of
+from fathom.predict.evaluation import Score, evaluate, summaries, timed_of
 from fathom.predict.from_records import campaign_of, case_of, usable
+from fathom.predict.other_batches import Case
 from fathom.predict.predictors.efficiency import ClassFit, Efficiency
+from fathom.predict.predictors.names import EFFICIENCY
 from fathom.predict.target import HostCosts, Target
 
 FILE = "reference.json"
@@ -47,14 +49,7 @@ class Reference:
 
     @property
     def target(self) -> Target:
-        return Target(
-            name=self.machine,
-            gpu=self.gpu,
-            flop_per_s=self.flop_per_s,
-            bytes_per_s=self.bytes_per_s,
-            host=self.host,
-            measured=True,
-        )
+        return Target.measured_as(self, self.host)
 
 
 @dataclass(frozen=True, kw_only=True)

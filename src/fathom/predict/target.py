@@ -6,10 +6,12 @@ Ceilings are measured (a campaign of `fathom calibrate`), from the catalogue, or
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
+from typing import Protocol
 
 from fathom.core.errors import BadOption
 from fathom.predict.catalogue import PRECISIONS, Device
+from fathom.predict.cold_operands import cold_bytes
 from fathom.trace.step_work import OpWork, StepWork
 
 WIDE = {"float": "fp32", "double": "fp64", "BFloat16": "bf16", "Half": "fp16"}  # a dtype of op rows -> precision
@@ -23,9 +25,32 @@ class HostCosts:
     backward_s: float = 0.0
     optimizer_s: float = 0.0
     step_s: float = 0.0
+    training_s: float = 0.0  # once a training step, beside step_s
+    cold_s_per_byte: float = 0.0  # of operands that a call timed alone has in its caches, and a step has not
 
     def of(self, part: str) -> float:
         return {"forward": self.forward_s, "backward": self.backward_s}.get(part, self.optimizer_s)
+
+    def of_step(self, step: StepWork) -> float:
+        """What does not depend on the number of calls."""
+        cold_s = self.cold_s_per_byte * cold_bytes(step) if self.cold_s_per_byte else 0.0
+        return self.step_s + self.training_s * (step.phase == "train") + cold_s
+
+    def scaled(self, factor: float) -> HostCosts:
+        return HostCosts(*(factor * each for each in astuple(self)))
+
+
+class Measured(Protocol):
+    """A device whose ceilings were measured."""
+
+    @property
+    def machine(self) -> str: ...
+    @property
+    def gpu(self) -> bool: ...
+    @property
+    def flop_per_s(self) -> Mapping[str, float]: ...
+    @property
+    def bytes_per_s(self) -> float: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,6 +81,19 @@ class Target:
             bytes_per_s=device.memory_bytes_per_s / device.parts,
             memory_bytes=None if device.memory_bytes is None else device.memory_bytes / device.parts,
             tdp_w=None if device.tdp_w is None else device.tdp_w / device.parts,
+        )
+
+    @classmethod
+    def measured_as(cls, machine: Measured, host: HostCosts, memory_bytes: float | None = None) -> Target:
+        """With the ceilings of a campaign, or of a machine that comes with Fathom."""
+        return cls(
+            name=machine.machine,
+            gpu=machine.gpu,
+            flop_per_s=machine.flop_per_s,
+            bytes_per_s=machine.bytes_per_s,
+            memory_bytes=memory_bytes,
+            host=host,
+            measured=True,
         )
 
     def peak(self, precision: str) -> float:

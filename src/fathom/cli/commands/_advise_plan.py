@@ -17,12 +17,13 @@ from fathom.core.store import read
 from fathom.predict import catalogue, rules
 from fathom.predict.campaign import find
 from fathom.predict.campaign import read as read_campaign
-from fathom.predict.choice import AUTO, calibrated, chosen
 from fathom.predict.choice import Choice as Device
+from fathom.predict.choice import calibrated, chosen
 from fathom.predict.communication import Link
 from fathom.predict.estimate import Estimate, estimate
 from fathom.predict.measured_energy import joules_per_item
 from fathom.predict.plan import HOUR_S, Choice, Grid, Job, Plan, Steps, plan
+from fathom.predict.predictors.names import AUTO
 from fathom.predict.reference import as_reached, nearest, shipped
 from fathom.predict.target import Target
 from fathom.trace.step_work import StepWork

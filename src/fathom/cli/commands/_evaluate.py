@@ -14,10 +14,12 @@ from fathom.core.record import Record
 from fathom.core.store import read_nonempty
 from fathom.predict import campaign as campaigns
 from fathom.predict.campaign import Campaign
-from fathom.predict.choice import AUTO, errors_file
-from fathom.predict.evaluation import FITS, LEVEL, ROOFLINE, WITH_EXTRA, Case, Score, Summary, summaries
+from fathom.predict.choice import errors_file
+from fathom.predict.evaluation import FITS, LEVEL, Score, Summary, summaries
 from fathom.predict.evaluation import evaluate as scored
 from fathom.predict.from_records import campaign_of, case_of, usable
+from fathom.predict.other_batches import Case
+from fathom.predict.predictors.names import AUTO, ROOFLINE, WITH_EXTRA
 from fathom.trace.step_work import StepWork
 
 
@@ -80,11 +82,11 @@ def _predictors(asked: str) -> list[str]:
 def _print(machine: str, scores: Sequence[Score], found: Sequence[Summary]) -> None:
     for situation in dict.fromkeys(each.situation for each in scores):
         names = list(dict.fromkeys(each.predictor for each in scores if each.situation == situation))
-        rows: dict[tuple[str, str, int], list[object]] = {}
+        rows: dict[tuple[object, ...], list[object]] = {}
         for each in scores:
             if each.situation == situation:
-                key = each.workload, each.phase, each.batch
-                rows.setdefault(key, [*key, each.measured_s]).append(100 * each.error)
+                key = each.workload, each.phase, each.batch, each.measured_s  # a step may have been measured twice
+                rows.setdefault(key, [*key]).append(100 * each.error)
         columns = ["workload", "phase", "batch", "measured (s)", *(f"{name} (error %)" for name in names)]
         print_table(f"{machine}, {situation}", columns, list(rows.values()))
     columns = [

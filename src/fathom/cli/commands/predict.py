@@ -14,14 +14,14 @@ from fathom.cli.terminal import human, print_facts, print_json, print_table, sec
 from fathom.core.errors import BadOption
 from fathom.core.spec import RunSpec
 from fathom.experiments.checks import check
+from fathom.predict.predictors.names import PREDICTORS
 
 if TYPE_CHECKING:
     from fathom.predict.choice import Choice
     from fathom.predict.estimate import Estimate
+    from fathom.predict.other_batches import Case
     from fathom.trace.step_work import StepWork
 
-# as predict/choice.py has them
-PREDICTORS = ("auto", "roofline", "efficiency", "neighbours", "svr", "boosting", "op-by-op")
 MOST_DEVICES = 1 << 20
 GIB = 1 << 30
 
@@ -41,6 +41,10 @@ def command(
     calibration: Annotated[Path, typer.Option(help="Folder of fathom calibrate.")] = Path("calibration"),
     peak_tflops: Annotated[float | None, typer.Option(help="A hypothetical device: its peak.")] = None,
     bandwidth: Annotated[float | None, typer.Option(help="... and its memory bandwidth in GB/s.")] = None,
+    measured: Annotated[
+        list[Path] | None,
+        typer.Option(help="Records of this workload at other batches, which correct the prediction. Repeatable."),
+    ] = None,
     evaluate: Annotated[
         list[Path] | None, typer.Option(help="Records to measure the error on: leave one workload out. Repeatable.")
     ] = None,
@@ -72,11 +76,31 @@ def command(
     link = None if interconnect is None else Link.of(catalogue.interconnect(interconnect))
     choice = chosen(on, calibration, predictor, precision, peak_tflops, bandwidth)
     step = step_of(name, phase, precision, batch, preset, options_of(set_ or []), choice.target.gpu)
+    if measured:
+        choice = choice.corrected_by(_cases(measured, step, preset, options_of(set_ or []), choice), step)
     found = estimated(step, choice.target, count=count, link=link, **choice.how(step))
     if as_json:
         print_json(dataclasses.asdict(found) | {"notes": choice.notes, "items_per_s": found.items_per_s})
     else:
         _print(found, step, choice)
+
+
+def _cases(folders: list[Path], step: StepWork, preset: str, options: dict[str, Any], choice: Choice) -> list[Case]:
+    """Measured steps of the same workload on the calibrated machine, at whatever batch."""
+    if choice.campaign is None:
+        raise BadOption("--measured corrects predictions of a calibrated machine; this one has no calibration")
+    from fathom.cli.terminal import skipped
+    from fathom.core.store import read_nonempty
+    from fathom.measure.calibration.cases import cases_of
+
+    same = (step.workload, step.phase, step.precision, preset, options)
+    own = [
+        each
+        for each in read_nonempty(folders, skipped)
+        if (spec := each.spec)
+        and (spec.workload, spec.phase, spec.precision or "fp32", spec.preset, dict(spec.options)) == same
+    ]
+    return cases_of(own, choice.target.name)
 
 
 def step_of(

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 
 from fathom.core.record import Record
 from fathom.engine.step_work import step_work
-from fathom.predict.evaluation import Case
 from fathom.predict.from_records import measured_s, usable
+from fathom.predict.other_batches import Case
 from fathom.workloads.base import workload_class
 
 

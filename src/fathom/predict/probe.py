@@ -1,0 +1,17 @@
+"""A probe of the host: a whole step beside its op calls, which were timed alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True)
+class Probe:
+    """A whole step of a small random network, and the sum of its op calls timed alone: what is left is the host's."""
+
+    name: str
+    phase: str
+    calls: dict[str, int]  # by part of the step
+    ops_s: float
+    step_s: float
+    cold_bytes: float | None = None  # as cold_operands.py counts them; None in files of earlier versions
