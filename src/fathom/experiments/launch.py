@@ -77,7 +77,8 @@ def job(
         record = Record.from_json(json.loads((folder / RECORD).read_text()), "the record of rank 0")
     assert record.ranks is not None
     ranks = replace(record.ranks, timeout_s=settings.timeout_s, restarts=restarts)
-    return replace(record, machine=fingerprint(), ranks=ranks)
+    machine = fingerprint() if spec.nodes == 1 else record.machine  # which the nodes have agreed on
+    return replace(record, machine=machine, ranks=ranks)
 
 
 def run(

@@ -19,7 +19,7 @@ TEMPLATE = """#!/bin/bash
 
 set -euo pipefail
 first=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | awk 'NR == 1')
-srun --kill-on-bad-exit=1 {command}
+srun --kill-on-bad-exit=1 --cpu-bind=none --output=fathom-%j-node%n.log {command}
 """
 
 STUDY = """#!/bin/bash
