@@ -148,7 +148,6 @@ def test_what_a_host_refuses_is_said_by_its_name(
     [
         (["--hosts=-oProxyCommand=touch x"], "--hosts takes host names such as"),
         (["--hosts", "a", "--via", "telnet"], "no way to reach a host 'telnet'"),
-        (["--hosts", "a", "--engine", "best"], "--engine best chooses on one machine"),
         (["--hosts", "a", "--engine", "eagr"], "did you mean eager?"),
         (["--via", "srun"], "--via needs --hosts"),
         (["--nodes", "2"], "--nodes needs --slurm"),

@@ -14,6 +14,7 @@ TEMPLATE = """#!/bin/bash
 #SBATCH --nodes={nodes}
 #SBATCH --ntasks-per-node=1
 #SBATCH --exclusive
+#SBATCH --mem=0
 #SBATCH --output=fathom-%j.log
 # Add the partition, account, time and GPUs that your cluster asks for.
 
@@ -27,6 +28,7 @@ STUDY = """#!/bin/bash
 #SBATCH --nodes={nodes}
 {where}#SBATCH --ntasks-per-node=1
 #SBATCH --exclusive
+#SBATCH --mem=0
 #SBATCH --output=fathom-study-%j.log
 # Add the partition, account, time and GPUs that your cluster asks for.
 # Submitted again, it resumes: what is in the folder of records is not measured again.
