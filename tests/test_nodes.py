@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import subprocess
@@ -20,7 +21,7 @@ from fathom.core.spec import RunSpec
 from fathom.core.store import Store
 from fathom.experiments import study
 from fathom.experiments.rank import one_machine
-from fathom.experiments.ranks import PORTS, Launch
+from fathom.experiments.ranks import PORTS, SETTINGS, Jobs, Launch
 
 
 def free_port() -> int:
@@ -108,6 +109,27 @@ def test_a_series_is_resumed_alike_on_every_node(
     run_fathom(monkeypatch, *series)
     assert len(ran) == 2
     assert "2 of 2 runs are in" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("end", [None, KeyboardInterrupt])
+def test_the_files_of_a_job_are_removed_however_it_ends(
+    monkeypatch: pytest.MonkeyPatch, end: type[BaseException] | None
+) -> None:
+    """Its own process may be killed; checkpoints would stay."""
+    seen: list[Path] = []
+
+    def isolated(spec: RunSpec, *_: object, environment: dict[str, str]) -> Record:
+        monkeypatch.setenv(SETTINGS, environment[SETTINGS])
+        seen.append(Path(Launch.from_environment().folder or ""))
+        (seen[0] / "checkpoint").write_text("large")
+        if end:
+            raise end
+        return JOB
+
+    monkeypatch.setattr("fathom.experiments.ranks.isolated", isolated)
+    with pytest.raises(end) if end else contextlib.nullcontext():
+        Jobs(Launch())(SPEC)
+    assert not seen[0].exists()
 
 
 @pytest.mark.slow

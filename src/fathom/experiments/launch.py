@@ -57,7 +57,7 @@ def job(
     """Runs the program as the ranks of the job; gives rank 0's record, or one of a failed job."""
     assert spec.ranks is not None
     settings = replace(settings, nodes=spec.nodes)
-    with tempfile.TemporaryDirectory(prefix="fathom-ranks-") as name:
+    with tempfile.TemporaryDirectory(prefix="fathom-ranks-", dir=settings.folder) as name:
         folder = Path(name)
         every = max(1, (spec.warmup + spec.steps) // CHECKPOINTS) if settings.max_restarts else None
         document = {"spec": spec.to_json(), "timeout_s": settings.timeout_s, "checkpoint_every": every}
