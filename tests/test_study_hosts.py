@@ -111,6 +111,7 @@ def test_an_interrupt_ends_the_runs_on_the_hosts_and_keeps_what_came(hosts: Path
         printed = command.stderr.read()
     assert command.returncode == 130
     assert printed.endswith("fathom: interrupted\n")
+    assert " ended with code " not in printed  # a host that was told to end has not failed
     assert not outlived(alive(os.environ["FATHOM_MARK"]))
     kept = list(Store(hosts / "records").records())
     assert 1 <= len(kept) < 2 * RUNS

@@ -106,6 +106,7 @@ class Connection:
 
     def __init__(self, host: str, command: Sequence[str], timeout_s: float = TIMEOUT_S) -> None:
         self.host = host
+        self.left = False  # by this side, which has no more to ask
         self.host_id: str | None = None  # in place of the machine's own, where that is another host's as well
         self._command, self._timeout_s = list(command), timeout_s
         self._unfinished = bytearray()  # the line whose end has not come yet
@@ -170,6 +171,7 @@ class Connection:
     def leave(self) -> None:
         """Ends the agent's stdin, and by that the agent; does not wait."""
         assert self._process.stdin is not None
+        self.left = True
         with contextlib.suppress(OSError, ValueError):
             self._process.stdin.close()
 

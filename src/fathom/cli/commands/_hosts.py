@@ -177,6 +177,8 @@ def _study(
             _run(host, connection, again, store, bar, task)
         host.records = chosen(host.planned, store, begun, max(moment(), host.latest))
     except (Lost, FathomError) as lost:
+        if connection.left:
+            return  # interrupted: the agent ended because it was told to
         connection.leave()
         if isinstance(lost, Lost):
             connection.kill()
