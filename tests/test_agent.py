@@ -13,11 +13,12 @@ from typing import Any
 import pytest
 from sample_records import record_of
 
+from fathom import __version__
 from fathom.core.errors import Refused
 from fathom.core.events import OnProgress
 from fathom.core.record import Record
 from fathom.core.spec import RunSpec
-from fathom.experiments import agent
+from fathom.experiments import agent, engines
 from fathom.experiments.agent import MARK, Agent, _private_stdout
 from fathom.machine.host import boot_id
 
@@ -66,6 +67,7 @@ def test_it_says_who_it_is_and_skips_what_is_no_request() -> None:
     hello, refused = answers(b"GET / HTTP/1.1\n", b"[1]\n", b"\xff\n", line(dance=1), expected=2)
     assert hello["hello"]["boot"] == boot_id()
     assert hello["hello"]["machine"]["cpu"]
+    assert hello["hello"]["version"] == __version__
     assert refused == {"refused": "no such request: dance"}
 
 
@@ -127,3 +129,12 @@ def test_what_is_printed_meanwhile_goes_to_stderr(capfd: pytest.CaptureFixture[s
     os.write(1, b"as before")
     printed = capfd.readouterr()
     assert (printed.out, printed.err) == ("an answer\nas before", "a library speaks")
+
+
+def test_it_names_the_trials_that_its_machine_can_make(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engines, "candidates", lambda: ["compile", "cudagraph"])
+    monkeypatch.setattr(engines, "refusal", lambda spec: "needs a GPU" if spec.engine == "cudagraph" else None)
+    wanted = replace(SPEC, kind="profiled", steps=200)
+    _, answer = answers(line(trials=wanted.non_defaults()), expected=2)
+    (trial,) = (RunSpec.from_json(each) for each in answer["trials"])
+    assert (trial.engine, trial.kind, trial.workload) == ("compile", "trial", "vgg")

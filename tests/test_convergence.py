@@ -52,7 +52,7 @@ def test_the_target_is_the_lowest_loss_that_all_jobs_reach_and_the_faster_step_m
     assert (two["items"], two["time (s)"]) == (100 * 32, pytest.approx(100.0))
     assert one["time (s)"] < 20
     assert "vgg to a loss of 0.906" in finding.summary
-    assert "(ddp, weak, 1 rank) to 100 s (ddp, weak, 2 ranks)" in finding.summary
+    assert "(ddp, 1 rank) to 100 s (ddp, weak, 2 ranks)" in finding.summary
 
 
 def test_summed_losses_of_different_batches_are_compared_per_item() -> None:

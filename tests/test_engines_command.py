@@ -13,7 +13,9 @@ import pytest
 from conftest import fathom
 from sample_records import LAPTOP, MACHINES, engine_run, trial_of, trial_record
 
+from fathom.cli.commands import _hosts
 from fathom.cli.commands import study as study_command
+from fathom.cli.terminal import progress_bar
 from fathom.core.events import OnProgress
 from fathom.core.record import Record
 from fathom.core.spec import RunSpec
@@ -258,7 +260,7 @@ def test_profiled_runs_get_the_best_engine_and_comparisons_stay_eager(
     assert any(spec.threads for spec in chosen)
     devices = {(spec.device, spec.preset) for spec in tried}
     assert devices == {("cuda:0", "paper"), ("cpu", "small")}
-    assert {(spec.kind, spec.steps, spec.budget_s) for spec in tried} == {("trial", 10, study_command.TRIAL_S)}
+    assert {(spec.kind, spec.steps, spec.budget_s) for spec in tried} == {("trial", 10, engines.TRIAL_S)}
     assert len({spec.id for spec in tried}) == len(tried)
 
 
@@ -290,3 +292,30 @@ def test_a_study_with_the_best_engines_records_them(
     assert {(spec.kind, spec.engine) for spec in measured} == {("profiled", "compile")}
     assert "autoenc train on cpu: compile\n" in capsys.readouterr().err
     assert len(ran) == 2 * len(measured)
+
+
+class FarHost:
+    """A connection to a host whose fastest engine is another one than this machine's."""
+
+    def __init__(self) -> None:
+        self.ran: list[RunSpec] = []
+
+    def trials(self, spec: RunSpec) -> list[RunSpec]:
+        return [replace(each, engine=name) for each in engines.trials_for(spec)[:1] for name in ("fused", "compile")]
+
+    def run(self, spec: RunSpec, on_progress: OnProgress) -> Record:
+        self.ran.append(spec)
+        trial = trial_of(0.2, 0.05 if spec.engine == "fused" else 0.1, phase=spec.phase)
+        return replace(trial_record(trial=trial), spec=spec, machine=MACHINES[LAPTOP])
+
+
+def test_a_host_takes_the_engine_that_is_fastest_there(tmp_path: Path) -> None:
+    far, host, store = FarHost(), _hosts.Host("far"), Store(tmp_path, MACHINES[LAPTOP])
+    profiled = RunSpec(workload="autoenc", kind="profiled")
+    swept = replace(profiled, threads=1)
+    with progress_bar() as bar:
+        task = bar.add_task("far")
+        for _ in range(2):  # the second time from the folder
+            found = [_hosts._best(host, far, spec, store, bar, task) for spec in (profiled, swept)]  # type: ignore[arg-type]
+            assert found == [replace(profiled, engine="fused"), swept]
+    assert [spec.engine for spec in far.ran] == ["fused", "compile"]

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -23,6 +25,7 @@ from fathom.experiments.hosts import (
     Lost,
     command_line,
     hosts_of,
+    last_words,
     named_twice,
     told_apart,
 )
@@ -44,6 +47,7 @@ def connected(*printed: bytes, end: str = "", timeout_s: float = 60.0) -> Iterat
     """The other side prints this, a piece for every line that it reads, and then does what `end` says."""
     program = f"""
 import os, signal, sys
+SRUN = "sh: 1: fathom: not found\\nsrun: error: n1: task 0: Exited with exit code 127\\n"
 for piece in {list(printed)!r}:
     sys.stdout.buffer.write(piece); sys.stdout.buffer.flush()
     sys.stdin.readline()
@@ -106,6 +110,7 @@ def test_srun_starts_one_task_on_one_node() -> None:
     line = command_line("srun", "n1", "fathom")
     assert line[0] == "srun"
     assert {"--nodelist=n1", "--nodes=1", "--ntasks=1"} <= {*line}
+    assert "--overlap" in line  # else it waits for the step that it may be started from
     assert line[-3:] == ["sh", "-c", "fathom study --agent"]
 
 
@@ -150,6 +155,8 @@ def test_a_host_that_says_nothing_is_given_up() -> None:
     [
         ("print('ssh: no route to a', file=sys.stderr); sys.exit(255)", "ended with code 255: ssh: no route to a"),
         ("print('sh: fathom: not found', file=sys.stderr); sys.exit(127)", r"no fathom there \(sh: fathom: not found"),
+        ("sys.stderr.write('python3: No module named fathom'); sys.exit(1)", r"no fathom there \(python3: No module"),
+        ("sys.stderr.write(SRUN); sys.exit(127)", r"no fathom there \(sh: 1: fathom: not found\)"),
         ("os.kill(os.getpid(), signal.SIGKILL)", "was killed by SIGKILL"),
         ("os.write(2, b'\\x1b[31mred\\n'); sys.exit(3)", r"ended with code 3: \[31mred$"),
     ],
@@ -157,6 +164,32 @@ def test_a_host_that_says_nothing_is_given_up() -> None:
 def test_how_a_host_ended_is_said(end: str, why: str) -> None:
     with connected(end=end) as connection, pytest.raises(Lost, match=why):
         connection.hello()
+
+
+def test_what_srun_says_of_itself_is_said_where_it_says_nothing_else() -> None:
+    refused = "srun: error: Unable to create step for job 10: Requested node configuration is not available"
+    assert last_words(f"{refused}\n\n") == refused
+    assert last_words(f"Segmentation fault\n{refused}\nslurmstepd: error: gone") == "Segmentation fault"
+    assert last_words("") == ""
+
+
+def test_a_host_key_is_looked_at_by_hand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "ssh").write_text("#!/bin/sh\necho 'Host key verification failed.' >&2\nexit 255\n")
+    (tmp_path / "ssh").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    connection = Connection("a", command_line("ssh", "a", "fathom"))
+    with pytest.raises(Lost, match=r"^Host key verification failed \(ssh a by hand says more\)$"):
+        connection.hello()
+    connection.close(0.0)
+
+
+def test_another_fathom_is_named() -> None:
+    there = Hello(replace(MACHINES[LAPTOP], commit="abc"), "b", "2026", "0.2")
+    assert there.difference("0.2", "abc") is None
+    assert there.difference("0.2", None) is None  # installed here, and not a checkout
+    assert there.difference("0.3", "abc") == "fathom 0.2 there, 0.3 here"
+    assert there.difference("0.2", "def") == "fathom of commit abc there, def here"
+    assert replace(there, version=None).difference("0.3", "abc") == "fathom of an older version there, 0.3 here"
 
 
 def test_a_missing_ssh_is_one_line() -> None:

@@ -13,7 +13,8 @@ from test_ranks_finding import job, rows
 
 from fathom.analysis.finding import analyse
 from fathom.analysis.rank_quality import common_quality, tasks_of
-from fathom.cli.commands.scale import _refuse_without_ranks, _trained
+from fathom.cli.commands._scale_ranks import _trained
+from fathom.cli.commands.scale import _refuse_without_ranks
 from fathom.core.errors import BadOption
 from fathom.core.record import Learning, Point, Record
 from fathom.core.spec import RunSpec

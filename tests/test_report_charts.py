@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from itertools import combinations, pairwise
 from pathlib import Path
 from typing import Any
@@ -250,3 +251,10 @@ def test_a_line_of_many_points_is_drawn_by_its_extremes() -> None:
     assert thin["customdata"][thin["x"].index(12_345)] == "step 12345"
     assert (whole["x"], whole["y"]) == ([0, 1], [2.0, 3.0])
     assert len(long.y) == 40_000, "tables and exports have all of it"
+
+
+def test_a_line_chart_keeps_the_limits_that_it_names() -> None:
+    series = [Series(name="a", x=[1, 2], y=[8600.0, 8700.0])]
+    chart = Chart(kind="line", title="t", x_title="x", y_title="y", series=series)
+    assert "range" not in charts.figure(chart, Colours([]))["layout"]["yaxis"]
+    assert charts.figure(replace(chart, limits=(0.0, 9000.0)), Colours([]))["layout"]["yaxis"]["range"] == [0.0, 9000.0]

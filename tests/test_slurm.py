@@ -10,7 +10,7 @@ import pytest
 from conftest import fathom as run_fathom
 
 from fathom.core.errors import BadOption
-from fathom.experiments.slurm import batch_file, without, write
+from fathom.experiments.slurm import batch_file, study_batch_file, without, write
 
 OPTIONS = ["scale", "vgg", "--ranks", "2,4", "--nodes", "2"]
 
@@ -32,7 +32,7 @@ def test_the_command_writes_it_and_runs_nothing(
     assert not records.exists()
     text = path.read_text()
     assert "#SBATCH --nodes=2\n#SBATCH --ntasks-per-node=1\n" in text
-    assert f'srun --kill-on-bad-exit=1 fathom {" ".join(OPTIONS)} --out {records} --rendezvous "$first:29500"\n' in text
+    assert f' fathom {" ".join(OPTIONS)} --out {records} --rendezvous "$first:29500"\n' in text
     capsys.readouterr()
     assert run_fathom(monkeypatch, *OPTIONS, "--slurm", path) == 2
     assert "exists already" in capsys.readouterr().err
@@ -58,4 +58,11 @@ def test_bash_runs_it_with_the_first_node_as_rendezvous(tmp_path: Path) -> None:
     environment = os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}", "SLURM_JOB_NODELIST": "node[7-8]"}
     done = subprocess.run(["bash", tmp_path / "job.sh"], env=environment, capture_output=True, text=True, check=True)
     assert done.stdout.split()[-2:] == ["--rendezvous", "node7:29500"]
-    assert done.stdout.split()[:2] == ["--kill-on-bad-exit=1", "fathom"]
+    before = done.stdout.split()[: done.stdout.split().index("fathom")]
+    assert before == ["--kill-on-bad-exit=1", "--cpu-bind=none", "--output=fathom-%j-node%n.log"]
+
+
+@pytest.mark.parametrize("text", [batch_file(OPTIONS, 2), study_batch_file(["study"], 2)])
+def test_a_node_is_used_whole(text: str) -> None:
+    """Slurm gives a job a part of the memory, and a task a part of the cores, where nothing else is asked for."""
+    assert {"#SBATCH --exclusive", "#SBATCH --mem=0"} <= {*text.splitlines()}

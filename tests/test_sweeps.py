@@ -139,7 +139,7 @@ def test_convergence_has_a_table_by_group_size_and_staleness() -> None:
     assert "vgg, 4 ranks, weak: fastest in groups of" in finding.summary
 
 
-def test_charts_have_time_and_items_over_either_setting_with_the_guides_statement() -> None:
+def test_charts_have_time_and_items_over_either_setting() -> None:
     finding = analyse("convergence", swept())
     charts = {chart.title: chart for chart in finding.charts}
     by_size = charts["Time to the same loss, by group size: vgg, 4 ranks, weak"]
@@ -147,14 +147,47 @@ def test_charts_have_time_and_items_over_either_setting_with_the_guides_statemen
         ("staleness 0", [1, 2, 4]),
         ("staleness 4", [1, 2, 4]),
     ]
-    assert by_size.note == STATEMENT
+    assert not by_size.note  # the notes have the guide's statement, once
     found = {(row["group size"], row["staleness bound"]): row for row in rows(finding, TABLE)}
     assert by_size.series[1].y == [found[size, 4]["time (s)"] for size in (1, 2, 4)]
     by_bound = charts["Items to the same loss, by staleness: vgg, 4 ranks, weak"]
     assert [(series.name, series.x) for series in by_bound.series] == [
-        (f"group size {size}", [0, 4]) for size in (1, 2, 4)
-    ]
+        (f"group size {size}", [0, 4]) for size in (1, 2)
+    ]  # one group of all four has nobody to run ahead of
     assert by_bound.series[0].y == [found[1, bound]["items"] for bound in (0, 4)]
+
+
+def test_values_are_shown_from_zero() -> None:
+    """Three jobs that need nearly the same number of items are a flat line."""
+    for chart in analyse("convergence", swept()).charts:
+        if "by group size" in chart.title or "by staleness" in chart.title:
+            assert chart.limits is not None
+            low, high = chart.limits
+            assert low == 0
+            assert high > max(y for series in chart.series for y in series.y)
+
+
+def test_one_group_is_not_compared_by_its_staleness() -> None:
+    """It has nobody to run ahead of: such jobs differ by chance alone."""
+    finding = analyse("convergence", [tuned(4, bound, step_s=1 + bound) for bound in (0, 4)])
+    assert TABLE not in [table.title for table in finding.tables]
+    assert "staleness up to" not in finding.summary
+    swept_too = analyse("convergence", [tuned(4, 0, step_s=9.0), tuned(1, 0)])
+    assert "slowest in one group" in swept_too.summary
+
+
+def test_many_jobs_are_charts_by_ranks_and_options_are_in_the_order_of_numbers() -> None:
+    many = [falling(4, 1.0, 0.01, strategy="local_sgd", strategy_options={"period": n}) for n in range(2, 19, 2)]
+    finding = analyse("convergence", [*many, falling(2, 1.0, 0.01)])
+    lines = {chart.title: chart.series for chart in finding.charts if chart.title.startswith("Loss over time")}
+    assert [(title, len(series)) for title, series in lines.items()] == [
+        ("Loss over time: vgg, 2 ranks", 1),
+        ("Loss over time: vgg, 4 ranks", 9),
+    ]
+    names = [series.name for series in lines["Loss over time: vgg, 4 ranks"]]
+    assert names == [f"local_sgd period={n}, weak, 4 ranks" for n in range(2, 19, 2)]
+    few = analyse("convergence", many[:3])
+    assert [chart.title for chart in few.charts if "over time" in chart.title] == ["Loss over time: vgg"]
 
 
 def test_a_setting_with_one_value_has_no_chart_and_jobs_of_other_kinds_no_table() -> None:

@@ -154,10 +154,11 @@ def curves_of(records: Sequence[Record]) -> list[Curve]:
 
 
 def job_name(record: Record) -> str:
-    """What was run, in words: "ddp accumulate=2, weak, 4 ranks"."""
+    """What was run, in words: "ddp accumulate=2, weak, 4 ranks". One rank is the same in weak and strong scaling."""
     ranks = record.spec.ranks or 1
     apart = circumstances(record)
-    parts = [_strategy(record), record.spec.scaling or WEAK, f"{ranks} rank{'s' * (ranks > 1)}", apart]
+    scaling = "" if ranks == 1 else record.spec.scaling or WEAK
+    parts = [_strategy(record), scaling, f"{ranks} rank{'s' * (ranks > 1)}", apart]
     return ", ".join(filter(None, parts))
 
 

@@ -28,6 +28,10 @@ class Asynchrony:
     others: str  # scaling, and what was injected
 
     @property
+    def groups(self) -> int:
+        return self.ranks // self.group_size
+
+    @property
     def where(self) -> str:
         return ", ".join(filter(None, [count(self.ranks, "rank"), self.others]))
 
@@ -55,12 +59,20 @@ def asynchrony_of(record: Record) -> Asynchrony | None:
 
 
 def sweeps_of(points: Sequence[Reached]) -> list[list[Reached]]:
-    """Points that differ in group size or staleness alone, at least two of them, each sweep in order."""
+    """Points that differ in group size or staleness alone, at least two of them, each sweep in order.
+
+    One group has nobody to run ahead of: jobs that all have one differ by chance alone.
+    """
     found: dict[tuple[str, str], list[Reached]] = defaultdict(list)
     for point in points:
         found[point.task, point.of.where].append(point)
     ordered = (sorted(same, key=lambda each: (each.of.group_size, each.of.staleness)) for same in found.values())
-    return [same for same in ordered if len({(each.of.group_size, each.of.staleness) for each in same}) > 1]
+    return [
+        same
+        for same in ordered
+        if len({(each.of.group_size, each.of.staleness) for each in same}) > 1
+        and any(each.of.groups > 1 for each in same)
+    ]
 
 
 def sentences(sweeps: Sequence[Sequence[Reached]]) -> list[str]:
@@ -76,6 +88,8 @@ def sentences(sweeps: Sequence[Sequence[Reached]]) -> list[str]:
 
 
 def _settings(point: Reached) -> str:
+    if point.of.groups == 1:
+        return "in one group"
     return f"in groups of {point.of.group_size} with staleness up to {point.of.staleness}"
 
 
@@ -85,8 +99,13 @@ def sweep_table(sweeps: Sequence[Sequence[Reached]], what: str) -> Table:
     for sweep in sweeps:
         best = min(each.seconds for each in sweep)
         for each in sweep:
-            groups = each.of.ranks // each.of.group_size
-            settings: list[Cell] = [each.of.ranks, each.of.others, each.of.group_size, groups, each.of.staleness]
+            settings: list[Cell] = [
+                each.of.ranks,
+                each.of.others,
+                each.of.group_size,
+                each.of.groups,
+                each.of.staleness,
+            ]
             over = each.seconds / best if best > 0 else None
             rows.append([each.task, each.target, *settings, each.items, each.seconds, over, each.launches])
     columns = ["task", f"target {what}", "ranks", "scaling", "group size", "groups", "staleness bound", "items"]
@@ -95,14 +114,18 @@ def sweep_table(sweeps: Sequence[Sequence[Reached]], what: str) -> Table:
 
 
 def sweep_charts(sweeps: Sequence[Sequence[Reached]], what: str) -> list[Chart]:
-    """Time and items over each setting that has several values, with one line for each value of the other."""
+    """Time and items over each setting that has several values, with one line for each value of the other.
+
+    Staleness says nothing of jobs of one group, which are left out there.
+    """
     found = []
     for sweep in sweeps:
         name = f"{sweep[0].task}, {sweep[0].of.where}"
         for setting, other in (("group size", "staleness"), ("staleness", "group size")):
-            if len({_SETTINGS[setting](each) for each in sweep}) > 1:
+            shown = [each for each in sweep if setting == "group size" or each.of.groups > 1]
+            if len({_SETTINGS[setting](each) for each in shown}) > 1:
                 for quantity in _QUANTITIES:
-                    found.append(_chart(sweep, f"to the same {what}, by {setting}: {name}", quantity, setting, other))
+                    found.append(_chart(shown, f"to the same {what}, by {setting}: {name}", quantity, setting, other))
     return found
 
 
@@ -137,6 +160,6 @@ def _chart(sweep: Sequence[Reached], title: str, quantity: str, setting: str, ot
         y_title="seconds" if unit == "s" else unit,
         unit=unit,
         series=series,
+        limits=(0.0, 1.08 * max(y_of(each) for each in sweep)),  # a difference of 1 % shall not fill the chart
         log_x=setting == "group size",
-        note=STATEMENT if quantity == "Time" else "",
     )

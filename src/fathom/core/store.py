@@ -7,6 +7,7 @@ import fcntl
 import json
 import os
 import tempfile
+import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -88,10 +89,12 @@ class Store:
             raise BadOption(f"cannot write to {self.folder}: {error.strerror or error}") from None
 
     def add(self, record: Record) -> Path:
+        """A job of several nodes has one record, which each node adds: where they share the folder, the first does."""
         path = self.folder / f"{_stem(record.spec)}-{record.id}.json"
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            _write_whole(path, json.dumps(record.to_json(), indent=1, allow_nan=True))
+            with contextlib.suppress(*[FileExistsError] * (record.spec.nodes > 1)):
+                _write_whole(path, json.dumps(record.to_json(), indent=1, allow_nan=True))
         except OSError as error:
             raise BadOption(f"cannot write {path}: {error.strerror or error}") from None
         self._seen.add(path.name)
@@ -196,7 +199,7 @@ def _read(path: Path) -> tuple[Record | None, str | None]:
 
 def _write_whole(path: Path, text: str) -> None:
     """Writes a hidden file and links it: a crash leaves no half record, and an existing file is not overwritten."""
-    hidden = path.with_name(f".{path.name}.{os.getpid()}.part")
+    hidden = path.with_name(f".{path.name}.{uuid.uuid4().hex[:12]}.part")  # nodes that share a folder share pids, too
     with unwinding():
         try:
             with hidden.open("x") as file:

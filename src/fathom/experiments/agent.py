@@ -18,9 +18,11 @@ from typing import Any, BinaryIO
 
 import msgspec
 
+from fathom import __version__
 from fathom.core.errors import FathomError
 from fathom.core.record import Record, moment
 from fathom.core.spec import RunSpec
+from fathom.experiments import engines
 from fathom.experiments.isolate import failed, isolated
 from fathom.experiments.study import plan_here
 from fathom.machine.host import boot_id, fingerprint
@@ -43,7 +45,7 @@ class Agent:
         for work in (self._read, self._beat):
             threading.Thread(target=work, daemon=True).start()
         machine = msgspec.to_builtins(fingerprint())
-        self._say(hello={"machine": machine, "boot": boot_id(), "now": moment()})
+        self._say(hello={"machine": machine, "boot": boot_id(), "now": moment(), "version": __version__})
         while (request := self._waiting.get()) is not None:
             self._busy = True
             if self._left:  # since it was asked
@@ -57,6 +59,9 @@ class Agent:
             match request:
                 case {"plan": dict(wanted)}:
                     self._say(planned=[spec.non_defaults() for spec in plan_here(**wanted)])
+                case {"trials": dict(spec)}:
+                    wanted_trials = engines.trials_for(RunSpec.from_json(spec))
+                    self._say(trials=[each.non_defaults() for each in wanted_trials if engines.refusal(each) is None])
                 case {"run": dict(spec)}:
                     self._say(record=self._run(RunSpec.from_json(spec)).to_json())
                 case _:

@@ -13,6 +13,7 @@ from fathom.core.spec import RunSpec
 EAGER = "eager"
 BEST = "best"  # of the candidates, by a trial
 COMBINED = ("compile+cudagraph", "channels_last+compile", "channels_last+compile+cudagraph", "compile+fused")
+TRIAL_S = 2.0  # of timed steps, for each engine that `best` tries
 TIMEOUT_S = 600.0  # without progress: a compiler may take minutes, and one that hangs never ends
 
 
@@ -26,6 +27,23 @@ def plan(base: RunSpec, names: Sequence[str], phases: Sequence[str], engines: Se
     work = [replace(base, kind="trial", workload=name, phase=phase) for name in names for phase in phases]
     specs = [replace(spec, engine=engine) for spec in work for engine in engines]
     return list({spec.id: spec for spec in specs}.values())
+
+
+def chooses(spec: RunSpec) -> bool:
+    """Whether `best` tries engines for this run of a study; comparisons at equal work stay eager."""
+    return spec.kind == "profiled" and spec.threads is None
+
+
+def trials_for(spec: RunSpec) -> list[RunSpec]:
+    """A short trial of every engine with the work of this run."""
+    base = replace(spec, kind="trial", steps=RunSpec.steps, budget_s=TRIAL_S)
+    return plan(base, [spec.workload], [spec.phase], candidates())
+
+
+def with_best(spec: RunSpec, trials: Iterable[Record]) -> RunSpec:
+    """The run with the engine that its trials found fastest."""
+    found = best(trials)
+    return replace(spec, engine=found.spec.engine) if found else spec
 
 
 def refusal(spec: RunSpec) -> str | None:

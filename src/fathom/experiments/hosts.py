@@ -62,8 +62,11 @@ def over_ssh(host: str, command: str) -> list[str]:
 
 
 def over_srun(host: str, command: str) -> list[str]:
-    """A step of one task on one node of the allocation that this runs in, with all its cores."""
-    where = [f"--nodelist={host}", "--nodes=1", "--ntasks=1", "--cpu-bind=none"]
+    """A step of one task on one node of the allocation that this runs in, with all its cores.
+
+    A shell that was itself started by srun holds the cores of its node: without --overlap, the agent would wait for it.
+    """
+    where = [f"--nodelist={host}", "--nodes=1", "--ntasks=1", "--cpu-bind=none", "--overlap"]
     return ["srun", *where, "sh", "-c", command]
 
 
@@ -88,6 +91,14 @@ class Hello:
     machine: Machine
     boot: str | None  # tells two machines of one identity apart
     now: str  # by its own clock
+    version: str | None = None  # of its Fathom; None before that was said
+
+    def difference(self, here: str, commit: str | None) -> str | None:
+        """How its Fathom differs from this one, which compares its runs with those of other hosts."""
+        if self.version != here:
+            return f"fathom {self.version or 'of an older version'} there, {here} here"
+        there = self.machine.commit
+        return f"fathom of commit {there} there, {commit} here" if there and commit and there != commit else None
 
 
 class Connection:
@@ -95,6 +106,7 @@ class Connection:
 
     def __init__(self, host: str, command: Sequence[str], timeout_s: float = TIMEOUT_S) -> None:
         self.host = host
+        self.left = False  # by this side, which has no more to ask
         self.host_id: str | None = None  # in place of the machine's own, where that is another host's as well
         self._command, self._timeout_s = list(command), timeout_s
         self._unfinished = bytearray()  # the line whose end has not come yet
@@ -121,14 +133,23 @@ class Connection:
         answer = self._answer("hello")
         try:
             machine = msgspec.convert(answer["machine"], Machine)
-            return Hello(machine, answer["boot"] or machine.boot_time, str(answer["now"]))
+            boot = answer["boot"] or machine.boot_time
+            return Hello(machine, boot, str(answer["now"]), answer.get("version"))
         except (msgspec.MsgspecError, KeyError, TypeError):
             raise Lost("its Fathom is of a version that this one does not understand") from None
 
     def plan(self, **wanted: Any) -> list[RunSpec]:
         self._ask(plan=wanted)
+        return self._specs("planned")
+
+    def trials(self, spec: RunSpec) -> list[RunSpec]:
+        """One of each engine that can run this there."""
+        self._ask(trials=spec.non_defaults())
+        return self._specs("trials")
+
+    def _specs(self, kind: str) -> list[RunSpec]:
         try:
-            return [RunSpec.from_json(spec) for spec in self._answer("planned")]
+            return [RunSpec.from_json(spec) for spec in self._answer(kind)]
         except (TypeError, AttributeError, DataError, BadOption, UnknownName) as error:
             raise Lost(f"its plan cannot be read: {error}") from None
 
@@ -150,6 +171,7 @@ class Connection:
     def leave(self) -> None:
         """Ends the agent's stdin, and by that the agent; does not wait."""
         assert self._process.stdin is not None
+        self.left = True
         with contextlib.suppress(OSError, ValueError):
             self._process.stdin.close()
 
@@ -239,16 +261,24 @@ class Connection:
         while any(key.fd == self._err for key, _ in self._selector.select(0)):
             self._take(self._err)
         code = self._process.returncode
-        lines = [line for line in self._printed.decode(errors="replace").splitlines() if line.strip()]
-        words = "".join(letter if letter.isprintable() else " " for letter in lines[-1]).strip() if lines else ""
-        if code == NOT_FOUND:
+        words = last_words(self._printed.decode(errors="replace"))
+        if code == NOT_FOUND or words.endswith("No module named fathom"):
             return f"no fathom there ({words[:200]}): --remote-command says how it is started"
         if code == SSH_FAILED and self._command[0] == SSH and words:
-            return words[:300]
+            by_hand = f" (ssh {self.host} by hand says more)" if words.startswith("Host key") else ""
+            return words[:300].rstrip(".") + by_hand
         how = "the connection ended" if code is None else f"{self._command[0]} ended with code {code}"
         if code is not None and -code in set(signal.Signals):
             how = f"{self._command[0]} was killed by {signal.Signals(-code).name}"
         return f"{how}: {words[:300]}" if words else how
+
+
+def last_words(printed: str) -> str:
+    """The last line that was printed, in printable letters. What srun says of the end of a task is not its cause."""
+    lines = [line for line in printed.splitlines() if line.strip()]
+    own = [line for line in lines if not line.startswith(("srun: ", "slurmstepd"))]
+    last = (own or lines or [""])[-1]
+    return "".join(letter if letter.isprintable() else " " for letter in last).strip()
 
 
 def told_apart(found: Mapping[str, Hello], known: Callable[[Machine], bool]) -> dict[str, str | None]:

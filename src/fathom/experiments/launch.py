@@ -57,7 +57,7 @@ def job(
     """Runs the program as the ranks of the job; gives rank 0's record, or one of a failed job."""
     assert spec.ranks is not None
     settings = replace(settings, nodes=spec.nodes)
-    with tempfile.TemporaryDirectory(prefix="fathom-ranks-") as name:
+    with tempfile.TemporaryDirectory(prefix="fathom-ranks-", dir=settings.folder) as name:
         folder = Path(name)
         every = max(1, (spec.warmup + spec.steps) // CHECKPOINTS) if settings.max_restarts else None
         document = {"spec": spec.to_json(), "timeout_s": settings.timeout_s, "checkpoint_every": every}
@@ -77,7 +77,8 @@ def job(
         record = Record.from_json(json.loads((folder / RECORD).read_text()), "the record of rank 0")
     assert record.ranks is not None
     ranks = replace(record.ranks, timeout_s=settings.timeout_s, restarts=restarts)
-    return replace(record, machine=fingerprint(), ranks=ranks)
+    machine = fingerprint() if spec.nodes == 1 else record.machine  # which the nodes have agreed on
+    return replace(record, machine=machine, ranks=ranks)
 
 
 def run(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import signal
 import sys
 import time
@@ -16,12 +17,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from fathom.core.errors import BadOption, FathomError
 from fathom.core.heartbeat import END, SET_UP, Heartbeat
 from fathom.core.spec import RunSpec
 from fathom.experiments.scale import spread
 from fathom.experiments.worker import leave, signal_at_death_of
-from fathom.machine.host import HardwareThread, topology
+from fathom.machine.host import HardwareThread, fingerprint, topology
 
 if TYPE_CHECKING:
     from fathom.core.record import Record
@@ -91,7 +94,22 @@ def _done(spec: RunSpec, folder: Path, job: dict[str, Any], heartbeat: Heartbeat
         record = _measured(spec, group, folder, job.get("checkpoint_every"))
         if record is not None:
             record = replace(record, sections=replace(record.sections, import_s=import_s))
-        return group.gathered(record and record.to_json())[0]
+        document = group.gathered(record and record.to_json())[0]
+        if spec.nodes > 1:
+            document["machine"] = one_machine(group.gathered(_this_machine()))
+        return document
+
+
+def _this_machine() -> tuple[str, Any]:
+    return platform.node(), msgspec.to_builtins(fingerprint())
+
+
+def one_machine(found: Sequence[tuple[str, Any]]) -> Any:
+    """The machine that stands for a job of several nodes: that of the first host name.
+
+    Not that of rank 0: torchrun may put rank 0 elsewhere in the next job of a series, which is compared as one.
+    """
+    return min(found, key=lambda each: each[0])[1]
 
 
 def _measured(spec: RunSpec, group: Group, folder: Path, every: int | None) -> Record | None:

@@ -10,6 +10,7 @@ import json
 import math
 import os
 import re
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -20,6 +21,7 @@ from fathom.core.events import OnProgress, no_progress
 from fathom.core.ranks import OPERATIONS
 from fathom.core.record import Record
 from fathom.core.spec import OWN, RunSpec
+from fathom.core.stopping import unwinding
 from fathom.experiments.isolate import isolated
 from fathom.machine.host import usable_cores
 
@@ -39,6 +41,7 @@ class Launch:
     max_restarts: int = 0
     nodes: int = 1
     rendezvous: str | None = None  # host:port of the first node; needed with several
+    folder: str | None = None  # for files of the job, removed by whoever starts it: a job that is ended removes nothing
 
     def __post_init__(self) -> None:
         if not 1 <= self.timeout_s <= 86_400:
@@ -82,7 +85,8 @@ class Jobs:
     def __call__(self, spec: RunSpec, on_progress: OnProgress = no_progress) -> Record:
         launch = self.launch.nth(self.done)
         self.done += 1
-        return isolated(spec, on_progress, environment=launch.environment())
+        with unwinding(), tempfile.TemporaryDirectory(prefix="fathom-job-") as folder:
+            return isolated(spec, on_progress, environment=replace(launch, folder=folder).environment())
 
 
 def plan(base: RunSpec, names: Sequence[str], counts: Sequence[int]) -> list[RunSpec]:

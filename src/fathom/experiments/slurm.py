@@ -14,12 +14,13 @@ TEMPLATE = """#!/bin/bash
 #SBATCH --nodes={nodes}
 #SBATCH --ntasks-per-node=1
 #SBATCH --exclusive
+#SBATCH --mem=0
 #SBATCH --output=fathom-%j.log
 # Add the partition, account, time and GPUs that your cluster asks for.
 
 set -euo pipefail
 first=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | awk 'NR == 1')
-srun --kill-on-bad-exit=1 {command}
+srun --kill-on-bad-exit=1 --cpu-bind=none --output=fathom-%j-node%n.log {command}
 """
 
 STUDY = """#!/bin/bash
@@ -27,6 +28,7 @@ STUDY = """#!/bin/bash
 #SBATCH --nodes={nodes}
 {where}#SBATCH --ntasks-per-node=1
 #SBATCH --exclusive
+#SBATCH --mem=0
 #SBATCH --output=fathom-study-%j.log
 # Add the partition, account, time and GPUs that your cluster asks for.
 # Submitted again, it resumes: what is in the folder of records is not measured again.

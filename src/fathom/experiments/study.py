@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from fathom.core.errors import BadOption, FathomError
@@ -127,10 +128,20 @@ def run_all(
             if (reason := start.reason()) is not None:
                 on_stop(reason)
             continue
-        with store.lock(on_wait):
-            done = store.claim(spec) or _stored(_run(spec, start.watched(watch(index, spec)), run), store)
+        made = partial(_made, spec, store, start.watched(watch(index, spec)), run)
+        if spec.nodes > 1:  # nodes that share the folder need each other at once, and make every job together
+            done = made()
+        else:
+            with store.lock(on_wait):
+                done = store.claim(spec) or made()
         start.look(done[0])
         yield done
+
+
+def _made(
+    spec: RunSpec, store: Store, on_progress: OnProgress, run: Callable[[RunSpec, OnProgress], Record]
+) -> tuple[Record, Path]:
+    return _stored(_run(spec, on_progress, run), store)
 
 
 def _run(spec: RunSpec, on_progress: OnProgress, run: Callable[[RunSpec, OnProgress], Record]) -> Record:

@@ -118,6 +118,8 @@ def _lines(whole: Chart, colours: Colours) -> Json:
         marker = {"size": 6 if few else 10, "symbol": _symbol(look), "color": look.colour}
         data.append(_trace(chart, series, type="scatter", mode=mode, line=line, marker=marker))
     layout = _merged(both_scales(chart) | {"hovermode": "x unified"}, approach(chart))
+    if chart.limits and not chart.log_y:
+        layout = _merged(layout, {"yaxis": {"range": [*chart.limits]}})
     return {"data": data, "layout": layout | marked(chart)}
 
 

@@ -7,6 +7,7 @@ recipe are compared by the quality that it names.
 
 from __future__ import annotations
 
+import re
 import statistics
 from collections import defaultdict
 from collections.abc import Sequence
@@ -14,7 +15,7 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 
 from fathom.analysis.finding import Cell, Chart, Finding, Series, Table, not_measured
-from fathom.analysis.formatting import number, seconds
+from fathom.analysis.formatting import count, number, seconds
 from fathom.analysis.rank_jobs import job_name
 from fathom.analysis.rank_quality import quality_charts, quality_sentences, quality_sweeps, quality_table, tasks_of
 from fathom.analysis.rank_sweeps import (
@@ -36,6 +37,7 @@ RANKED = True
 LEAST_STEPS = 30  # of a job, below which its losses say little
 WINDOW = 0.1  # part of the steps over which a loss is the mean, and at least LEAST_WINDOW of them
 LEAST_WINDOW = 5
+MOST_LINES = 8  # of one chart: as many colours as there are
 PUBLISHED = (
     "Published: the guide's Fig. 2 shows hours until a loss for asynchronous groups of GPUs, with a stronger "
     "improvement from the first clusters than from 8 or 16. It is an image, without numbers."
@@ -155,7 +157,14 @@ def groups_of(records: Sequence[Record]) -> list[Group]:
             key = (record.spec.workload, record.machine_label, name, record.ranks.ranks, async_groups)
             found[key].append(course_of(record, record.spec.workload in summed))
     groups = [Group(*key, courses) for key, courses in found.items()]
-    return sorted(groups, key=lambda each: (workload_order(each.workload), each.machine, each.ranks, each.name))
+    return sorted(
+        groups, key=lambda each: (workload_order(each.workload), each.machine, each.ranks, _natural(each.name))
+    )
+
+
+def _natural(name: str) -> list[str | int]:
+    """period=4 before period=16."""
+    return [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", name)]
 
 
 def course_of(record: Record, summed: bool = False) -> Course:
@@ -225,17 +234,26 @@ def _charts(workload: str, groups: Sequence[Group], targets: dict[tuple[str, str
     """Loss over time, of the first launch of each job; and the time to the same loss, as the guide's Fig. 2 has it."""
     several = len({group.machine for group in groups}) > 1
     names = [", ".join(filter(None, [group.name, group.machine * several])) for group in groups]
-    losses = [
-        Series(name=name, x=group.courses[0].seconds, y=group.courses[0].losses)
-        for name, group in zip(names, groups, strict=True)
-    ]
-    found = [Chart(kind="line", title=f"Loss over time: {workload}", x_title="seconds", y_title="loss", series=losses)]
+    found = _loss_charts(workload, names, groups)
     if len(groups) > 1:
         times = [_medians(group, targets[workload, group.machine])[1] for group in groups]
         title = f"Time to the same loss: {workload}"
         bars = [Series(name="time", workload=workload, x=names, y=times)]
         found.append(Chart(kind="bar", title=title, x_title="job", y_title="seconds", unit="s", series=bars))
     return found
+
+
+def _loss_charts(workload: str, names: Sequence[str], groups: Sequence[Group]) -> list[Chart]:
+    """All jobs in one chart; where those are more lines than can be told apart, one chart for each number of ranks."""
+    charts: dict[str, list[Series]] = defaultdict(list)
+    for name, group in zip(names, groups, strict=True):
+        apart = f", {count(group.ranks, 'rank')}" if len(groups) > MOST_LINES else ""
+        course = group.courses[0]
+        charts[f"Loss over time: {workload}{apart}"].append(Series(name=name, x=course.seconds, y=course.losses))
+    return [
+        Chart(kind="line", title=title, x_title="seconds", y_title="loss", series=series)
+        for title, series in charts.items()
+    ]
 
 
 def _workloads(groups: Sequence[Group]) -> list[str]:

@@ -11,6 +11,7 @@ from typing import Any
 
 from rich.progress import Progress, TaskID
 
+from fathom import __version__
 from fathom.cli.commands import _running
 from fathom.cli.terminal import count, human, progress_bar, skipped
 from fathom.core.errors import FathomError, Refused
@@ -19,8 +20,9 @@ from fathom.core.record import Record, moment
 from fathom.core.spec import RunSpec
 from fathom.core.stopping import Stopped, unwinding
 from fathom.core.store import Store, read
-from fathom.experiments import study
+from fathom.experiments import engines, study
 from fathom.experiments.hosts import GRACE_PERIOD_S, Connection, Hello, Lost, command_line, named_twice, told_apart
+from fathom.machine.host import commit as commit_here
 
 WRITING_S = 5.0  # from the end of all connections to that of the threads that read them
 
@@ -33,6 +35,7 @@ class Settings:
     command: str
     timeout_s: float
     wanted: dict[str, Any]  # the arguments of study.plan_here()
+    best: bool  # whether each host tries engines, and takes the fastest for each run
     resume: bool
     out: Path
 
@@ -54,7 +57,7 @@ def measure(names: Sequence[str], settings: Settings, chosen: Callable[..., list
     hosts = [Host(name) for name in names]
     connections: dict[str, Connection] = {}
     threads: list[Thread] = []
-    store = Store(settings.out)
+    store, commit = Store(settings.out), commit_here()
     store.check_writable()
     try:
         with unwinding(), progress_bar() as bar:
@@ -66,8 +69,8 @@ def measure(names: Sequence[str], settings: Settings, chosen: Callable[..., list
                 bar.remove_task(task)
                 _tell_apart(hosts, connections, store)
                 for host in hosts:
-                    if host.problem:
-                        bar.console.print(f"{host.name}: {host.problem}; left out", highlight=False, soft_wrap=True)
+                    if line := _first_line(host, commit):
+                        bar.console.print(f"{host.name}: {line}", highlight=False, soft_wrap=True)
                 _all(hosts, threads, lambda host: _study(host, connections[host.name], settings, bar, chosen))
             finally:
                 _end(list(connections.values()), threads)
@@ -75,6 +78,13 @@ def measure(names: Sequence[str], settings: Settings, chosen: Callable[..., list
         for connection in connections.values():
             connection.close()
     return hosts
+
+
+def _first_line(host: Host, commit: str | None) -> str | None:
+    """What is to be said of a host before it measures."""
+    if host.problem:
+        return f"{host.problem}; left out"
+    return host.hello.difference(__version__, commit) if host.hello else None
 
 
 def _connect(host: Host, connections: dict[str, Connection], settings: Settings) -> None:
@@ -153,6 +163,8 @@ def _study(
     begun = host.hello.now
     try:
         host.planned = connection.plan(**settings.wanted)
+        if settings.best:
+            host.planned = [_best(host, connection, spec, store, bar, task) for spec in host.planned]
         left = store.remaining(host.planned) if settings.resume else host.planned
         if done := len(host.planned) - len(left):
             bar.console.print(f"{host.name}: {done} of {len(host.planned)} runs are in {settings.out} already")
@@ -165,6 +177,8 @@ def _study(
             _run(host, connection, again, store, bar, task)
         host.records = chosen(host.planned, store, begun, max(moment(), host.latest))
     except (Lost, FathomError) as lost:
+        if connection.left:
+            return  # interrupted: the agent ended because it was told to
         connection.leave()
         if isinstance(lost, Lost):
             connection.kill()
@@ -177,6 +191,19 @@ def _study(
     finally:
         bar.remove_task(task)
         connection.leave()
+
+
+def _best(host: Host, connection: Connection, spec: RunSpec, store: Store, bar: Progress, task: TaskID) -> RunSpec:
+    """The run with the engine that is fastest on that host; trials that are in the folder are not repeated."""
+    if not engines.chooses(spec):
+        return spec
+    trials = connection.trials(spec)
+    _run(host, connection, store.remaining(trials), store, bar, task)
+    newest = {record.spec.id: record for record in store.records()}
+    chosen = engines.with_best(spec, [newest[trial.id] for trial in trials if trial.id in newest])
+    words = f"{host.name}: {spec.workload} {spec.phase} on {spec.device}: {chosen.engine}"
+    bar.console.print(words, highlight=False, soft_wrap=True)
+    return chosen
 
 
 def _run(

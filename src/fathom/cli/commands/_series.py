@@ -13,6 +13,7 @@ from fathom.cli.commands._running import Run, own_store, run_again, run_all
 from fathom.cli.terminal import human, print_json, print_table
 from fathom.core.errors import BadOption
 from fathom.core.spec import RunSpec
+from fathom.core.store import Store
 from fathom.experiments.repeat import run_order
 
 Timeout = Annotated[float, typer.Option(help="Seconds without progress of a rank after which the job is ended.")]
@@ -39,12 +40,14 @@ def measure(
 
     So is another question, where that has an answer.
     """
-    store, planned = own_store(out), run_order(specs, runs, seed=0)
+    several = any(spec.nodes > 1 for spec in specs)
+    # a job of several nodes is of no one machine, and its nodes must agree on what is done
+    store, planned = Store(out) if several else own_store(out), run_order(specs, runs, seed=0)
     left = store.remaining(planned)
     if done := len(planned) - len(left):
         human.print(f"{done} of {len(planned)} runs are in {out} already; another --out repeats them")
     run_all(left, store, job, run)
-    if all(spec.nodes == 1 for spec in planned):  # nodes may disagree on what was disturbed
+    if not several:  # nodes may disagree on what was disturbed
         run_again(planned, store, run=run)
     wanted = {spec.id for spec in planned}
     records = [record for record in store.records() if record.spec.id in wanted]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -26,8 +25,6 @@ from fathom.experiments.checks import check
 from fathom.experiments.hosts import MOST_HOSTS, SSH, TIMEOUT_S, command_line, hosts_of
 from fathom.experiments.slurm import write_study
 from fathom.workloads import catalogue
-
-TRIAL_S = 2.0  # of timed steps, for each engine that `best` tries
 
 
 def command(
@@ -78,8 +75,9 @@ def command(
         _write_batch_file(slurm, hosts, nodes)
         return
     if hosts:
-        wanted = {"names": named, "preset": preset, "devices": device or [], "engine": engine}
-        settings = _hosts.Settings(via, remote_command, host_timeout, wanted, resume, out)
+        best = engine == engines.BEST
+        wanted = {"names": named, "preset": preset, "devices": device or [], "engine": "eager" if best else engine}
+        settings = _hosts.Settings(via, remote_command, host_timeout, wanted, best, resume, out)
         _over_hosts(hosts_of(hosts), settings, report, as_json)
         return
     if via != SSH:
@@ -122,8 +120,6 @@ def _write_batch_file(path: Path | None, hosts: str | None, nodes: int | None) -
 
 def _over_hosts(names: Sequence[str], settings: _hosts.Settings, report: Path, as_json: bool) -> None:
     """Exit code 1 where a host was left out or a run failed; the report has what came."""
-    if settings.wanted["engine"] == engines.BEST:
-        raise BadOption("--engine best chooses on one machine: name an engine for --hosts")
     command_line(settings.via, names[0], settings.command)  # refuses an unknown way
     for name in settings.wanted["names"]:
         if ":" not in name:  # a class of another package may be installed on the hosts alone
@@ -150,13 +146,10 @@ def _with_best_engines(planned: Sequence[RunSpec], store: Store) -> list[RunSpec
     """Each profiled run with the engine that a short trial finds fastest; comparisons at equal work stay eager."""
     begun, chosen = time.perf_counter(), []
     for spec in planned:
-        if spec.kind != "profiled" or spec.threads is not None:
+        if not engines.chooses(spec):
             chosen.append(spec)
             continue
-        base = replace(spec, kind="trial", steps=RunSpec.steps, budget_s=TRIAL_S)
-        found = trials(engines.plan(base, [spec.workload], [spec.phase], engines.candidates()), store)
-        best = engines.best(found)
-        chosen.append(replace(spec, engine=best.spec.engine) if best else spec)
+        chosen.append(engines.with_best(spec, trials(engines.trials_for(spec), store)))
         human.print(f"{spec.workload} {spec.phase} on {spec.device}: {chosen[-1].engine}", highlight=False)
     human.print(f"engines chosen in {seconds(time.perf_counter() - begun)}", highlight=False)
     return chosen
