@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from fathom.core.errors import BadOption, UnknownName
+from fathom.core.ranks import strategy_named, strategy_shown
 from fathom.engine.ranks.server import Server
 from fathom.engine.ranks.strategies.asynchronous import Asynchronous
 from fathom.engine.ranks.strategies.hybrid import Hybrid
-from fathom.experiments.ranks import strategy_named
 from fathom.workloads.base import workload_class
 
 
@@ -97,3 +97,4 @@ def test_what_does_not_fit_is_refused() -> None:
 def test_names_as_people_write_them() -> None:
     names = ["async", "local-sgd", "ddp", "my-package.module:Class"]
     assert [strategy_named(name) for name in names] == ["asynchronous", "local_sgd", "ddp", "my-package.module:Class"]
+    assert [strategy_shown(strategy_named(name)) for name in names] == names, "reports have them as they are typed"

@@ -226,7 +226,7 @@ def test_without_a_job_of_one_rank_the_summary_says_what_was_measured(scaling: s
     finding = analyse("ranks", [job(2, 0.5, scaling, parts=(0.1, 0.05), strategy="asynchronous")])
     rate = {WEAK: 64, STRONG: 32}[scaling]
     assert finding.summary == (
-        f"vgg, asynchronous, {scaling}, 2 ranks: 20 steps of 500 ms, {rate} items/s; compute 70 %, exposed "
+        f"vgg, async, {scaling}, 2 ranks: 20 steps of 500 ms, {rate} items/s; compute 70 %, exposed "
         "communication 20 %, waiting for the slowest rank 10 % of a step. "
         "A speed-up also needs a job of 1 rank: --ranks 1,2."
     )

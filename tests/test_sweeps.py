@@ -185,7 +185,7 @@ def test_many_jobs_are_charts_by_ranks_and_options_are_in_the_order_of_numbers()
         ("Loss over time: vgg, 4 ranks", 9),
     ]
     names = [series.name for series in lines["Loss over time: vgg, 4 ranks"]]
-    assert names == [f"local_sgd period={n}, weak, 4 ranks" for n in range(2, 19, 2)]
+    assert names == [f"local-sgd period={n}, weak, 4 ranks" for n in range(2, 19, 2)]
     few = analyse("convergence", many[:3])
     assert [chart.title for chart in few.charts if "over time" in chart.title] == ["Loss over time: vgg"]
 

@@ -12,7 +12,7 @@ from fathom.analysis.questions.cores import quotient
 from fathom.analysis.selection import configuration, workload_order
 from fathom.analysis.statistics import Interval
 from fathom.analysis.step_time import step_time
-from fathom.core.ranks import RankSeries
+from fathom.core.ranks import RankSeries, strategy_shown
 from fathom.core.record import Record
 
 WEAK, STRONG = "weak", "strong"
@@ -165,7 +165,7 @@ def job_name(record: Record) -> str:
 def _strategy(record: Record) -> str:
     """Its name, with the options that were changed."""
     changed = [f"{name}={value}" for name, value in sorted(record.spec.strategy_options.items())]
-    return " ".join([record.spec.strategy or "", *changed])
+    return " ".join([strategy_shown(record.spec.strategy or ""), *changed])
 
 
 def circumstances(record: Record) -> str:

@@ -12,6 +12,16 @@ BROADCAST, SEND_RECEIVE = "broadcast", "send-receive"
 OPERATIONS = (ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER, BROADCAST, SEND_RECEIVE)
 
 
+def strategy_named(name: str) -> str:
+    """The plug-in of a name as people write it: async is a word of Python, and local-sgd no name of a module."""
+    return "asynchronous" if name == "async" else name if ":" in name else name.replace("-", "_")
+
+
+def strategy_shown(plugin: str) -> str:
+    """The other way round: the name that a person would type."""
+    return "async" if plugin == "asynchronous" else plugin if ":" in plugin else plugin.replace("_", "-")
+
+
 def bus_factor(operation: str, ranks: int) -> float:
     """Bus over algorithm bandwidth, as nccl-tests defines it: the share of the message that each link must carry."""
     if operation == ALL_REDUCE:

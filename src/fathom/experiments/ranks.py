@@ -163,11 +163,6 @@ def collectives(
     return [replace(base, ranks=count, nodes=nodes, threads=threads) for count in dict.fromkeys(counts)]
 
 
-def strategy_named(name: str) -> str:
-    """The plug-in of a name as people write it: async is a word of Python, and local-sgd no name of a module."""
-    return "asynchronous" if name == "async" else name if ":" in name else name.replace("-", "_")
-
-
 def check_counts(counts: Sequence[int]) -> None:
     if not counts or min(counts) < 1 or max(counts) > MOST_RANKS:
         raise BadOption(f"ranks are numbers from 1 to {MOST_RANKS}, such as 1,2,4, not {','.join(map(str, counts))}")

@@ -13,6 +13,7 @@ from fathom.analysis.questions._rank_charts import PARTS as PART_NAMES
 from fathom.analysis.rank_jobs import PARTS, Curve, Job, curves_of
 from fathom.analysis.selection import counted
 from fathom.analysis.statistics import Interval
+from fathom.core.ranks import strategy_shown
 from fathom.core.record import Record
 
 TITLE = "Ranks: how does training scale over several workers?"
@@ -45,7 +46,8 @@ def analyse(records: Sequence[Record]) -> Finding:
 def _failed(records: Sequence[Record]) -> list[str]:
     failed = [record for record in records if record.outcome != "ok"]
     reasons = counted(
-        f"{record.spec.workload}, {record.spec.strategy}, {count(record.spec.ranks or 0, 'rank')}: {record.reason}"
+        f"{record.spec.workload}, {strategy_shown(record.spec.strategy or '')}, "
+        f"{count(record.spec.ranks or 0, 'rank')}: {record.reason}"
         for record in failed
     )
     return [f"Not shown: failed jobs: {reasons}."] if failed else []

@@ -13,6 +13,7 @@ from fathom.cli.commands._options import swept_options_of
 from fathom.cli.commands._recipe_options import recipe_options
 from fathom.cli.terminal import human
 from fathom.core.errors import BadOption
+from fathom.core.ranks import strategy_named
 from fathom.core.spec import SCALINGS, RunSpec
 from fathom.experiments import ranks as jobs
 from fathom.experiments.checks import check_device, check_external
@@ -59,7 +60,7 @@ class Options:
             device=device,
             ranks=MOST_RANKS * nodes,
             nodes=nodes,
-            strategy=jobs.strategy_named(self.strategy or "ddp"),
+            strategy=strategy_named(self.strategy or "ddp"),
             scaling=self.scaling or SCALINGS[0],
             slow_rank=_slow(self.slow_rank, "--slow-rank"),
             slow_link=_slow(self.slow_link, "--slow-link"),
