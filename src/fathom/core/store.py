@@ -93,10 +93,11 @@ class Store:
         path = self.folder / f"{_stem(record.spec)}-{record.id}.json"
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            with contextlib.suppress(*[FileExistsError] * (record.spec.nodes > 1)):
-                _write_whole(path, json.dumps(record.to_json(), indent=1, allow_nan=True))
+            _write_whole(path, json.dumps(record.to_json(), indent=1, allow_nan=True))
         except OSError as error:
-            raise BadOption(f"cannot write {path}: {error.strerror or error}") from None
+            added_by_another = isinstance(error, FileExistsError) and record.spec.nodes > 1
+            if not added_by_another:
+                raise BadOption(f"cannot write {path}: {error.strerror or error}") from None
         self._seen.add(path.name)
         return path
 
