@@ -118,9 +118,16 @@ def _lines(whole: Chart, colours: Colours) -> Json:
         marker = {"size": 6 if few else 10, "symbol": _symbol(look), "color": look.colour}
         data.append(_trace(chart, series, type="scatter", mode=mode, line=line, marker=marker))
     layout = _merged(both_scales(chart) | {"hovermode": "x unified"}, approach(chart))
-    if chart.limits and not chart.log_y:
+    if chart.limits and not chart.log_y and _within(chart):
         layout = _merged(layout, {"yaxis": {"range": [*chart.limits]}})
     return {"data": data, "layout": layout | marked(chart)}
+
+
+def _within(chart: Chart) -> bool:
+    """Whether its limits hold for every value: one far outside would be drawn at a place that no browser knows."""
+    low, high = chart.limits or (-math.inf, math.inf)
+    known = [y for series in chart.series for y in series.y if formatting.is_number(y) and math.isfinite(y)]
+    return all(low <= y <= high for y in known)
 
 
 def _drawable(series: Series) -> Series:
