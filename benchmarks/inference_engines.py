@@ -2,8 +2,9 @@
 
 Run from the root of the checkout, with the extras onnxruntime and openvino:
 PYTHONPATH=src python benchmarks/inference_engines.py --threads 2 --out FILE.json
-Bare is what a user would write: the runtime's own call on NumPy arrays that are ready before the clock starts. An
-engine takes the batch as torch tensors and gives torch tensors. All contenders of a workload take turns in one process,
+Bare is what a user would write: the runtime's own call on NumPy arrays that are ready before the clock starts, but for
+random numbers (autoenc's latents), which have to be drawn anew for every batch and are inputs of the graph. An engine
+takes the batch as torch tensors and gives torch tensors. All contenders of a workload take turns in one process,
 in an order that rotates. The ratio is that of the fastest engine to the fastest bare runtime, turn by turn; its 95 %
 interval holds within that process. A second bare session of each runtime is timed against the first: that ratio is the
 noise.
@@ -86,8 +87,8 @@ def _onnxruntime_call(graph: Graph) -> Prepare:
     session = onnxruntime.session_of(graph)
 
     def prepare(batch: Batch) -> Call:
-        feeds = {name: tensor.numpy() for name, tensor in zip(graph.inputs, graph.feeds(batch), strict=True)}
-        return lambda: session.run(None, feeds)
+        arrays = _arrays(graph, batch)
+        return lambda: session.run(None, dict(zip(graph.inputs, arrays(), strict=True)))
 
     return prepare
 
@@ -96,10 +97,16 @@ def _openvino_call(graph: Graph) -> Prepare:
     compiled = openvino.compiled(graph)
 
     def prepare(batch: Batch) -> Call:
-        feeds = [tensor.numpy() for tensor in graph.feeds(batch)]
-        return lambda: compiled(feeds)
+        arrays = _arrays(graph, batch)
+        return lambda: compiled(arrays())
 
     return prepare
+
+
+def _arrays(graph: Graph, batch: Batch) -> Callable[[], list[Any]]:
+    """The graph's inputs: columns are ready, random numbers are drawn when it is called."""
+    columns = [batch[name].numpy() for name in graph.columns]
+    return lambda: [*columns, *(draw().numpy() for draw in graph.noise)]
 
 
 def _timed(session: Session, prepare: Prepare, steps: int) -> float:

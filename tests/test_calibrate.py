@@ -146,9 +146,16 @@ def test_a_random_layer_has_products_of_both_passes_and_nothing_else(seed: int) 
 def test_layers_come_in_both_layouts_and_up_to_the_largest_flop() -> None:
     layers = [layer_of(op) for seed in range(60) for op in step_work(random_layer(seed), "infer", gpu=False).ops]
     found = [each for each in layers if isinstance(each, Convolution)]
-    assert {each.turned[1] for each in found} == {True, False}
+    assert {each.turned for each in found} == {each.groups > 1 for each in found} == {True, False}
     assert max(each.flop for each in found) <= MOST_FLOP
     assert max(each.flop for each in found) > 100 * min(each.flop for each in found)
+
+
+def test_some_layers_are_the_first_of_a_network() -> None:
+    """Nobody wants the gradient of a first layer's input: its backward pass is another call."""
+    steps = [step_work(random_layer(seed), "train", gpu=False) for seed in range(0, 60, 2)]
+    layers = [layer_of(op) for step in steps for op in products_of(step).ops if op.part == "backward"]
+    assert {each.wanted[0] for each in layers if isinstance(each, Convolution)} == {True, False}
 
 
 def test_a_layer_of_fewer_flop_than_any_is_the_smallest_drawn() -> None:

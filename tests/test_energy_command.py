@@ -15,7 +15,7 @@ import pytest
 import simulated_nvml as nvml
 import torch
 from conftest import fathom
-from energy_records import metered_record
+from energy_records import energy_of, metered_record
 from metering import PLUG, install_meter
 from sample_records import MACHINES, op_row, profile_of
 
@@ -108,6 +108,34 @@ def test_what_is_printed_has_the_verdict_first_and_idle_apart(
         assert text in shown, text
     assert shown.index("verdict") < shown.index("energy per item")
     assert "Power by section" in shown
+
+
+def test_an_invalid_trial_is_run_once_more_where_others_are_valid(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class OneShort(Workers):
+        def record(self, spec: RunSpec) -> Record:
+            found = super().record(spec)
+            return replace(found, energy=energy_of(1.5, 0.01, window_s=1.0)) if len(self.ran) == 2 else found
+
+    workers = OneShort(monkeypatch)
+    options = ("--out", tmp_path / "records", "--no-profile", "--json")
+    assert fathom(monkeypatch, "energy", "autoenc", *options) == 0
+    (setting,) = json.loads(capsys.readouterr().out)["settings"]
+    assert len(workers.ran) == 4
+    assert (setting["trials"], setting["verdict"]) == (3, "VALID")
+
+
+def test_no_trial_is_run_again_where_none_is_valid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A counter that is too slow stays too slow."""
+
+    class Short(Workers):
+        def record(self, spec: RunSpec) -> Record:
+            return replace(super().record(spec), energy=energy_of(1.5, 0.01, window_s=1.0))
+
+    workers = Short(monkeypatch)
+    assert fathom(monkeypatch, "energy", "autoenc", "--out", tmp_path / "records", "--no-profile") == 0
+    assert len(workers.ran) == 3
 
 
 def test_a_machine_without_a_meter_runs_and_says_so(

@@ -66,7 +66,10 @@ def test_edp_does_not_depend_on_how_long_the_window_was() -> None:
             [metered_record(energy=energy_of(3.0, 0.01, parts=[part(1800, 6, integrated_j=1908.0)]))],
             "+6 % between integrated power and the counter of GPU 0",
         ),
-        ([metered_record(per_step_j=joules) for joules in (2.9, 3.1)], "6.7 % between trials, 3 % are allowed"),
+        (
+            [metered_record(per_step_j=joules) for joules in (2.9, 3.1)],
+            "6.7 % between trials, 3 % are allowed (step time 0 %, power 6.7 %)",
+        ),
         ([metered_record(disturbance=Disturbance(gpu_shared=True))], "other programs on the GPU"),
     ],
 )
@@ -79,6 +82,26 @@ def test_a_measurement_is_invalid_with_the_reason(records: list[Record], reason:
     assert str(cell(table, 0, "verdict")).startswith(f"INVALID: {reason}")
     assert table.alarms == [(0, len(table.columns) - 1)]
     assert "0 of 1 measurement are valid" in finding.summary
+
+
+def test_an_invalid_trial_beside_valid_ones_is_left_out_and_named() -> None:
+    far = metered_record(energy=energy_of(3.0, 0.01, parts=[part(2400, 6, integrated_j=2208.0)]))
+    runs = only([metered_record(per_step_j=3.0), far, metered_record(per_step_j=3.01)])
+    assert (len(runs.runs), runs.verdict, runs.per_step_j) == (2, "VALID", pytest.approx(3.005))
+    table = analyse("energy", [metered_record(), far]).leading_tables[0]
+    said = "VALID; 1 of 2 trials left out: -8 % between integrated power and the counter of GPU 0"
+    assert cell(table, 0, "verdict") == said
+    assert only([far]).verdict == "INVALID", "with no valid one beside it"
+
+
+def test_trials_that_differ_do_not_hide_a_setting_that_costs_a_quarter() -> None:
+    """It is invalid, as its energy is not known to 3 %; but the others cost several times as much."""
+    unsteady = [metered_record(per_step_j=joules, spec={"precision": "bf16"}) for joules in (0.95, 1.0, 1.05)]
+    steady = [metered_record(per_step_j=joules, step_s=0.02) for joules in (4.0, 4.0, 4.0)]
+    (group,) = sweeps(metered([*unsteady, *steady]))
+    assert [runs.verdict for runs in group].count("INVALID") == 1
+    least = Sweep(group).recommended()["least energy"]
+    assert (least.choice.setting, least.energy_ratio) == ("bf16", 1.0)
 
 
 def test_an_estimate_says_so_and_is_never_valid() -> None:
@@ -314,4 +337,4 @@ def test_joules_by_op_class_add_up_to_those_of_the_step() -> None:
 def test_too_few_runs_for_a_model_are_refused_in_a_note() -> None:
     finding = analyse("energy", model_records()[:10])
     assert not any(table.title.startswith("Energy by op") for table in finding.tables)
-    assert any("5 metered and profiled runs of 5 workloads, 6 of 3 are needed" in note for note in finding.notes)
+    assert any("5 metered and profiled runs of 5 workloads; an energy model needs 6" in note for note in finding.notes)

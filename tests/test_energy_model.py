@@ -144,7 +144,7 @@ def test_too_few_runs_are_refused_with_the_reason(runs: list[MeteredRun]) -> Non
     why = refusal(runs)
     assert why is not None
     assert why.startswith(f"{len(runs)} metered and profiled runs of {len({run.workload for run in runs})} workloads")
-    assert "6 of 3 are needed" in why
+    assert "an energy model needs 6 runs, of at least 3 workloads" in why
 
 
 def test_the_grains_go_from_coarse_to_fine() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import subprocess
 import sys
@@ -88,6 +89,35 @@ def test_a_counter_that_is_far_too_slow_does_not_hold_the_run_for_ever(monkeypat
     found = run(machine, monkeypatch, 0.01)
     assert found.ended - found.begun <= window.MARGIN * window.LONGEST_S + 0.1
     assert len(machine.passes) <= 1 + window.EXTENSIONS
+
+
+def drifting() -> Iterator[float]:
+    """A host that is slower and faster by a tenth for two seconds at a time."""
+    elapsed = 0.0
+    while True:
+        step_s = 0.011 if int(elapsed) % 4 < 2 else 0.009
+        elapsed += step_s
+        yield step_s
+
+
+def test_steps_that_a_host_delays_by_the_second_make_the_window_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = Machine(drifting())
+    found = run(machine, monkeypatch, 0.01)
+    assert len(machine.passes) > 1
+    assert found.ended - found.begun <= 1.2 * window.MARGIN * window.LONGEST_UNSTEADY_S, (
+        "as long as its last steps told"
+    )
+    assert window._uncertainty(found.seconds) < window._uncertainty(found.seconds[: machine.passes[0]])
+    asked = Machine(drifting())
+    run(asked, monkeypatch, 0.01, window_s=6)
+    assert asked.passes == [660], "a user's own length is kept"
+
+
+def test_noise_of_single_steps_does_not_make_the_window_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every other step takes a fifth longer: the mean of hundreds is known all the same."""
+    machine = Machine(itertools.cycle([0.009, 0.011]))
+    run(machine, monkeypatch, 0.01)
+    assert len(machine.passes) == 1
 
 
 @pytest.mark.parametrize("kind", ["none", ESTIMATE])

@@ -151,7 +151,7 @@ def test_shapes_of_a_product_and_a_convolution_are_read_from_their_arguments() -
     assert (found.items, found.channels, found.outputs, found.places, found.kernel, found.groups) == (2, 4, 8, 64, 9, 1)
     last = layer_of(convolution(2, 4, 8, 10, 3, channels_last=True))
     assert isinstance(last, Convolution)
-    assert (found.turned, last.turned) == ((False, False), (False, True))
+    assert (found.turned, last.turned) == (False, True)
     assert layer_of(addition(3)) is None
 
 

@@ -25,6 +25,7 @@ from fathom.core.record import OpRow, Profile
 Key = TypeVar("Key", bound=Hashable)
 LEAST_RUNS, LEAST_WORKLOADS = 6, 3  # to fit on
 OUTSIDE = "outside ops"
+ROUNDING = 1e-9  # of a step: what sums of its rows may differ by
 STATIC = "static power"
 BETTER = 0.9  # the left-out error of a finer model, of that of a coarser one, for it to be preferred
 HEAVY = ("B", "D")  # matrix operations and convolutions: their FLOP have units of their own
@@ -55,7 +56,8 @@ class MeteredRun:
 
     @property
     def outside_s(self) -> float:
-        return max(0.0, self.step_s - sum(seconds for _, seconds in self.rows))
+        left = self.step_s - sum(seconds for _, seconds in self.rows)
+        return left if left > ROUNDING * self.step_s else 0.0
 
     @property
     def _scale(self) -> float:
@@ -136,8 +138,8 @@ def refusal(runs: Sequence[MeteredRun]) -> str | None:
     workloads = {run.workload for run in runs}
     if len(runs) < LEAST_RUNS or len(workloads) < LEAST_WORKLOADS:
         return (
-            f"{len(runs)} metered and profiled runs of {len(workloads)} workloads, {LEAST_RUNS} of {LEAST_WORKLOADS} "
-            "are needed to fit an energy model"
+            f"{len(runs)} metered and profiled runs of {len(workloads)} workloads; an energy model needs {LEAST_RUNS} "
+            f"runs, of at least {LEAST_WORKLOADS} workloads"
         )
     return None
 

@@ -6,11 +6,11 @@ import dataclasses
 import statistics
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from fathom.analysis.formatting import number
-from fathom.analysis.selection import configuration, machine_name, workload_order
+from fathom.analysis.selection import configuration, counted, machine_name, workload_order
 from fathom.core.energy import Energy
 from fathom.core.record import Record
 from fathom.core.spec import RunSpec
@@ -29,7 +29,8 @@ class EnergyRuns:
     workload: str
     phase: str
     machine: str  # precision and engine in it
-    runs: list[Record]
+    runs: list[Record]  # its valid trials; where none is valid, all
+    left_out: list[Record] = field(default_factory=list)  # trials that are not valid, beside those that are
 
     @property
     def spec(self) -> RunSpec:
@@ -105,27 +106,31 @@ class EnergyRuns:
     @property
     def spread(self) -> float | None:
         """From the least to the greatest joules per step of a trial, of their mean; None of a single trial."""
-        values = [energy.per_step_j for energy in self.energies]
-        return (max(values) - min(values)) / statistics.fmean(values) if len(values) > 1 else None
+        return self._spread(lambda energy: energy.per_step_j) if len(self.runs) > 1 else None
 
     @property
     def estimated(self) -> bool:
         return any(energy.estimated for energy in self.energies)
 
     @property
-    def reasons(self) -> list[str]:
-        """Why it is invalid, the number first; none of a valid measurement."""
+    def window_reasons(self) -> list[str]:
+        """Why none of its trials is valid, the number first; none where one is."""
         found: dict[str, int] = defaultdict(int)
         for run in self.runs:
-            for reason in (*(run.energy.invalid if run.energy else ()), *run.disturbance.reasons):
+            for reason in trial_reasons(run):
                 found[reason] += 1
         many = len(self.runs)
-        reasons = [
-            reason if many == 1 else f"{reason} (in {count} of {many} trials)" for reason, count in found.items()
-        ]
-        if self.spread is not None and self.spread > LARGEST_SPREAD:
-            reasons.append(f"{100 * self.spread:.2g} % between trials, {100 * LARGEST_SPREAD:g} % are allowed")
-        return reasons
+        return [reason if many == 1 else f"{reason} (in {count} of {many} trials)" for reason, count in found.items()]
+
+    @property
+    def reasons(self) -> list[str]:
+        """Why it is invalid, the number first; none of a valid measurement."""
+        if self.spread is None or self.spread <= LARGEST_SPREAD:
+            return self.window_reasons
+        time = self._spread(lambda energy: energy.window_s / energy.steps)
+        power = self._spread(lambda energy: energy.mean_w)
+        apart = f"{100 * self.spread:.2g} % between trials, {100 * LARGEST_SPREAD:g} % are allowed"
+        return [*self.window_reasons, f"{apart} (step time {100 * time:.2g} %, power {100 * power:.2g} %)"]
 
     @property
     def verdict(self) -> str:
@@ -134,6 +139,15 @@ class EnergyRuns:
 
     def _mean(self, value: Callable[[Energy], float]) -> float:
         return statistics.fmean(value(energy) for energy in self.energies)
+
+    def _spread(self, value: Callable[[Energy], float]) -> float:
+        values = [value(energy) for energy in self.energies]
+        return (max(values) - min(values)) / statistics.fmean(values)
+
+
+def trial_reasons(run: Record) -> list[str]:
+    """Why the energy of one run is not valid, the number first; none where it is."""
+    return [*(run.energy.invalid if run.energy else ()), *run.disturbance.reasons]
 
 
 def metered(records: Iterable[Record]) -> list[EnergyRuns]:
@@ -146,8 +160,10 @@ def metered(records: Iterable[Record]) -> list[EnergyRuns]:
             groups[key].append(record)
     found = []
     for (workload, phase, machine, _), runs in groups.items():
-        own = [run for run in runs if run.spec.kind == "energy"]
-        found.append(EnergyRuns(workload, phase, machine, own or runs))
+        trials = [run for run in runs if run.spec.kind == "energy"] or runs
+        valid = [run for run in trials if not trial_reasons(run)]
+        left_out = [run for run in trials if valid and trial_reasons(run)]
+        found.append(EnergyRuns(workload, phase, machine, valid or trials, left_out))
     return sorted(found, key=_order)
 
 
@@ -173,8 +189,12 @@ def _choice(name: str, value: object) -> str:
 
 
 def in_words(runs: EnergyRuns) -> str:
-    """The verdict with its reasons."""
-    return f"{runs.verdict}: {'; '.join(runs.reasons)}" if runs.reasons else runs.verdict
+    """The verdict with its reasons, and the trials that do not count with theirs."""
+    verdict = f"{runs.verdict}: {'; '.join(runs.reasons)}" if runs.reasons else runs.verdict
+    if not runs.left_out:
+        return verdict
+    why = counted("; ".join(trial_reasons(run)) for run in runs.left_out)
+    return f"{verdict}; {len(runs.left_out)} of {len(runs.runs) + len(runs.left_out)} trials left out: {why}"
 
 
 def kilowatt_hours(joules: float) -> float:

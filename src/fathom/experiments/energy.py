@@ -110,6 +110,16 @@ def run_all(
         yield from made
 
 
+def repeatable(ordered: Sequence[Setting], records: Sequence[Record]) -> list[Setting]:
+    """Trials that may come out otherwise when run again: disturbed ones, and invalid ones beside valid ones."""
+    valid = {record.spec.id for record in records if record.energy and not record.energy.invalid}
+    return [
+        setting
+        for setting, record in zip(ordered, records, strict=True)
+        if record.energy and (record.disturbed or (record.energy.invalid and record.spec.id in valid))
+    ]
+
+
 def _at(watch: Callable[[int, RunSpec], OnProgress], index: int, _: int, spec: RunSpec) -> OnProgress:
     return watch(index, spec)
 

@@ -10,6 +10,7 @@ import itertools
 import math
 import statistics
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -32,6 +33,10 @@ WARM_S = 1.0  # of steps after the first ones: the window is planned by their ti
 LEAST_STEPS = 5  # of a window, whatever a step takes
 EXTENSIONS = 3  # of a window that came out too short, at most
 LONGEST_S = 60.0  # of a window that waits for updates of a counter: one that is slower leaves it invalid
+BATCHES = 10  # of following steps, whose means tell how well the step time of the window is known
+STUDENT = 2.26  # 97.5 % quantile of Student's t with one degree of freedom less
+KNOWN = 0.01  # half of the 95 % interval of the mean step time, of the mean: a third of what trials may differ by
+LONGEST_UNSTEADY_S = 30.0  # of a window that waits for it: steps that a host delays may never come that close
 
 
 Moment = tuple[str, float, float]  # a named part of the run, on the clock of time.monotonic()
@@ -95,18 +100,32 @@ def _warm_up(session: Session) -> Pass:
 
 
 def _window(session: Session, sampler: Sampler, step_s: float, progress: OnProgress) -> Pass:
-    """One pass of as many steps as the window needs by the step time; more follow where it came out too short."""
+    """One pass of as many steps as the window needs by the step time.
+
+    More follow where it came out too short: for the meters, or as the steps differ too much for their mean to be known.
+    """
     needed_s = session.spec.window_s or LEAST_S
     window = _steps(session, max(LEAST_STEPS, math.ceil(MARGIN * needed_s / step_s)), progress)
     for _ in range(EXTENSIONS):
         length_s = window.ended - window.begun
         if (updates := least_updates(sampler.peek(), window.begun, window.ended)) is not None:
             needed_s = max(needed_s, min(LONGEST_S, length_s * LEAST_UPDATES / max(1, updates)))
+            if session.spec.window_s is None and _uncertainty(window.seconds) > KNOWN:
+                needed_s = max(needed_s, min(LONGEST_UNSTEADY_S, 2 * length_s))
         if length_s >= needed_s:
             break
         more = math.ceil((MARGIN * needed_s - length_s) / _recent(window))
         _extend(window, _steps(session, more, progress))
     return window
+
+
+def _uncertainty(seconds: Sequence[float]) -> float:
+    """Half of the 95 % interval of the mean, of the mean: by the means of batches, as steps are correlated."""
+    size = len(seconds) // BATCHES
+    if size == 0:
+        return 0.0  # a handful of long steps: the window is five of them already
+    means = [statistics.fmean(seconds[at * size : (at + 1) * size]) for at in range(BATCHES)]
+    return STUDENT * statistics.stdev(means) / math.sqrt(BATCHES) / statistics.fmean(means)
 
 
 def _steps(session: Session, steps: int, progress: OnProgress = lambda done, total: None) -> Pass:

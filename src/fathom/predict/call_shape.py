@@ -23,6 +23,8 @@ CONVOLUTIONS = ("aten::convolution", "aten::convolution_backward")
 APART = 4.0  # octaves between a call and one with another layout or option
 NEAR = 2.0  # ... where that matters less
 SMALL_INPUT, SMALL_KERNEL = 20480, 3  # up to both, torch convolves one item on a CPU by its own loops (use_mkldnn)
+VECTOR = 4  # numbers that a CPU without wider vectors multiplies at once
+PAGE = 1024  # numbers of four bytes
 OPERANDS = 3  # of an op that is neither product nor convolution, so many have coordinates
 
 
@@ -79,9 +81,14 @@ class Product:
         return f"{self.first_turned:d}{self.second_turned:d}{self.stacked:d}"
 
     @property
+    def is_aliased(self) -> bool:
+        """Whether rows of the second factor begin whole pages apart, so that they contend for the same cache lines."""
+        return (self.inner if self.second_turned else self.columns) % PAGE == 0
+
+    @property
     def place(self) -> tuple[float, ...]:
         flags = (self.first_turned, self.second_turned, self.added, self.stacked)
-        vectors = (self.rows == 1, self.columns == 1, self.inner == 1)
+        vectors = (self.rows == 1, self.columns == 1, self.inner == 1, self.is_aliased)
         sizes = (self.stack, self.rows, self.columns, self.inner)
         return (*map(_octaves, sizes), *(APART * flag for flag in flags), *(NEAR * flag for flag in vectors))
 
@@ -100,13 +107,13 @@ class Convolution:
     weight_size: int
     flop: float
     stepped: float  # places of the input for each of the output
-    turned: tuple[bool, bool]  # whether input and weight are in another order of dimensions
+    turned: bool  # whether input or weight have their channels last: torch then convolves both so
     wanted: tuple[bool, ...]  # gradients: of input, weight and bias; none of a forward pass
     family: str
 
     @property
     def layout(self) -> str:
-        return f"{self.wanted[:2]} {self.turned[1]} {self.groups > 1} {self.is_small}"
+        return f"{self.wanted[:2]} {self.turned} {self.groups > 1} {self.is_small}"
 
     @property
     def is_small(self) -> bool:
@@ -115,12 +122,17 @@ class Convolution:
         return self.items == 1 and self.groups == 1 and kernel and self.input_size <= SMALL_INPUT
 
     @property
+    def is_ragged(self) -> bool:
+        """Whether a group's outputs do not fill whole vectors; without groups the library fills them up."""
+        return self.groups > 1 and self.outputs // self.groups % VECTOR != 0
+
+    @property
     def place(self) -> tuple[float, ...]:
         sizes = (self.items, self.channels, self.outputs, self.places, self.kernel)
         return (
             *map(_octaves, sizes),
             *(NEAR * _octaves(each) for each in (self.stepped, self.groups)),
-            *(NEAR * flag for flag in self.turned),
+            *(NEAR * flag for flag in (self.turned, self.is_ragged)),
             *(APART * flag for flag in (*self.wanted, self.is_small)),
         )
 
@@ -180,7 +192,7 @@ def _convolution(op: OpWork, name: str, arguments: list[Any], operands: Sequence
         weight_size=weight.size,
         flop=flop,
         stepped=math.prod(data.shape[2:]) / places,
-        turned=(not data.is_contiguous, not weight.is_contiguous),
+        turned=not data.is_contiguous or not weight.is_contiguous,
         wanted=wanted,
         family=name,
     )

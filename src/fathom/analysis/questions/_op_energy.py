@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from fathom.analysis.energy_model import OUTSIDE, STATIC, EnergyModel, MeteredRun, Share, fit, refusal
 from fathom.analysis.energy_runs import EnergyRuns
 from fathom.analysis.finding import Cell, Table
+from fathom.analysis.formatting import listed
 from fathom.analysis.selection import capped, configuration, machine_name
 from fathom.core.record import OpRow, Profile, Record
 from fathom.trace.taxonomy import GROUPS
@@ -27,7 +28,10 @@ class OpEnergy:
 
     @property
     def notes(self) -> list[str]:
-        found = [f"No joules by op class on {machine}: {why}." for machine, why in self.refused.items()]
+        machines: dict[str, list[str]] = defaultdict(list)
+        for machine, why in self.refused.items():
+            machines[why].append(machine)
+        found = [f"No joules by op class on {listed(names)}: {why}." for why, names in machines.items()]
         return [*found, *(_note(machine, model) for machine, (model, _) in self.models.items())]
 
     def tables(self) -> list[Table]:

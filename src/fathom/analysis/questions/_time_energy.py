@@ -60,15 +60,24 @@ class Sweep:
         return [choices.index(choice) for choice in pareto_front(choices)]
 
     @property
+    def valid(self) -> list[int]:
+        """The settings with a valid trial. Trials that differ among themselves are no reason against a setting.
+
+        How much they differ is in its interval, and so in what it is significantly better than.
+        """
+        return [index for index, runs in enumerate(self.runs) if not runs.window_reasons]
+
+    @property
     def reference(self) -> Choice:
-        """Full speed: the fastest setting without a cap, or the fastest of all."""
-        pairs = list(zip(self.choices, self.runs, strict=True))
-        free = [choice for choice, runs in pairs if not _is_capped(runs)] or self.choices
-        return min(free, key=lambda choice: choice.time.median)
+        """Full speed: the fastest setting without a cap, or the fastest of all; of the valid ones, where there are."""
+        choices, candidates = self.choices, self.valid or range(len(self.runs))
+        free = [choices[index] for index in candidates if not _is_capped(self.runs[index])]
+        return min(free or [choices[index] for index in candidates], key=lambda choice: choice.time.median)
 
     def recommended(self, slower: float = FULL_SPEED) -> dict[str, Recommendation]:
         """Aim -> the setting for it, among those that were measured validly; none where none was."""
-        valid = [choice for choice, runs in zip(self.choices, self.runs, strict=True) if runs.verdict != INVALID]
+        choices = self.choices
+        valid = [choices[index] for index in self.valid]
         if not valid:
             return {}
         return {

@@ -118,7 +118,9 @@ def command(
     references = read(reference or [], skipped)
     store = Store(out, fingerprint())
     store.check_writable()
-    records = _measured(energy.run_order([*found, *below], trials), store, "trials")
+    ordered = energy.run_order([*found, *below], trials)
+    records = _measured(ordered, store, "trials")
+    records += _measured(energy.repeatable(ordered, records), store, "trials again")
     if profile:
         records += _measured(energy.profiles(found, store), store, "profiles")
     if trace_out is not None:
@@ -131,7 +133,9 @@ def command(
 
 def _measured(ordered: Sequence[energy.Setting], store: Store, job: str) -> list[Record]:
     """One bar for the job and one for the current run; above them, a line for each finished run."""
-    records = []
+    records: list[Record] = []
+    if not ordered:
+        return records
     with progress_bar() as bar:
         whole, current = bar.add_task(job, total=len(ordered)), bar.add_task("")
 

@@ -72,10 +72,11 @@ def _up_to(wanted: float, drawn: Callable[[], tuple[float, Made]]) -> Made:
 
 def _convolution(draw: random.Random, largest: float) -> tuple[float, Made]:
     kernel, stride = draw.choice(KERNELS), draw.choice((1, 1, 1, 2, 4))
-    channels = draw.choice((1, 3, 4)) if draw.random() < 0.15 else 2 * log_uniform(draw, 4, 256)
-    after, batch = 2 * log_uniform(draw, 8, 256), log_uniform(draw, 1, round(64 * largest))
+    first = draw.random() < 0.25  # of a network: few channels, and nobody wants the gradient of its input
+    channels = draw.choice((1, 3, 4)) if first else _width(draw, 8, 512)
+    after, batch = _width(draw, 16, 512), log_uniform(draw, 1, round(64 * largest))
     side, padding = max(kernel, log_uniform(draw, 5, 230)), draw.choice((0, kernel // 2))
-    groups = 2 if channels % 2 == 0 and draw.random() < 0.15 else 1
+    groups = 2 if not first and draw.random() < 0.25 else 1
     out = (side + 2 * padding - kernel) // stride + 1
     layout = draw.choice((torch.contiguous_format, torch.channels_last))
     bias = draw.random() < 0.5
@@ -84,9 +85,16 @@ def _convolution(draw: random.Random, largest: float) -> tuple[float, Made]:
     def make() -> tuple[nn.Module, Tensor]:
         layer: Any = nn.Conv2d(channels, after, kernel, stride, padding, groups=groups, bias=bias)
         inputs = torch.empty(batch, channels, side, side).normal_().to(memory_format=layout)
-        return nn.Sequential(_Scaled(), layer.to(memory_format=layout)), inputs
+        layer = layer.to(memory_format=layout)
+        return layer if first else nn.Sequential(_Scaled(), layer), inputs
 
     return flop, make
+
+
+def _width(draw: random.Random, low: int, high: int) -> int:
+    """Channels: an even number, and mostly a multiple of 8, as in most networks."""
+    value = log_uniform(draw, low, high)
+    return value + value % 2 if draw.random() < 0.25 else 8 * math.ceil(value / 8)
 
 
 class _Scaled(nn.Module):
