@@ -62,6 +62,8 @@ WHERE_A_RECORD_IS_NAMED = (
     "docs/method.md",
     "docs/ranks.md",
     "docs/energy.md",
+    "docs/inference-engines.md",
+    "docs/predict.md",
 )  # in paragraphs that name something below results/
 PAGES = (*EVERY_NUMBER, *WHERE_A_RECORD_IS_NAMED)
 

@@ -155,6 +155,24 @@ def test_shapes_of_a_product_and_a_convolution_are_read_from_their_arguments() -
     assert layer_of(addition(3)) is None
 
 
+def test_rows_that_begin_whole_pages_apart_are_another_place() -> None:
+    """A transposed factor's rows are as long as the inner size, others as the number of columns."""
+    aliased = [(8, 500, 2048, True), (8, 2048, 500, False)]
+    not_so = [(8, 500, 2040, True), (8, 2048, 500, True), (8, 500, 2048, False), (8, 2040, 500, False)]
+    for sizes, expected in [*((each, True) for each in aliased), *((each, False) for each in not_so)]:
+        m, n, k, turned = sizes
+        found = layer_of(product(m, n, k, turned=turned))
+        assert isinstance(found, Product)
+        assert found.is_aliased is expected, sizes
+
+
+@pytest.mark.parametrize(("outputs", "groups", "ragged"), [(382, 2, True), (384, 2, False), (382, 1, False)])
+def test_outputs_of_a_group_that_do_not_fill_vectors_are_another_place(outputs: int, groups: int, ragged: bool) -> None:
+    found = layer_of(convolution(4, 64, outputs, 13, 3))
+    assert isinstance(found, Convolution)
+    assert replace(found, groups=groups).is_ragged is ragged
+
+
 def test_a_doubled_batch_is_one_octave_away() -> None:
     for small, large in ((product(64, 5, 7), product(128, 5, 7)), (addition(1 << 12), addition(1 << 13))):
         (kind, a), (other, b) = point_of(small), point_of(large)

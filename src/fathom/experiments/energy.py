@@ -110,7 +110,7 @@ def run_all(
         yield from made
 
 
-def repeatable(ordered: Sequence[Setting], records: Sequence[Record]) -> list[Setting]:
+def to_run_again(ordered: Sequence[Setting], records: Sequence[Record]) -> list[Setting]:
     """Trials that may come out otherwise when run again: disturbed ones, and invalid ones beside valid ones."""
     valid = {record.spec.id for record in records if record.energy and not record.energy.invalid}
     return [

@@ -120,7 +120,7 @@ def command(
     store.check_writable()
     ordered = energy.run_order([*found, *below], trials)
     records = _measured(ordered, store, "trials")
-    records += _measured(energy.repeatable(ordered, records), store, "trials again")
+    records += _measured(energy.to_run_again(ordered, records), store, "trials again")
     if profile:
         records += _measured(energy.profiles(found, store), store, "profiles")
     if trace_out is not None:
