@@ -21,6 +21,7 @@ from sample_records import MACHINES, op_row, profile_of
 
 from fathom.cli.commands._energy import ITEMS, Rates
 from fathom.core import plugins
+from fathom.core.disturbance import Disturbance
 from fathom.core.energy import IDLE, SETUP, STEPS, WARM_UP
 from fathom.core.errors import BadOption
 from fathom.core.events import OnProgress
@@ -124,6 +125,21 @@ def test_an_invalid_trial_is_run_once_more_where_others_are_valid(
     (setting,) = json.loads(capsys.readouterr().out)["settings"]
     assert len(workers.ran) == 4
     assert (setting["trials"], setting["verdict"]) == (3, "VALID")
+
+
+@pytest.mark.parametrize(("disturbed", "runs"), [({2}, 4), ({1, 2, 3}, 3)])
+def test_disturbed_trials_are_run_once_more_unless_most_are(
+    disturbed: set[int], runs: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Disturbed(Workers):
+        def record(self, spec: RunSpec) -> Record:
+            found = super().record(spec)
+            shared = Disturbance(gpu_shared=True)
+            return replace(found, disturbance=shared) if len(self.ran) in disturbed else found
+
+    workers = Disturbed(monkeypatch)
+    assert fathom(monkeypatch, "energy", "autoenc", "--out", tmp_path / "records", "--no-profile") == 0
+    assert len(workers.ran) == runs
 
 
 def test_no_trial_is_run_again_where_none_is_valid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -111,13 +111,18 @@ def run_all(
 
 
 def to_run_again(ordered: Sequence[Setting], records: Sequence[Record]) -> list[Setting]:
-    """Trials that may come out otherwise when run again: disturbed ones, and invalid ones beside valid ones."""
+    """Trials that may come out otherwise when run again: disturbed ones, and invalid ones beside valid ones.
+
+    None where these are most: the machine is busy.
+    """
     valid = {record.spec.id for record in records if record.energy and not record.energy.invalid}
-    return [
+    again = [
         setting
         for setting, record in zip(ordered, records, strict=True)
         if record.energy and (record.disturbed or (record.energy.invalid and record.spec.id in valid))
     ]
+    busy = study.is_busy([setting.spec for setting in ordered], [setting.spec for setting in again])
+    return [] if busy else again
 
 
 def _at(watch: Callable[[int, RunSpec], OnProgress], index: int, _: int, spec: RunSpec) -> OnProgress:
