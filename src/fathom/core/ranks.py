@@ -10,6 +10,7 @@ from typing import Any
 ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER = "all-reduce", "all-gather", "reduce-scatter"
 BROADCAST, SEND_RECEIVE = "broadcast", "send-receive"
 OPERATIONS = (ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER, BROADCAST, SEND_RECEIVE)
+PRODUCT, COPY = "product", "copy"  # work that arithmetic bounds, and work that memory does
 
 
 def strategy_named(name: str) -> str:
@@ -56,6 +57,37 @@ class Collective:
 
 
 @dataclass(frozen=True, kw_only=True)
+class SharedWork:
+    """The same work by one rank while the others wait, and by all of them at once."""
+
+    work: str  # PRODUCT or COPY
+    flop: int
+    bytes_moved: int
+    alone_s: list[float]
+    together_s: list[float]  # means over the ranks
+
+    @property
+    def slowdown(self) -> float:
+        return statistics.median(self.together_s) / statistics.median(self.alone_s)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Overlap:
+    """Computing beside an all-reduce: each alone, then both at once; times of the slowest rank."""
+
+    message_bytes: int
+    compute_s: list[float]
+    message_s: list[float]
+    both_s: list[float]
+
+    @property
+    def hidden(self) -> float:
+        """The share of the shorter of the two that costs no time: 1 where both run at once as fast as alone."""
+        compute, message, both = map(statistics.median, (self.compute_s, self.message_s, self.both_s))
+        return min(1.0, max(0.0, (compute + message - both) / min(compute, message)))
+
+
+@dataclass(frozen=True, kw_only=True)
 class RankSeries:
     """One rank: where it ran, and its timed steps. Of each step, compute_s + exposed_s + wait_s = step_s."""
 
@@ -88,3 +120,5 @@ class Ranks:
     settings: Mapping[str, Any] = field(default_factory=dict)  # of the strategy
     series: list[RankSeries] = field(default_factory=list)
     collectives: list[Collective] = field(default_factory=list)
+    shared_work: list[SharedWork] = field(default_factory=list)
+    overlaps: list[Overlap] = field(default_factory=list)

@@ -29,6 +29,7 @@ from fathom.core.spec import RunSpec
 from fathom.engine.ranks.group import Group
 from fathom.machine.clock import fastest, wait
 from fathom.machine.host import fingerprint, gpu_uuid
+from fathom.measure.contention import overlaps, shared_work
 
 SAMPLES = 12
 SAMPLE_S = 1e-3  # of calls back to back, at least
@@ -56,6 +57,7 @@ def measured(spec: RunSpec, group: Group) -> Record | None:
         if operation in chosen
         for size in sizes(least, most, group.ranks)
     ]
+    shared, overlapped = shared_work(group), overlaps(group)
     if group.rank:
         return None
     wrong = sum(each.wrong for each in found)
@@ -66,7 +68,14 @@ def measured(spec: RunSpec, group: Group) -> Record | None:
         gpu_uuid=gpu_uuid(group.device),
         outcome="failed" if wrong else "ok",
         reason=f"{wrong} elements of the results are wrong" if wrong else None,
-        ranks=Ranks(backend=group.backend, ranks=group.ranks, nodes=group.nodes, collectives=found),
+        ranks=Ranks(
+            backend=group.backend,
+            ranks=group.ranks,
+            nodes=group.nodes,
+            collectives=found,
+            shared_work=shared,
+            overlaps=overlapped,
+        ),
     )
 
 

@@ -1,0 +1,103 @@
+"""What ranks of one machine take from each other: the same work alone and by all at once, and beside a message.
+
+Ranks share memory bandwidth, caches and clock frequency, so that n of them compute more slowly than one; and the
+library that sends a message needs cores, too. Prediction of scaling takes both from here.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import partial
+
+import torch
+import torch.distributed as dist
+
+from fathom.core.ranks import COPY, PRODUCT, Overlap, SharedWork
+from fathom.engine.ranks.group import Group
+from fathom.machine.clock import fastest, wait
+
+SAMPLES = 5
+SIDE = 1024  # of the square matrices of a product
+SMALL_SIDE = 192  # of those that are repeated beside a message until they take about as long
+COPIED = 1 << 24  # numbers read twice and written once: 64 MiB each, more than a core's share of the caches
+MESSAGES = (1 << 20, 1 << 24)  # bytes of the all-reduce beside which products are computed
+
+Work = Callable[[], object]
+
+
+def shared_work(group: Group) -> list[SharedWork]:
+    """Products are bound by arithmetic, sums of two vectors by memory. Times are means over the ranks that work."""
+    found = []
+    for name, (work, flop, moved) in _works(group).items():
+        work()
+        alone = group.gathered([_seconds(work, group, works=group.rank == 0) for _ in range(SAMPLES)])[0]
+        together = group.gathered([_seconds(work, group) for _ in range(SAMPLES)])
+        means = [sum(same) / group.ranks for same in zip(*together, strict=True)]
+        found.append(SharedWork(work=name, flop=flop, bytes_moved=moved, alone_s=alone, together_s=means))
+    return found
+
+
+def overlaps(group: Group) -> list[Overlap]:
+    """Products that take about as long as an all-reduce: both alone, then at once."""
+    if group.ranks == 1:
+        return []
+    one, other, result = (torch.ones(SMALL_SIDE, SMALL_SIDE, device=group.device) for _ in range(3))
+    product = partial(torch.mm, one, other, out=result)
+    found = []
+    for size in MESSAGES:
+        message = torch.zeros(size // 4, device=group.device)
+        reduce = partial(dist.all_reduce, message)
+        reduce()
+        took, once = (group.largest(fastest(each, group.device, 3)) for each in (reduce, product))
+        work = partial(_repeated, product, max(1, round(took / once)))
+        sides: dict[str, Work] = {"compute": work, "message": reduce, "both": partial(_beside, work, message)}
+        samples: dict[str, list[float]] = {side: [] for side in sides}
+        for _ in range(SAMPLES):  # in turns
+            for side, call in sides.items():
+                samples[side].append(group.largest(_seconds(call, group)))
+        found.append(
+            Overlap(
+                message_bytes=size,
+                compute_s=samples["compute"],
+                message_s=samples["message"],
+                both_s=samples["both"],
+            )
+        )
+    return found
+
+
+def _works(group: Group) -> dict[str, tuple[Work, int, int]]:
+    """Name -> what is called, its FLOP and the bytes that it reads and writes."""
+    one, other, result = (torch.ones(SIDE, SIDE, device=group.device) for _ in range(3))
+    first, second, total = (torch.ones(COPIED, device=group.device) for _ in range(3))
+    return {
+        PRODUCT: (lambda: torch.mm(one, other, out=result), 2 * SIDE**3, 3 * 4 * SIDE**2),
+        COPY: (lambda: torch.add(first, second, out=total), COPIED, 3 * 4 * COPIED),
+    }
+
+
+def _repeated(work: Work, times: int) -> None:
+    for _ in range(times):
+        work()
+
+
+def _beside(work: Work, message: torch.Tensor) -> None:
+    """The message is under way while the rank computes, as a bucket of gradients is."""
+    sent = dist.all_reduce(message, async_op=True)
+    work()
+    if sent is not None:
+        sent.wait()
+
+
+def _seconds(work: Work, group: Group, works: bool = True) -> float:
+    """All ranks begin together; one that does not work waits for the others at the end."""
+    group.barrier()
+    wait(group.device)
+    begun = time.perf_counter()
+    if works:
+        work()
+    wait(group.device)
+    seconds = time.perf_counter() - begun
+    group.barrier()
+    return seconds
