@@ -57,7 +57,7 @@ def tried(monkeypatch: pytest.MonkeyPatch) -> list[Setting]:
     """Settings that were tried: bf16 is twice as fast, compile fails, all else is as fast."""
     asked: list[Setting] = []
 
-    def attempt(spec: Any, own: Any, setting: Setting, on_progress: Any, timeout_s: float) -> SettingTrial:
+    def attempt(spec: Any, own: Any, setting: Setting, *_: object) -> SettingTrial:
         asked.append(setting)
         if setting.engine == "compile":
             return SettingTrial(setting=setting, failed="no compiler")

@@ -12,6 +12,8 @@ from torch import nn
 
 from fathom.core.advice import Setting, SettingTrial
 from fathom.core.spec import OWN, RunSpec
+from fathom.core.trial import FIRST_STEPS
+from fathom.machine import host
 from fathom.measure import settings, trial
 from fathom.measure.own.sides import OwnSides, Replayed
 
@@ -64,6 +66,7 @@ def own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     monkeypatch.delitem(sys.modules, "tried_model", raising=False)
     monkeypatch.setattr(trial, "TURNS", 2)
+    monkeypatch.setattr(settings, "has_bf16", lambda: True)
     threads = torch.get_num_threads()
     yield
     torch.set_num_threads(threads)
@@ -182,6 +185,63 @@ def test_a_workload_is_tried_by_its_name() -> None:
     spec = RunSpec(workload="autoenc", preset="tiny", device="cpu", kind="trial", budget_s=0.01)
     found = settings.tried(spec, Setting(batch=8), lambda *_: None)
     assert (found.failed, found.items) == (None, 8)
+
+
+def of_autoenc(setting: Setting, **changes: Any) -> SettingTrial:
+    spec = RunSpec(workload="autoenc", preset="tiny", device="cpu", kind="trial", budget_s=0.01)
+    return settings.tried(spec, setting, lambda *_: None, **changes)
+
+
+def test_losses_of_rounded_weights_are_found_once_for_all_trials_of_a_workload(monkeypatch: pytest.MonkeyPatch) -> None:
+    first = of_autoenc(Setting(threads=1))
+    assert first.trial is not None
+    known = {first.precision: first.trial.rounded_losses}
+    assert [len(each) for each in first.trial.rounded_losses] == [20, 20]
+
+    def unwanted(*_: object) -> Any:
+        raise AssertionError("rounded again")
+
+    monkeypatch.setattr(settings, "_rounded", unwanted)
+    again = of_autoenc(Setting(threads=1), rounded=known)
+    assert again.trial is not None
+    assert (again.agreement, again.trial.rounded_losses) == ("yes", first.trial.rounded_losses)
+    with pytest.raises(AssertionError, match="rounded again"):
+        of_autoenc(Setting(precision="bf16"), rounded=known)  # another precision rounds otherwise
+
+
+def test_of_slow_steps_fewer_are_compared_on_both_sides(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(settings, "COMPARED_S", 0.0)
+    found = of_autoenc(Setting(threads=1))
+    assert found.trial is not None
+    sides = (found.trial.eager, found.trial.engine)
+    assert [len(each.losses) for each in sides] == [FIRST_STEPS, FIRST_STEPS]
+    assert [len(each) for each in found.trial.rounded_losses] == [FIRST_STEPS, FIRST_STEPS]
+    assert found.agreement == "yes"
+
+
+def test_bf16_is_not_tried_on_a_cpu_without_instructions_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On such a CPU a step in bf16 took 65 times as long as one in fp32."""
+    monkeypatch.setattr(settings, "has_bf16", lambda: False)
+    found = of_autoenc(Setting(precision="bf16"))
+    assert (found.refused, found.failed) == (True, "this CPU has no instructions for bf16")
+    monkeypatch.setattr(settings, "has_bf16", lambda: None)  # where it is not known, it is tried
+    assert of_autoenc(Setting(precision="bf16")).refused is False
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("flags\t\t: fpu avx512f avx512_bf16 amx_tile", True),
+        ("Features\t: fp asimd asimddp", False),
+        ("Features\t: fp asimd bf16", True),
+        ("processor\t: 0", None),
+    ],
+)
+def test_instructions_for_bf16_are_read_from_the_kernel(
+    monkeypatch: pytest.MonkeyPatch, text: str, found: bool | None
+) -> None:
+    monkeypatch.setattr(host, "_lines", lambda path: text.split("\n"))
+    assert host.has_bf16() is found
 
 
 def test_rows_are_repeated_to_fill_a_batch() -> None:

@@ -14,7 +14,7 @@ from fathom.analysis.alpha_beta import fit
 from fathom.analysis.finding import analyse
 from fathom.cli.commands._running import line
 from fathom.core.errors import BadOption, DataError, UnknownName
-from fathom.core.ranks import OPERATIONS, Collective, Ranks, bus_factor
+from fathom.core.ranks import COPY, OPERATIONS, PRODUCT, Collective, Overlap, Ranks, SharedWork, bus_factor
 from fathom.core.record import Record
 from fathom.experiments.ranks import collectives
 from fathom.measure import collectives as measured
@@ -109,6 +109,47 @@ def test_records_are_read_back_and_impossible_ones_are_refused() -> None:
     document = good.to_json()
     document["ranks"]["collectives"][0]["sample_s"] = []
     with pytest.raises(DataError, match="without samples"):
+        Record.from_json(document)
+
+
+def with_contention(count: int, factor: float) -> Record:
+    plain = record(count)
+    assert plain.ranks is not None
+    shared = [
+        SharedWork(work=PRODUCT, flop=2, bytes_moved=12, alone_s=[1.0, 1.0, 9.0], together_s=[1.1, 1.1, 1.1]),
+        SharedWork(work=COPY, flop=1, bytes_moved=768, alone_s=[2.0], together_s=[2.0 * factor]),
+    ]
+    overlaps = [Overlap(message_bytes=1024, compute_s=[3.0], message_s=[2.0], both_s=[4.0])]
+    return replace(plain, ranks=replace(plain.ranks, shared_work=shared, overlaps=overlaps), id=f"{count}-{factor}")
+
+
+def test_what_ranks_take_from_each_other_is_a_table_of_medians_over_the_launches() -> None:
+    records = [with_contention(4, 1.5), with_contention(4, 1.7), with_contention(4, 3.0), with_contention(2, 1.0)]
+    shared, beside = analyse("collectives", records).tables[2:]
+    assert [row[1:] for row in shared.rows] == [
+        [2, COPY, 768, 1.0],
+        [2, PRODUCT, 12, pytest.approx(1.1)],
+        [4, COPY, 768, 1.7],
+        [4, PRODUCT, 12, pytest.approx(1.1)],
+    ]
+    assert [row[1:] for row in beside.rows] == [[2, 1024, 50.0], [4, 1024, 50.0]]  # 3 + 2 - 4 of 2
+    assert len(analyse("collectives", [record()]).tables) == 2
+    assert Record.from_json(records[0].to_json()) == records[0]
+
+
+@pytest.mark.parametrize(("compute", "message", "both", "hidden"), [(3, 2, 3, 1.0), (3, 2, 5, 0.0), (3, 2, 6, 0.0)])
+def test_a_message_is_hidden_by_what_both_at_once_save(
+    compute: float, message: float, both: float, hidden: float
+) -> None:
+    one = Overlap(message_bytes=1, compute_s=[compute], message_s=[message], both_s=[both])
+    assert one.hidden == hidden
+
+
+@pytest.mark.parametrize("times", [[], [0.0]])
+def test_shared_work_without_positive_times_is_refused(times: list[float]) -> None:
+    document = with_contention(2, 1.0).to_json()
+    document["ranks"]["shared_work"][0]["together_s"] = times
+    with pytest.raises(DataError, match="without positive times"):
         Record.from_json(document)
 
 

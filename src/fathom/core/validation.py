@@ -103,6 +103,10 @@ def _check_ranks(ranks: Ranks) -> None:
     """Analyses divide by these."""
     if ranks.ranks < 1 or any(not each.sample_s or each.message_bytes < 1 for each in ranks.collectives):
         raise Implausible("ranks has a collective without samples, or no ranks")
+    samples = [each for work in ranks.shared_work for each in (work.alone_s, work.together_s)]
+    samples += [each for work in ranks.overlaps for each in (work.compute_s, work.message_s, work.both_s)]
+    if any(not each or min(each) <= 0 for each in samples):
+        raise Implausible("ranks has shared work or an overlap without positive times")
 
 
 def _check_profile(profile: Profile) -> None:

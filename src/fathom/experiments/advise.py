@@ -174,14 +174,15 @@ def _confirmed(trials: Sequence[SettingTrial], advised: Setting, attempt: Try) -
 
 def in_process(
     spec: RunSpec, own: dict[str, Any], setting: Setting, on_progress: OnProgress = no_progress,
-    timeout_s: float = TIMEOUT_S,
+    timeout_s: float = TIMEOUT_S, rounded: dict[str, list[list[float]]] | None = None,
 ) -> SettingTrial:  # fmt: skip
     """The trial in a process of its own; whatever goes wrong there is a failed trial.
 
     `own` is empty for a workload; for a user's model it has the target, and the loss and the optimizer where given.
+    `rounded` keeps, by precision, losses of a workload that all its trials are judged by: the first one finds them.
     """
     found: list[SettingTrial] = []
-    job = {"setting": setting.changes, "spec": spec.to_json(), **own}
+    job = {"setting": setting.changes, "spec": spec.to_json(), **({} if own else {"rounded": rounded or {}}), **own}
     try:
         ended = in_worker(
             job, on_progress, timeout_s, on_event=lambda event: found.append(_decoded(event)) if event else None
@@ -189,6 +190,8 @@ def in_process(
     except FathomError as error:
         return SettingTrial(setting=setting, failed=str(error))
     if found:
+        if rounded is not None and found[0].trial and found[0].trial.rounded_losses:
+            rounded[found[0].precision] = found[0].trial.rounded_losses
         return found[0]
     return SettingTrial(setting=setting, failed=getattr(ended, "reason", "its process left no result"))
 

@@ -307,6 +307,12 @@ def cpu_name() -> str:
     return platform.processor() or platform.machine()
 
 
+def has_bf16() -> bool | None:
+    """Whether the CPU has instructions for bf16, without which torch computes it in other steps; None: not known."""
+    named = [line for line in _lines("/proc/cpuinfo") if line.lower().startswith(("flags", "features"))]
+    return any("bf16" in line for line in named) if named else None
+
+
 def _loaded_torch() -> Any:
     """torch if it is loaded already: a look at the machine must not cost an import of seconds."""
     return sys.modules.get("torch")

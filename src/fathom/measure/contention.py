@@ -7,7 +7,7 @@ library that sends a message needs cores, too. Prediction of scaling takes both 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 
 import torch
@@ -20,19 +20,22 @@ from fathom.machine.clock import fastest, wait
 SAMPLES = 5
 SIDE = 1024  # of the square matrices of a product
 SMALL_SIDE = 192  # of those that are repeated beside a message until they take about as long
-COPIED = 1 << 24  # numbers read twice and written once: 64 MiB each, more than a core's share of the caches
+COPIED = (1 << 16, 1 << 18, 1 << 20, 1 << 22, 1 << 24)  # numbers, of which two vectors are read and one is written:
+# from what fits in a core's own caches, over what fits in shared ones while others do not use them, to neither
+LEAST_S = 5e-3  # of a sample: short work is repeated
 MESSAGES = (1 << 20, 1 << 24)  # bytes of the all-reduce beside which products are computed
 
 Work = Callable[[], object]
 
 
 def shared_work(group: Group) -> list[SharedWork]:
-    """Products are bound by arithmetic, sums of two vectors by memory. Times are means over the ranks that work."""
+    """Products are bound by arithmetic, sums of two vectors by caches and memory; means over the ranks that work."""
     found = []
-    for name, (work, flop, moved) in _works(group).items():
-        work()
-        alone = group.gathered([_seconds(work, group, works=group.rank == 0) for _ in range(SAMPLES)])[0]
-        together = group.gathered([_seconds(work, group) for _ in range(SAMPLES)])
+    for name, once, flop, moved in _works(group):
+        times = max(1, round(LEAST_S / group.largest(fastest(once, group.device, 3))))
+        work = partial(_repeated, once, times)
+        alone = group.gathered([_seconds(work, group, works=group.rank == 0) / times for _ in range(SAMPLES)])[0]
+        together = group.gathered([_seconds(work, group) / times for _ in range(SAMPLES)])
         means = [sum(same) / group.ranks for same in zip(*together, strict=True)]
         found.append(SharedWork(work=name, flop=flop, bytes_moved=moved, alone_s=alone, together_s=means))
     return found
@@ -67,14 +70,13 @@ def overlaps(group: Group) -> list[Overlap]:
     return found
 
 
-def _works(group: Group) -> dict[str, tuple[Work, int, int]]:
-    """Name -> what is called, its FLOP and the bytes that it reads and writes."""
+def _works(group: Group) -> Iterator[tuple[str, Work, int, int]]:
+    """Name, what is called, its FLOP and the bytes that it reads and writes."""
     one, other, result = (torch.ones(SIDE, SIDE, device=group.device) for _ in range(3))
-    first, second, total = (torch.ones(COPIED, device=group.device) for _ in range(3))
-    return {
-        PRODUCT: (lambda: torch.mm(one, other, out=result), 2 * SIDE**3, 3 * 4 * SIDE**2),
-        COPY: (lambda: torch.add(first, second, out=total), COPIED, 3 * 4 * COPIED),
-    }
+    yield PRODUCT, partial(torch.mm, one, other, out=result), 2 * SIDE**3, 3 * 4 * SIDE**2
+    for numbers in COPIED:
+        first, second, total = (torch.ones(numbers, device=group.device) for _ in range(3))
+        yield COPY, partial(torch.add, first, second, out=total), numbers, 3 * 4 * numbers
 
 
 def _repeated(work: Work, times: int) -> None:

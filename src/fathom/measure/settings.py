@@ -7,10 +7,12 @@ copy, so that neither trains the other's weights and the user's own are not touc
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -20,10 +22,11 @@ from fathom.core.errors import BadOption, FathomError
 from fathom.core.events import OnProgress
 from fathom.core.feeding import Feeding
 from fathom.core.spec import RunSpec
-from fathom.core.trial import ROUNDING, Trial
+from fathom.core.trial import COMPARED_STEPS, ROUNDING, Trial
 from fathom.engine.session import Session
 from fathom.machine.devices import resolve
 from fathom.machine.disturbance import Watch
+from fathom.machine.host import has_bf16
 from fathom.measure.loop import non_finite
 from fathom.measure.own.errors import users_fault
 from fathom.measure.own.sides import OwnSides
@@ -34,6 +37,8 @@ from fathom.workloads.base import Workload
 
 PARTS = ROUNDED + 2 + TURNS  # of a trial, for its progress
 PREFETCH = 4  # batches that each data worker reads ahead
+COMPARED_S = 15.0  # of the usual setting's steps whose losses are compared: of slow ones, fewer steps
+Rounded = Mapping[str, list[list[Any]]]  # precision -> losses of the usual setting with weights rounded otherwise
 Open = Callable[[Setting], Session]
 
 
@@ -46,11 +51,19 @@ class _Work:
 
 
 def tried(
-    base: RunSpec, setting: Setting, progress: OnProgress, target: str | None = None, **given: Any
+    base: RunSpec,
+    setting: Setting,
+    progress: OnProgress,
+    target: str | None = None,
+    rounded: Rounded | None = None,
+    **given: Any,
 ) -> SettingTrial:
-    """The trial of a setting beside the base; given are the loss and the optimizer of the user's model, by name."""
+    """The trial of a setting beside the base; given are the loss and the optimizer of the user's model, by name.
+
+    `rounded` are losses that an earlier trial of the same workload left: they are the same in every trial.
+    """
     if target is None:
-        return _tried(base, setting, _Work(partial(_session, base)), progress)
+        return _tried(base, setting, _Work(partial(_session, base)), progress, rounded or {})
     try:
         return _tried(base, setting, _own(base, setting, target, given), progress)
     except BaseException as error:
@@ -84,10 +97,14 @@ def _of_workload(base: RunSpec, model: Workload, setting: Setting) -> Session:
     return Session(applied(base, replace(setting, batch=None)), sized)
 
 
-def _tried(base: RunSpec, setting: Setting, work: _Work, progress: OnProgress) -> SettingTrial:
+def _tried(
+    base: RunSpec, setting: Setting, work: _Work, progress: OnProgress, known: Rounded = MappingProxyType({})
+) -> SettingTrial:
     """Refused before anything runs where a session says why it cannot be."""
     try:
         sessions = [work.timed(Setting()), work.timed(setting)]
+        if setting.precision == "bf16" and sessions[1].device.type == "cpu" and has_bf16() is False:
+            raise BadOption("this CPU has no instructions for bf16")  # tens of times as slow: a step may take minutes
     except FathomError as error:
         return SettingTrial(setting=setting, failed=str(error), refused=True)
     process = [_Process.of(each) for each in sessions]
@@ -96,13 +113,17 @@ def _tried(base: RunSpec, setting: Setting, work: _Work, progress: OnProgress) -
     with ExitStack() as closing:
         for each in sessions:
             closing.callback(each.close)
-        rounded = _rounded(work, process[0], precision, progress) if comparable else []
-        sides = [_started(each, own, progress) for each, own in zip(sessions, process, strict=True)]
+        usual = _started(sessions[0], process[0], within_s=COMPARED_S)
+        progress(1, PARTS)
+        steps = len(usual.results) if base.phase == "train" else COMPARED_STEPS
+        rounded = known.get(precision) or _rounded(work, process[0], precision, steps, progress) if comparable else []
+        sides = [usual, _started(sessions[1], process[1], steps)]
+        progress(ROUNDED + 2, PARTS)
         if problem := next(filter(None, map(_not_finite, sides)), None):
             return SettingTrial(setting=setting, failed=problem)
         if comparable and work.compared is not None:
             asked = zip(sides, (Setting(), setting), process, strict=True)
-            sides = [replace(side, results=_results(work.compared, each, own)) for side, each, own in asked]
+            sides = [replace(side, results=_results(work.compared, each, own, steps)) for side, each, own in asked]
         watch = Watch(sessions[1].device)
         runs = in_turns(sides, base.budget_s or BUDGET_S, lambda turn: progress(ROUNDED + 2 + turn, PARTS))
         watch.look()
@@ -118,10 +139,10 @@ def _tried(base: RunSpec, setting: Setting, work: _Work, progress: OnProgress) -
     )
 
 
-def _results(opened: Open, setting: Setting, process: _Process) -> list[Any]:
+def _results(opened: Open, setting: Setting, process: _Process, steps: int) -> list[Any]:
     with opened(setting) as session:
         process.settle()
-        return started(session).results
+        return started(session, steps=steps).results
 
 
 def _precision(base: RunSpec, setting: Setting) -> str:
@@ -130,24 +151,22 @@ def _precision(base: RunSpec, setting: Setting) -> str:
     return max(both, key=lambda each: ROUNDING[each])
 
 
-def _rounded(work: _Work, usual: _Process, precision: str, progress: OnProgress) -> list[list[Any]]:
+def _rounded(work: _Work, usual: _Process, precision: str, steps: int, progress: OnProgress) -> list[list[Any]]:
     """What the model as it is gives with weights rounded otherwise, to the lower precision of both sides."""
     found = []
     for number in range(1, ROUNDED + 1):
         with (work.compared or work.timed)(Setting()) as session:
             usual.settle()
-            found.append(started(session, rounding=number, precision=precision).results)
-        progress(number, PARTS)
+            found.append(started(session, rounding=number, precision=precision, steps=steps).results)
+        progress(1 + number, PARTS)
     return found
 
 
-def _started(session: Session, process: _Process, progress: OnProgress) -> Running:
+def _started(session: Session, process: _Process, steps: int = COMPARED_STEPS, within_s: float = math.inf) -> Running:
     if isinstance(session, StepSession) and session.spec.phase != "train":
         raise BadOption("a step of your own has no phases: it is tried as it is (--phase train)")
     process.settle()
-    running = replace(started(session), settle=process.settle)
-    progress(ROUNDED + 1, PARTS)
-    return running
+    return replace(started(session, steps=steps, within_s=within_s), settle=process.settle)
 
 
 def _not_finite(side: Running) -> str | None:

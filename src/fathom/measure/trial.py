@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -114,8 +115,14 @@ def compared(trial: Trial, eager: list[Any], engine: list[Any], rounded: list[li
     )
 
 
-def started(session: Session, rounding: int = 0, precision: str | None = None) -> Running:
-    """Set up, and run for the steps that are compared.
+def started(
+    session: Session,
+    rounding: int = 0,
+    precision: str | None = None,
+    steps: int = COMPARED_STEPS,
+    within_s: float = math.inf,
+) -> Running:
+    """Set up, and run for the steps that are compared: after the first ones, as many as `within_s` seconds leave.
 
     With a seed for `rounding`, the weights are first rounded otherwise, to the run's or another precision.
     """
@@ -131,7 +138,8 @@ def started(session: Session, rounding: int = 0, precision: str | None = None) -
     wait(session.device)
     start_s = time.perf_counter() - set_up
     if session.spec.phase == "train":
-        results += session.run(COMPARED_STEPS - FIRST_STEPS)
+        left = (within_s - start_s) * FIRST_STEPS / start_s
+        results += session.run(max(0, int(min(steps - FIRST_STEPS, left))))
     running = Running(session, set_up - begun, start_s, results, allocated)
     if allocated is not None:
         running.peak = torch.cuda.max_memory_allocated(session.device) - allocated

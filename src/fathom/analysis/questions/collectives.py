@@ -49,9 +49,9 @@ def analyse(records: Sequence[Record]) -> Finding:
         question="collectives",
         title=TITLE,
         summary=_summary(operations),
-        tables=[_lines(operations), _sizes(operations)],
+        tables=[_lines(operations), _sizes(operations), *_contention(records)],
         charts=_charts(operations),
-        notes=[*_notes(operations), *failed],
+        notes=[*_notes(operations), *_contention_notes(records), *failed],
     )
 
 
@@ -66,6 +66,39 @@ def operations_of(records: Sequence[Record]) -> list[Operation]:
     order = {name: index for index, name in enumerate(OPERATIONS)}
     keys = sorted(found, key=lambda key: (key[0], key[1], key[2], order.get(key[3], len(order)), key[3]))
     return [Operation(*key, {size: median_interval(found[key][size]) for size in sorted(found[key])}) for key in keys]
+
+
+def _contention(records: Sequence[Record]) -> list[Table]:
+    """What ranks of one machine take from each other, and what a message takes from computing; none where not timed."""
+    shared: dict[tuple[str, int, str, int], list[float]] = defaultdict(list)
+    hidden: dict[tuple[str, int, int], list[float]] = defaultdict(list)
+    for record in records:
+        if record.outcome == "ok" and record.ranks:
+            where = (record.machine_label, record.ranks.ranks)
+            for work in record.ranks.shared_work:
+                shared[*where, work.work, work.bytes_moved].append(work.slowdown)
+            for each in record.ranks.overlaps:
+                hidden[*where, each.message_bytes].append(each.hidden)
+    slower: list[list[Cell]] = [[*key, statistics.median(shared[key])] for key in sorted(shared)]
+    beside: list[list[Cell]] = [[*key, 100 * statistics.median(hidden[key])] for key in sorted(hidden)]
+    found = []
+    if slower:
+        columns = ["machine", "ranks", "work", "bytes", "time over that of one rank alone"]
+        found.append(Table(title="The same work by all ranks at once", columns=columns, rows=slower))
+    if beside:
+        columns = ["machine", "ranks", "bytes", "hidden (% of the shorter)"]
+        found.append(Table(title="Computing beside an all-reduce", columns=columns, rows=beside))
+    return found
+
+
+def _contention_notes(records: Sequence[Record]) -> list[str]:
+    if not any(record.ranks and record.ranks.shared_work for record in records):
+        return []
+    return [
+        "The same work: a product of two matrices, and sums of two vectors, which move so many bytes; by one rank "
+        "while the others wait, and by all at once. Computing beside an all-reduce: products that take about as long, "
+        "both alone and at once; hidden is the share of the shorter of the two that costs no time."
+    ]
 
 
 def _failed(records: Sequence[Record]) -> list[str]:

@@ -113,11 +113,12 @@ def searched(asked: Asked, usual: advise.Usual, also: Sequence[Setting] = ()) ->
     with progress_bar() as bar:
         task = bar.add_task("trials", total=len(singles) + advise.MOST_COMBINED + advise.CONFIRMED)
         current = bar.add_task("")
+        rounded: dict[str, list[list[float]]] = {}
 
         def attempt(setting: Setting) -> SettingTrial:
             bar.reset(current, description=str(setting), total=None)
             watch = partial(_progressed, bar, current)
-            trial = advise.in_process(spec, asked.given, setting, watch, asked.timeout_s)
+            trial = advise.in_process(spec, asked.given, setting, watch, asked.timeout_s, rounded)
             bar.advance(task)
             bar.console.print(f"{setting}: {outcome(trial)}", highlight=False, soft_wrap=True)
             return trial
