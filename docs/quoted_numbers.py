@@ -62,6 +62,7 @@ WHERE_A_RECORD_IS_NAMED = (
     "docs/method.md",
     "docs/ranks.md",
     "docs/energy.md",
+    "docs/feed.md",
     "docs/inference-engines.md",
     "docs/predict.md",
 )  # in paragraphs that name something below results/

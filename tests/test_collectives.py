@@ -117,7 +117,14 @@ def with_contention(count: int, factor: float) -> Record:
     assert plain.ranks is not None
     shared = [
         SharedWork(work=PRODUCT, flop=2, bytes_moved=12, alone_s=[1.0, 1.0, 9.0], together_s=[1.1, 1.1, 1.1]),
-        SharedWork(work=COPY, flop=1, bytes_moved=768, alone_s=[2.0], together_s=[2.0 * factor]),
+        SharedWork(
+            work=COPY,
+            flop=1,
+            bytes_moved=768,
+            alone_s=[2.0],
+            together_s=[2.0 * factor],
+            slowest_s=[4.0 * factor],
+        ),
     ]
     overlaps = [Overlap(message_bytes=1024, compute_s=[3.0], message_s=[2.0], both_s=[4.0])]
     return replace(plain, ranks=replace(plain.ranks, shared_work=shared, overlaps=overlaps), id=f"{count}-{factor}")
@@ -127,10 +134,10 @@ def test_what_ranks_take_from_each_other_is_a_table_of_medians_over_the_launches
     records = [with_contention(4, 1.5), with_contention(4, 1.7), with_contention(4, 3.0), with_contention(2, 1.0)]
     shared, beside = analyse("collectives", records).tables[2:]
     assert [row[1:] for row in shared.rows] == [
-        [2, COPY, 768, 1.0],
-        [2, PRODUCT, 12, pytest.approx(1.1)],
-        [4, COPY, 768, 1.7],
-        [4, PRODUCT, 12, pytest.approx(1.1)],
+        [2, COPY, 768, 1.0, 2.0],
+        [2, PRODUCT, 12, pytest.approx(1.1), pytest.approx(1.1)],
+        [4, COPY, 768, 1.7, 3.4],
+        [4, PRODUCT, 12, pytest.approx(1.1), pytest.approx(1.1)],
     ]
     assert [row[1:] for row in beside.rows] == [[2, 1024, 50.0], [4, 1024, 50.0]]  # 3 + 2 - 4 of 2
     assert len(analyse("collectives", [record()]).tables) == 2

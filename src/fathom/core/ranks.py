@@ -65,10 +65,16 @@ class SharedWork:
     bytes_moved: int
     alone_s: list[float]
     together_s: list[float]  # means over the ranks
+    slowest_s: list[float] = field(default_factory=list)  # of the same samples, the slowest rank, for which all wait
 
     @property
     def slowdown(self) -> float:
         return statistics.median(self.together_s) / statistics.median(self.alone_s)
+
+    @property
+    def slowest(self) -> float:
+        """Times as long on the slowest rank; where that was not noted, on all."""
+        return statistics.median(self.slowest_s or self.together_s) / statistics.median(self.alone_s)
 
 
 @dataclass(frozen=True, kw_only=True)

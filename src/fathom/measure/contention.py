@@ -35,9 +35,17 @@ def shared_work(group: Group) -> list[SharedWork]:
         times = max(1, round(LEAST_S / group.largest(fastest(once, group.device, 3))))
         work = partial(_repeated, once, times)
         alone = group.gathered([_seconds(work, group, works=group.rank == 0) / times for _ in range(SAMPLES)])[0]
-        together = group.gathered([_seconds(work, group) / times for _ in range(SAMPLES)])
-        means = [sum(same) / group.ranks for same in zip(*together, strict=True)]
-        found.append(SharedWork(work=name, flop=flop, bytes_moved=moved, alone_s=alone, together_s=means))
+        together = list(zip(*group.gathered([_seconds(work, group) / times for _ in range(SAMPLES)]), strict=True))
+        found.append(
+            SharedWork(
+                work=name,
+                flop=flop,
+                bytes_moved=moved,
+                alone_s=alone,
+                together_s=[sum(same) / group.ranks for same in together],
+                slowest_s=[max(same) for same in together],
+            )
+        )
     return found
 
 

@@ -70,20 +70,22 @@ def operations_of(records: Sequence[Record]) -> list[Operation]:
 
 def _contention(records: Sequence[Record]) -> list[Table]:
     """What ranks of one machine take from each other, and what a message takes from computing; none where not timed."""
-    shared: dict[tuple[str, int, str, int], list[float]] = defaultdict(list)
+    shared: dict[tuple[str, int, str, int], list[tuple[float, float]]] = defaultdict(list)
     hidden: dict[tuple[str, int, int], list[float]] = defaultdict(list)
     for record in records:
         if record.outcome == "ok" and record.ranks:
             where = (record.machine_label, record.ranks.ranks)
             for work in record.ranks.shared_work:
-                shared[*where, work.work, work.bytes_moved].append(work.slowdown)
+                shared[*where, work.work, work.bytes_moved].append((work.slowdown, work.slowest))
             for each in record.ranks.overlaps:
                 hidden[*where, each.message_bytes].append(each.hidden)
-    slower: list[list[Cell]] = [[*key, statistics.median(shared[key])] for key in sorted(shared)]
+    slower: list[list[Cell]] = [
+        [*key, *map(statistics.median, zip(*shared[key], strict=True))] for key in sorted(shared)
+    ]
     beside: list[list[Cell]] = [[*key, 100 * statistics.median(hidden[key])] for key in sorted(hidden)]
     found = []
     if slower:
-        columns = ["machine", "ranks", "work", "bytes", "time over that of one rank alone"]
+        columns = ["machine", "ranks", "work", "bytes", "time over that of one rank alone", "on the slowest rank"]
         found.append(Table(title="The same work by all ranks at once", columns=columns, rows=slower))
     if beside:
         columns = ["machine", "ranks", "bytes", "hidden (% of the shorter)"]

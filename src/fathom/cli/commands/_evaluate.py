@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import statistics
 from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
 
-from fathom.cli.terminal import human, print_json, print_table, print_text, skipped
+from fathom.cli.terminal import count, human, print_json, print_table, print_text, skipped
 from fathom.core.errors import BadOption, UnknownName
 from fathom.core.record import Record
 from fathom.core.store import read_nonempty
@@ -115,6 +116,44 @@ def _row(each: Score) -> dict[str, object]:
 
 def _plain(found: Sequence[Summary]) -> list[dict[str, object]]:
     return [dataclasses.asdict(each) for each in found]
+
+
+def scaling(folders: Sequence[Path], as_json: bool) -> None:
+    """Jobs of ddp beside predictions from one rank's steps and the machine's collectives."""
+    from fathom.predict.rank_steps import cases_of
+
+    cases = cases_of(read_nonempty(folders, skipped), _step_of_rank)
+    rows = [[each.workload, each.scaling, each.ranks, each.batch, 1e3 * each.alone_s, 1e3 * each.measured_s,
+             1e3 * each.predicted_s, 100 * each.error, 100 * (each.independent_s / each.measured_s - 1)]
+            for each in cases]  # fmt: skip
+    summary = {
+        "jobs": len(cases),
+        "mean_error": statistics.mean(abs(each.error) for each in cases),
+        "median_error": statistics.median(abs(each.error) for each in cases),
+        "largest_error": max(abs(each.error) for each in cases),
+        "mean_error_of_independent_ranks": statistics.mean(
+            abs(each.independent_s / each.measured_s - 1) for each in cases
+        ),
+    }
+    if as_json:
+        plain = [dataclasses.asdict(each) | {"error": each.error} for each in cases]
+        print_json({"jobs": plain, "summary": summary})
+        return
+    columns = ["workload", "scaling", "ranks", "batch of a rank", "one rank (ms)", "measured (ms)", "predicted (ms)"]
+    print_table("Steps of several ranks", [*columns, "error (%)", "error of independent ranks (%)"], rows)
+    print_text(
+        f"Mean absolute error {summary['mean_error']:.1%} over {count(len(cases), 'job')} (median "
+        f"{summary['median_error']:.1%}, largest {summary['largest_error']:.0%}); "
+        f"{summary['mean_error_of_independent_ranks']:.1%} if ranks took nothing from each other."
+    )
+
+
+def _step_of_rank(record: Record, batch: int) -> StepWork:
+    from fathom.cli.commands.predict import step_of
+
+    spec = record.spec
+    options = dict(spec.options)
+    return step_of(spec.workload, "train", spec.precision or "fp32", max(1, batch), spec.preset, options, False)
 
 
 def published(as_json: bool) -> None:

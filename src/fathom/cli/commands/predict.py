@@ -48,6 +48,10 @@ def command(
     evaluate: Annotated[
         list[Path] | None, typer.Option(help="Records to measure the error on: leave one workload out. Repeatable.")
     ] = None,
+    scaling: Annotated[
+        list[Path] | None,
+        typer.Option(help="Records of fathom scale --ranks and fathom collectives: jobs beside predictions."),
+    ] = None,
     published: Annotated[bool, typer.Option(help="Published results beside predictions, with the error.")] = False,
     set_: Set = None,
     as_json: Json = False,
@@ -60,6 +64,9 @@ def command(
 
     if evaluate:
         _evaluate.evaluate(evaluate, calibration, on, predictor, as_json)
+        return
+    if scaling:
+        _evaluate.scaling(scaling, as_json)
         return
     if published:
         _evaluate.published(as_json)
