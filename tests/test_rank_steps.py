@@ -141,11 +141,17 @@ def test_every_job_of_several_ranks_stands_beside_its_prediction() -> None:
     assert found.error == pytest.approx(0.061 / 0.07 - 1)
 
 
+def by_nccl(record: Record) -> Record:
+    assert record.ranks is not None
+    return replace(record, ranks=replace(record.ranks, backend="nccl"))
+
+
 @pytest.mark.parametrize(
     ("records", "problem"),
     [
         ([job(1, 0.04), job(4, 0.07, WEAK)], "run `fathom collectives`"),
         ([shared_record(4, 1.5), job(4, 0.07, WEAK)], "run `fathom scale --ranks`"),
+        ([shared_record(4, 1.5), by_nccl(job(1, 0.04)), by_nccl(job(4, 0.07, WEAK))], "run `fathom scale --ranks`"),
     ],
 )
 def test_what_is_missing_is_named(records: list[Record], problem: str) -> None:

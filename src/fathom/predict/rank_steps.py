@@ -23,7 +23,7 @@ from fathom.core.record import Record
 from fathom.predict.scaling import Bucket, Gradient, Step, buckets
 from fathom.trace.step_work import BACKWARD, OpWork, StepWork
 
-DDP = "ddp"
+DDP, GLOO = "ddp", "gloo"
 AT_ONCE = 2  # threads of torch's gloo backend
 Points = Mapping[float, float]
 
@@ -165,7 +165,11 @@ def _through(ready: Sequence[Bucket], shared: Shared) -> tuple[float, float, flo
 
 
 def cases_of(records: Sequence[Record], step_of: Callable[[Record, int], StepWork]) -> list[RankCase]:
-    """Every job of ddp on several ranks whose workload also ran on one; `step_of` gives the step of a rank's batch."""
+    """Every job of ddp on several ranks whose workload also ran on one; `step_of` gives the step of a rank's batch.
+
+    Of CPUs: ranks with a GPU each share less, and NCCL does not send as gloo does.
+    """
+    records = [record for record in records if record.ranks and record.ranks.backend == GLOO]
     shared = shared_of(records)
     curves = [each for each in curves_of(records) if each.strategy == DDP and each.base]
     alone: dict[str, dict[float, float]] = defaultdict(dict)
