@@ -61,6 +61,7 @@ WHERE_A_RECORD_IS_NAMED = (
     "README.md",
     "docs/method.md",
     "docs/ranks.md",
+    "docs/advise.md",
     "docs/energy.md",
     "docs/feed.md",
     "docs/inference-engines.md",
