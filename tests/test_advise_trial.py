@@ -219,6 +219,16 @@ def test_of_slow_steps_fewer_are_compared_on_both_sides(monkeypatch: pytest.Monk
     assert found.agreement == "yes"
 
 
+def test_later_trials_compare_as_many_steps_as_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However long the steps take then: losses of another number of steps could not be compared."""
+    known = {"fp32": [[0.0] * 12, [0.0] * 12]}
+    monkeypatch.setattr(settings, "COMPARED_S", 0.0)
+    found = of_autoenc(Setting(threads=1), rounded=known)
+    assert found.trial is not None
+    assert [len(each.losses) for each in (found.trial.eager, found.trial.engine)] == [12, 12]
+    assert found.agreement == "yes"
+
+
 def test_bf16_is_not_tried_on_a_cpu_without_instructions_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """On such a CPU a step in bf16 took 65 times as long as one in fp32."""
     monkeypatch.setattr(settings, "has_bf16", lambda: False)

@@ -113,10 +113,12 @@ def _tried(
     with ExitStack() as closing:
         for each in sessions:
             closing.callback(each.close)
-        usual = _started(sessions[0], process[0], within_s=COMPARED_S)
+        before = known.get(precision) if comparable else None  # as many steps as then, however long they take now
+        steps, within_s = (len(before[0]), math.inf) if before else (COMPARED_STEPS, COMPARED_S)
+        usual = _started(sessions[0], process[0], steps, within_s)
         progress(1, PARTS)
-        steps = len(usual.results) if base.phase == "train" else COMPARED_STEPS
-        rounded = known.get(precision) or _rounded(work, process[0], precision, steps, progress) if comparable else []
+        steps = len(usual.results) if base.phase == "train" else steps
+        rounded = before or (_rounded(work, process[0], precision, steps, progress) if comparable else [])
         sides = [usual, _started(sessions[1], process[1], steps)]
         progress(ROUNDED + 2, PARTS)
         if problem := next(filter(None, map(_not_finite, sides)), None):
