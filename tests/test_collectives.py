@@ -19,6 +19,7 @@ from fathom.core.record import Record
 from fathom.experiments.ranks import collectives
 from fathom.measure import collectives as measured
 from fathom.report import write
+from fathom.report.page import _facts
 
 US, GB = 1e-6, 1e9
 
@@ -101,6 +102,7 @@ def test_other_questions_do_not_see_these_records_nor_this_one_others(tmp_path: 
         assert analyse(question, both) == analyse(question, both[1:])
     page = write(both, tmp_path / "report.html").read_text()
     assert "what does a message between ranks cost?" in page
+    assert _facts(both)[0] == (1, "workload")  # messages are none
 
 
 def test_records_are_read_back_and_impossible_ones_are_refused() -> None:

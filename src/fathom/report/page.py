@@ -90,7 +90,7 @@ def _template() -> Template:
 def _facts(records: Sequence[Record]) -> list[tuple[int, str]]:
     """The size of the study in a few numbers, without those that are zero."""
     found = [
-        (len({record.spec.workload for record in records}), "workload"),
+        (len({record.spec.workload for record in records if record.spec.kind != "collectives"}), "workload"),
         (len({record.machine_label for record in runs.unbound(records)}), "machine"),
         (len(records), "run"),
         (sum(len(record.step_s) for record in records), "timed step"),
