@@ -10,16 +10,15 @@ import math
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from itertools import accumulate
 
 from fathom.core.errors import BadOption
 from fathom.core.ranks import ALL_REDUCE
 from fathom.predict.communication import Link, fastest
 from fathom.predict.predictors.base import Predictor
 from fathom.predict.predictors.roofline import Roofline, is_compute_bound
-from fathom.predict.scaling import Gradient, LocalStep, synchronous
+from fathom.predict.scaling import local_step, synchronous
 from fathom.predict.target import HostCosts, Target
-from fathom.trace.step_work import BACKWARD, OPTIMIZER, StepWork
+from fathom.trace.step_work import OPTIMIZER, StepWork
 from fathom.trace.taxonomy import family_of
 
 COMPUTE, MEMORY, HOST, COMMUNICATION = "compute", "memory bandwidth", "host", "communication"
@@ -151,17 +150,7 @@ class _Together:
 def _together(step: StepWork, alone: _Alone, count: int, link: Link | None) -> _Together:
     if count == 1 or link is None or not step.gradients:
         return _Together(alone.compute_s, 0.0, 0.0)
-    done = [0.0, *accumulate(alone.calls_s)]
-    parts = [step.ops[index].part for index in step.sequence]
-    begins = next((at for at, part in enumerate(parts) if part == BACKWARD), len(parts))
-    ready = [done[min(each.after, len(parts))] for each in step.gradients]
-    before = [done[begins], *ready[:-1]]
-    gradients = [
-        Gradient(max(0.0, at - last), each.size_bytes)
-        for each, at, last in zip(step.gradients, ready, before, strict=True)
-    ]
-    update_s = math.fsum(took for took, part in zip(alone.calls_s, parts, strict=True) if part == OPTIMIZER)
-    local = LocalStep(forward_s=done[begins], gradients=gradients, update_s=update_s)
+    local = local_step(step, alone.calls_s)
     found = synchronous(local, lambda size: fastest(ALL_REDUCE, count, size, link)[1])
     return _Together(alone.compute_s, found.communication_s, found.exposed_s)
 

@@ -12,7 +12,6 @@ import statistics
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 
 import numpy as np
 
@@ -20,8 +19,8 @@ from fathom.analysis.rank_jobs import Curve, curves_of
 from fathom.core.errors import DataError
 from fathom.core.ranks import ALL_REDUCE, COPY, PRODUCT
 from fathom.core.record import Record
-from fathom.predict.scaling import Bucket, Gradient, Step, buckets
-from fathom.trace.step_work import BACKWARD, OpWork, StepWork
+from fathom.predict.scaling import Bucket, Step, buckets, local_step
+from fathom.trace.step_work import OpWork, StepWork
 
 DDP, GLOO = "ddp", "gloo"
 AT_ONCE = 2  # threads of torch's gloo backend
@@ -224,16 +223,8 @@ def _memory_bound_s(op: OpWork, shared: Shared) -> float:
 
 def _ready(step: StepWork, each_s: Sequence[float], factor: float) -> tuple[list[Bucket], float]:
     """The buckets, and when the backward pass ends; both after it began."""
-    done = [0.0, *accumulate(each_s[index] * factor for index in step.sequence)]
-    parts = [step.ops[index].part for index in step.sequence]
-    begins = next((at for at, part in enumerate(parts) if part == BACKWARD), len(parts))
-    times = [done[min(gradient.after, len(parts))] for gradient in step.gradients]
-    before = [done[begins], *times[:-1]]
-    gradients = [
-        Gradient(max(0.0, at - last), gradient.size_bytes)
-        for gradient, at, last in zip(step.gradients, times, before, strict=True)
-    ]
-    return buckets(gradients), math.fsum(gradient.backward_s for gradient in gradients)
+    local = local_step(step, [each_s[index] * factor for index in step.sequence])
+    return buckets(local.gradients), local.backward_s
 
 
 def _between(points: Points, size: float) -> float:

@@ -6,13 +6,16 @@ makes them; a bucket is all-reduced once its last gradient is there and the buck
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import accumulate
 
 from fathom.analysis.rank_jobs import STRONG, WEAK
 from fathom.core.errors import BadOption
 from fathom.predict.communication import Link
+from fathom.trace.step_work import BACKWARD, OPTIMIZER, StepWork
 
 MIB = 1 << 20
 BUCKET_BYTES, FIRST_BUCKET_BYTES = (
@@ -48,6 +51,21 @@ class LocalStep:
     @property
     def gradient_bytes(self) -> int:
         return sum(each.size_bytes for each in self.gradients)
+
+
+def local_step(step: StepWork, calls_s: Sequence[float]) -> LocalStep:
+    """Of a simulated step, by the seconds of each of its op calls in order."""
+    done = [0.0, *accumulate(calls_s)]
+    parts = [step.ops[index].part for index in step.sequence]
+    begins = next((at for at, part in enumerate(parts) if part == BACKWARD), len(parts))
+    ready = [done[min(each.after, len(parts))] for each in step.gradients]
+    before = [done[begins], *ready[:-1]]
+    gradients = [
+        Gradient(max(0.0, at - last), each.size_bytes)
+        for each, at, last in zip(step.gradients, ready, before, strict=True)
+    ]
+    update_s = math.fsum(took for took, part in zip(calls_s, parts, strict=True) if part == OPTIMIZER)
+    return LocalStep(forward_s=done[begins], gradients=gradients, update_s=update_s)
 
 
 @dataclass(frozen=True)
