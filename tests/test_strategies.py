@@ -31,9 +31,15 @@ from fathom.experiments.ranks import collectives
 from fathom.measure import collectives as measured
 from fathom.workloads.base import workload_class
 
+CLIPPED = {"clip_norm": 0.1}  # less than any gradient here
+
 
 def by(strategy: str, workload: str, **options: Any) -> RunSpec:
     return ddp(workload, strategy=strategy, strategy_options=options)
+
+
+def clipped(spec: RunSpec) -> RunSpec:
+    return replace(spec, options={**spec.options, **CLIPPED})
 
 
 def swept() -> list[RunSpec]:
@@ -54,6 +60,10 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Record]:
         "local": by("local_sgd", "alexnet", period=2),
         "one group": by("hybrid", "alexnet", group_size=2),
         "one group sum": by("hybrid", "memnet", group_size=2),
+        "clipped by ddp": clipped(ddp("memnet")),
+        "clipped by fsdp": clipped(by("fsdp", "alexnet")),
+        "clipped in a group": clipped(by("hybrid", "alexnet", group_size=2)),
+        "clipped in a group, sum": clipped(by("hybrid", "memnet", group_size=2)),
         "asynchronous": by("asynchronous", "memnet", staleness=1),
         "collectives": operations,
         **sweep,
@@ -75,6 +85,23 @@ def test_losses_are_those_of_one_worker_on_the_same_global_batch(
     found: dict[str, Record], job: str, workload: str
 ) -> None:
     assert found[job].losses == pytest.approx(single(workload), rel=TOLERANCE)
+
+
+@pytest.mark.parametrize(
+    ("job", "workload"),
+    [
+        ("clipped by ddp", "memnet"),
+        ("clipped by fsdp", "alexnet"),
+        ("clipped in a group", "alexnet"),
+        ("clipped in a group, sum", "memnet"),
+    ],
+)
+def test_gradients_are_clipped_when_those_of_all_ranks_are_together(
+    found: dict[str, Record], job: str, workload: str
+) -> None:
+    alone = single(workload, **CLIPPED)
+    assert alone[-1] != pytest.approx(single(workload)[-1], rel=10 * TOLERANCE)
+    assert found[job].losses == pytest.approx(alone, rel=TOLERANCE)
 
 
 def test_local_sgd_departs_from_one_worker_between_its_averages(found: dict[str, Record]) -> None:

@@ -1,9 +1,9 @@
 """hybrid: synchronous inside a group of ranks, asynchronous between groups, with bounded staleness.
 
-The ranks of a group average their gradients by all-reduce. The first of each group sends them to the server, a thread
-of rank 0 that applies them to the shared weights as they come, and receives the weights of that moment; it gives them
-to its group. A group that is more than `staleness` updates ahead of the slowest waits. Groups of one rank are fully
-asynchronous; one group of all ranks is synchronous.
+The ranks of a group average their gradients by all-reduce and clip the result. The first of each group sends it to the
+server, a thread of rank 0 that applies gradients to the shared weights as they come, and receives the weights of that
+moment; it gives them to its group. A group that is more than `staleness` updates ahead of the slowest waits. Groups of
+one rank are fully asynchronous; one group of all ranks is synchronous.
 """
 
 from __future__ import annotations
@@ -85,24 +85,33 @@ class _Worker(Parallel):
     def update(self, engine: Engine, batch: Batch) -> Tensor:
         if self._summed is None:
             self._summed = is_summed(self.rank, self.state, self.loss, batch)
-        timeline = self.rank.timeline
         self.rank.drag.begin()
         loss = engine.gradients(batch)
-        engine.clip()
         self.rank.drag.pull()
+        if self._size > 1:
+            self._reduce_in_group()
+            self.rank.drag.begin()
+        engine.clip()  # the gradients of the group, as one worker with its batches would
         flat = torch.empty(self._count + 1)
         flat[0] = PUSH
         flat[1:] = self._flat([_gradient(weight) for weight in self.state.weights])
-        ready = timeline.now()
-        if self._size > 1:
-            begun = timeline.begin(ALL_REDUCE, flat.nbytes, self._size)
-            dist.all_reduce(flat, group=self._group)
-            if not self.summed:
-                flat[1:] /= self._size
-            timeline.done(begun)
+        self.rank.drag.pull()
+        ready = self.rank.timeline.now()
         self._exchange(flat)
-        timeline.exposed_since(ready)
+        self.rank.timeline.exposed_since(ready)
         return loss
+
+    def _reduce_in_group(self) -> None:
+        """Leaves on every rank the gradients of all batches of its group."""
+        flat = self._flat([_gradient(weight) for weight in self.state.weights])
+        begun = self.rank.timeline.begin(ALL_REDUCE, flat.nbytes, self._size)
+        dist.all_reduce(flat, group=self._group)
+        self.rank.timeline.done(begun)
+        self.rank.timeline.exposed_since(begun)
+        if not self.summed:
+            flat /= self._size
+        for weight, part in zip(self.state.weights, self._parts(flat), strict=True):
+            weight.grad = part.clone()
 
     def _exchange(self, flat: Tensor) -> None:
         """Gradients for weights: the leader with the server, the others of the group with the leader."""
@@ -133,10 +142,15 @@ class _Worker(Parallel):
         return torch.cat([tensor.reshape(-1) for tensor in tensors])
 
     def _set_weights(self, flat: Tensor) -> None:
-        offset = 0
-        for weight in self.state.weights:
-            weight.data.copy_(flat[offset : offset + weight.numel()].view(weight.shape))
-            offset += weight.numel()
+        for weight, part in zip(self.state.weights, self._parts(flat), strict=True):
+            weight.data.copy_(part)
+
+    def _parts(self, flat: Tensor) -> list[Tensor]:
+        """Of each weight its own, in its shape."""
+        sizes = [weight.numel() for weight in self.state.weights]
+        return [
+            part.view(weight.shape) for weight, part in zip(self.state.weights, torch.split(flat, sizes), strict=True)
+        ]
 
 
 def _gradient(weight: Tensor) -> Tensor:
