@@ -141,7 +141,7 @@ def test_what_ranks_take_from_each_other_is_a_table_of_medians_over_the_launches
         [4, COPY, 768, 1.7, 3.4],
         [4, PRODUCT, 12, pytest.approx(1.1), pytest.approx(1.1)],
     ]
-    assert [row[1:] for row in beside.rows] == [[2, 1024, 50.0], [4, 1024, 50.0]]  # 3 + 2 - 4 of 2
+    assert [row[1:] for row in beside.rows] == [[2, 1024, 50.0, None], [4, 1024, 50.0, None]]  # 3 + 2 - 4 of 2
     assert len(analyse("collectives", [record()]).tables) == 2
     assert Record.from_json(records[0].to_json()) == records[0]
 
@@ -152,6 +152,12 @@ def test_a_message_is_hidden_by_what_both_at_once_save(
 ) -> None:
     one = Overlap(message_bytes=1, compute_s=[compute], message_s=[message], both_s=[both])
     assert one.hidden == hidden
+
+
+@pytest.mark.parametrize(("after", "added"), [([3.5, 9.0, 3.25], 0.5), ([2.9], None), ([], None)])
+def test_a_message_adds_to_the_computing_before_it(after: list[float], added: float | None) -> None:
+    one = Overlap(message_bytes=1, compute_s=[3.0], message_s=[2.0], both_s=[4.0], after_s=after)
+    assert one.added_s == added
 
 
 @pytest.mark.parametrize("times", [[], [0.0]])

@@ -16,7 +16,8 @@ from fathom.core.ranks import ALL_REDUCE, COPY, PRODUCT, Collective, Overlap, Ra
 from fathom.core.record import Record
 from fathom.core.store import Store
 from fathom.experiments.ranks import collectives
-from fathom.predict.rank_steps import Shared, alone_at, cases_of, independent_step, rank_step, shared_of
+from fathom.predict.rank_steps import OneRank, alone_at, cases_of, independent_step, rank_step
+from fathom.predict.shared_machine import Shared, shared_of
 from fathom.trace.step_work import BACKWARD, FORWARD, OPTIMIZER, GradientReady, OpWork, StepWork
 
 MB = 1_000_000
@@ -99,11 +100,22 @@ def test_a_message_larger_than_any_measured_takes_in_proportion() -> None:
 
 def test_one_rank_at_another_batch_is_on_the_line_through_the_nearest_two() -> None:
     measured = {2.0: 0.5, 16.0: 2.6, 64.0: 9.0}
-    assert alone_at(measured, 16) == 2.6
-    assert alone_at(measured, 4) == pytest.approx(0.8)
-    assert alone_at(measured, 1) == pytest.approx(0.35)
-    assert alone_at({1.0: 0.1, 2.0: 10.0}, 0.5) == pytest.approx(0.01)  # no time is below nothing
-    assert alone_at({2.0: 0.5}, 4) is None
+    assert alone_at(measured, 16, {}) == 2.6
+    assert alone_at(measured, 4, {}) == pytest.approx(0.8)
+    assert alone_at(measured, 1, {}) == pytest.approx(0.35)
+    assert alone_at({1.0: 0.1, 2.0: 10.0}, 0.5, {}) == pytest.approx(0.01)  # no time is below nothing
+
+
+def test_one_rank_of_one_batch_is_at_another_as_the_model_has_it() -> None:
+    assert alone_at({16.0: 2.0}, 4, {16.0: 1.0, 4: 0.3}) == pytest.approx(0.6)
+
+
+def test_the_slowest_of_several_ranks_is_slower_the_more_steps_vary() -> None:
+    assert OneRank({}, [1.0, 1.0, 1.0]).slowest_of(16) == pytest.approx(1.0)
+    varied = OneRank({}, [3.0, 1.0])  # the larger of two draws is 3 in three of four
+    assert varied.slowest_of(1) == pytest.approx(2.0)
+    assert varied.slowest_of(2) == pytest.approx(2.5)
+    assert varied.slowest_of(1000) == pytest.approx(3.0)
 
 
 def shared_record(ranks: int, slower: float, number: int = 0) -> Record:
@@ -116,7 +128,7 @@ def shared_record(ranks: int, slower: float, number: int = 0) -> Record:
             SharedWork(work=PRODUCT, flop=10**9, bytes_moved=12, alone_s=[1.0], together_s=[1.0], slowest_s=[slower]),
             SharedWork(work=COPY, flop=MB, bytes_moved=MB, alone_s=[1e-3], together_s=[1e-3]),
         ],
-        overlaps=[Overlap(message_bytes=1024, compute_s=[1.0], message_s=[1.0], both_s=[1.5])],
+        overlaps=[Overlap(message_bytes=1 << 20, compute_s=[1.0], message_s=[1.0], both_s=[1.5])],
     )
     name = f"shared-{ranks}-{number}"
     return replace(record_of("autoenc"), spec=spec, id=name, warmup_s=[], losses=[], ranks=part, step_s=[])
@@ -129,16 +141,47 @@ def test_what_is_shared_is_the_median_over_launches_of_the_slowest_rank() -> Non
     assert (found[4].copy_s, found[4].all_reduce) == ({MB: 1e-3}, {1024: 1e-3})
 
 
+def test_messages_are_as_much_shorter_in_a_step_as_after_computing() -> None:
+    """Back to back 1 kB takes 1 ms and 1 MB takes 4; after computing 0.5 ms and 4."""
+    record = shared_record(4, 1.0)
+    assert record.ranks is not None
+    times = {1024: (1e-3, 0.5e-3), 32 * 1024: (2e-3, None), 1 << 20: (4e-3, 4e-3)}
+    part = replace(
+        record.ranks,
+        collectives=[
+            Collective(operation=ALL_REDUCE, message_bytes=size, sample_s=[alone], calls=1)
+            for size, (alone, _) in times.items()
+        ],
+        overlaps=[
+            Overlap(message_bytes=size, compute_s=[1.0], message_s=[alone], both_s=[1.0], after_s=[1.0 + after])
+            for size, (alone, after) in times.items()
+            if after
+        ],
+    )
+    found = shared_of([replace(record, ranks=part)])[4]
+    assert found.message_s(1024) == pytest.approx(0.5e-3)
+    assert found.message_s(32 * 1024) == pytest.approx(2e-3 * 0.5**0.5)  # halfway, on logarithms
+    assert found.message_s(1 << 20) == pytest.approx(4e-3)
+    assert found.hidden == 1.0  # of the larger message alone; a small one has nothing but latency
+
+
 def test_every_job_of_several_ranks_stands_beside_its_prediction() -> None:
-    """Weak scaling from one rank at the same batch; strong scaling needs one rank at a second batch, and has none."""
+    """Weak scaling from one rank at the same batch; strong scaling, which has no other one, by the model."""
     records = [job(1, 0.04), job(4, 0.07, WEAK), job(4, 0.05, STRONG), job(8, 0.5, WEAK), shared_record(4, 1.5)]
-    (found,) = cases_of(records, lambda record, batch: step(4, 4))
-    assert (found.workload, found.scaling, found.ranks, found.batch) == ("vgg", WEAK, 4, BATCH)
-    assert found.measured_s == pytest.approx(0.07)
-    assert found.alone_s == pytest.approx(0.04)
-    assert found.predicted_s == pytest.approx(0.04 * 1.5 + 1e-3)  # and the latency of the last message
-    assert found.independent_s == pytest.approx(0.041)
-    assert found.error == pytest.approx(0.061 / 0.07 - 1)
+    small = round(BATCH / 4)
+    found = {
+        case.scaling: case for case in cases_of(records, lambda _, batch: step(4) if batch == small else step(4, 4))
+    }
+    weak = found[WEAK]
+    assert (weak.workload, weak.ranks, weak.batch) == ("vgg", 4, BATCH)
+    assert weak.measured_s == pytest.approx(0.07)
+    assert weak.alone_s == pytest.approx(0.04)
+    assert weak.predicted_s == pytest.approx(0.04 * 1.5 + 1e-3)  # and the latency of the last message
+    assert weak.independent_s == pytest.approx(0.041)
+    assert weak.error == pytest.approx(0.061 / 0.07 - 1)
+    strong = found[STRONG]
+    assert strong.batch == BATCH / 4
+    assert strong.alone_s == pytest.approx(0.04 * 0.03 / 0.04)  # three products in place of four
 
 
 def by_nccl(record: Record) -> Record:

@@ -79,18 +79,28 @@ class SharedWork:
 
 @dataclass(frozen=True, kw_only=True)
 class Overlap:
-    """Computing beside an all-reduce: each alone, then both at once; times of the slowest rank."""
+    """Computing beside an all-reduce: each alone, both at once, one after the other; times of the slowest rank."""
 
     message_bytes: int
     compute_s: list[float]
     message_s: list[float]
     both_s: list[float]
+    after_s: list[float] = field(default_factory=list)  # the message is sent when computing has ended
 
     @property
     def hidden(self) -> float:
         """The share of the shorter of the two that costs no time: 1 where both run at once as fast as alone."""
         compute, message, both = map(statistics.median, (self.compute_s, self.message_s, self.both_s))
         return min(1.0, max(0.0, (compute + message - both) / min(compute, message)))
+
+    @property
+    def added_s(self) -> float | None:
+        """What a message adds to the computing before it; None where that was not timed, or less than its noise.
+
+        Messages back to back find idle cores asleep, and can take longer.
+        """
+        added = statistics.median(self.after_s or [0.0]) - statistics.median(self.compute_s)
+        return added if added > 0 else None
 
 
 @dataclass(frozen=True, kw_only=True)

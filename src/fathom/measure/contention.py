@@ -17,65 +17,76 @@ from fathom.core.ranks import COPY, PRODUCT, Overlap, SharedWork
 from fathom.engine.ranks.group import Group
 from fathom.machine.clock import fastest, wait
 
-SAMPLES = 5
+SAMPLES = 8
 SIDE = 1024  # of the square matrices of a product
 SMALL_SIDE = 192  # of those that are repeated beside a message until they take about as long
 COPIED = (1 << 16, 1 << 18, 1 << 20, 1 << 22, 1 << 24)  # numbers, of which two vectors are read and one is written:
 # from what fits in a core's own caches, over what fits in shared ones while others do not use them, to neither
-LEAST_S = 5e-3  # of a sample: short work is repeated
-MESSAGES = (1 << 20, 1 << 24)  # bytes of the all-reduce beside which products are computed
+LEAST_S = 20e-3  # of a sample: short work is repeated
+MESSAGES = (1 << 10, 1 << 16, 1 << 20, 1 << 24)  # bytes of the all-reduce beside which products are computed
 
 Work = Callable[[], object]
 
 
 def shared_work(group: Group) -> list[SharedWork]:
     """Products are bound by arithmetic, sums of two vectors by caches and memory; means over the ranks that work."""
+    works = list(_works(group))
+    times = [max(1, round(LEAST_S / group.largest(fastest(once, group.device, 3)))) for _, once, _, _ in works]
+    alone: list[list[float]] = [[] for _ in works]
+    together: list[list[float]] = [[] for _ in works]
+    for _ in range(SAMPLES):  # in turns: what a virtual machine has of its host's cores changes from second to second
+        for index, (_, once, _, _) in enumerate(works):
+            work = partial(_repeated, once, times[index])
+            alone[index].append(_seconds(work, group, works=group.rank == 0) / times[index])
+            together[index].append(_seconds(work, group) / times[index])
     found = []
-    for name, once, flop, moved in _works(group):
-        times = max(1, round(LEAST_S / group.largest(fastest(once, group.device, 3))))
-        work = partial(_repeated, once, times)
-        alone = group.gathered([_seconds(work, group, works=group.rank == 0) / times for _ in range(SAMPLES)])[0]
-        together = list(zip(*group.gathered([_seconds(work, group) / times for _ in range(SAMPLES)]), strict=True))
+    for index, (name, _, flop, moved) in enumerate(works):
+        same = list(zip(*group.gathered(together[index]), strict=True))
         found.append(
             SharedWork(
                 work=name,
                 flop=flop,
                 bytes_moved=moved,
-                alone_s=alone,
-                together_s=[sum(same) / group.ranks for same in together],
-                slowest_s=[max(same) for same in together],
+                alone_s=group.gathered(alone[index])[0],
+                together_s=[sum(each) / group.ranks for each in same],
+                slowest_s=[max(each) for each in same],
             )
         )
     return found
 
 
 def overlaps(group: Group) -> list[Overlap]:
-    """Products that take about as long as an all-reduce: both alone, then at once."""
+    """Products that take about as long as an all-reduce: both alone, at once, and one after the other."""
     if group.ranks == 1:
         return []
     one, other, result = (torch.ones(SMALL_SIDE, SMALL_SIDE, device=group.device) for _ in range(3))
     product = partial(torch.mm, one, other, out=result)
-    found = []
-    for size in MESSAGES:
-        message = torch.zeros(size // 4, device=group.device)
-        reduce = partial(dist.all_reduce, message)
-        reduce()
-        took, once = (group.largest(fastest(each, group.device, 3)) for each in (reduce, product))
-        work = partial(_repeated, product, max(1, round(took / once)))
-        sides: dict[str, Work] = {"compute": work, "message": reduce, "both": partial(_beside, work, message)}
-        samples: dict[str, list[float]] = {side: [] for side in sides}
-        for _ in range(SAMPLES):  # in turns
-            for side, call in sides.items():
-                samples[side].append(group.largest(_seconds(call, group)))
-        found.append(
-            Overlap(
-                message_bytes=size,
-                compute_s=samples["compute"],
-                message_s=samples["message"],
-                both_s=samples["both"],
-            )
-        )
-    return found
+    return [_overlap(group, product, size) for size in MESSAGES]
+
+
+def _overlap(group: Group, product: Work, size: int) -> Overlap:
+    message = torch.zeros(size // 4, device=group.device)
+    reduce = partial(dist.all_reduce, message)
+    reduce()
+    took, once = (group.largest(fastest(each, group.device, 3)) for each in (reduce, product))
+    work = partial(_repeated, product, max(1, round(took / once)))
+    sides: dict[str, Work] = {
+        "compute": work,
+        "message": reduce,
+        "both": partial(_beside, work, message),
+        "after": partial(_before, work, reduce),
+    }
+    samples: dict[str, list[float]] = {side: [] for side in sides}
+    for _ in range(SAMPLES):  # in turns
+        for side, call in sides.items():
+            samples[side].append(group.largest(_seconds(call, group)))
+    return Overlap(
+        message_bytes=size,
+        compute_s=samples["compute"],
+        message_s=samples["message"],
+        both_s=samples["both"],
+        after_s=samples["after"],
+    )
 
 
 def _works(group: Group) -> Iterator[tuple[str, Work, int, int]]:
@@ -98,6 +109,12 @@ def _beside(work: Work, message: torch.Tensor) -> None:
     work()
     if sent is not None:
         sent.wait()
+
+
+def _before(work: Work, reduce: Work) -> None:
+    """The message is sent when computing has ended, as the last bucket is."""
+    work()
+    reduce()
 
 
 def _seconds(work: Work, group: Group, works: bool = True) -> float:

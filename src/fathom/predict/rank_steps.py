@@ -2,7 +2,7 @@
 
 One rank's step is measured, at the batch in question or at two others. `fathom collectives` has measured on the same
 machine what an all-reduce takes, how much longer the same work takes when all ranks do it, and how much of a message is
-hidden behind computing.
+hidden behind computing. All ranks wait for the slowest: the longer, the more ranks there are and the more steps vary.
 """
 
 from __future__ import annotations
@@ -11,53 +11,17 @@ import math
 import statistics
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-import numpy as np
-
-from fathom.analysis.rank_jobs import Curve, curves_of
+from fathom.analysis.rank_jobs import Curve, Job, curves_of
 from fathom.core.errors import DataError
-from fathom.core.ranks import ALL_REDUCE, COPY, PRODUCT
 from fathom.core.record import Record
 from fathom.predict.scaling import Bucket, Step, buckets, local_step
+from fathom.predict.shared_machine import Points, Shared, shared_of
 from fathom.trace.step_work import OpWork, StepWork
 
 DDP, GLOO = "ddp", "gloo"
 AT_ONCE = 2  # threads of torch's gloo backend
-Points = Mapping[float, float]
-
-
-@dataclass(frozen=True)
-class Shared:
-    """So many ranks of one machine: what each of them has alone, and what is left of it when all work."""
-
-    ranks: int
-    flop_per_s: float  # of one rank alone
-    product: float  # times as long when all ranks compute
-    copy_s: Points  # bytes moved -> seconds of one rank alone
-    copy: Points  # bytes moved -> times as long when all ranks do it
-    hidden: float  # of a message beside computing, the share that costs no time
-    all_reduce: Points  # message bytes -> seconds
-
-    def memory_s(self, op: OpWork) -> float:
-        """One call on one rank alone, by the bytes that it moves: they come from a cache where they fit in one."""
-        near = min(max(op.bytes or 0.0, min(self.copy_s)), max(self.copy_s))
-        return _between(self.copy_s, near) * (op.bytes or 0.0) / near
-
-    def alone_s(self, op: OpWork) -> float:
-        return max((op.flop or 0.0) / self.flop_per_s, self.memory_s(op))
-
-    def slower(self, op: OpWork) -> float:
-        """Times as long among all ranks, of a call that memory bounds."""
-        return max(1.0, _between(self.copy, op.bytes or 0.0))
-
-    def message_s(self, size: float) -> float:
-        last = max(self.all_reduce)
-        return _between(self.all_reduce, size) * max(1.0, size / last)
-
-    @property
-    def latency_s(self) -> float:
-        return self.all_reduce[min(self.all_reduce)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,46 +40,6 @@ class RankCase:
     @property
     def error(self) -> float:
         return self.predicted_s / self.measured_s - 1
-
-
-def shared_of(records: Sequence[Record]) -> dict[int, Shared]:
-    """By number of ranks; medians over the launches."""
-    launches: dict[int, list[Record]] = defaultdict(list)
-    for record in records:
-        if record.spec.kind == "collectives" and record.outcome == "ok" and record.ranks and record.ranks.shared_work:
-            launches[record.ranks.ranks].append(record)
-    found = {ranks: _shared(ranks, same) for ranks, same in sorted(launches.items())}
-    if not found:
-        raise DataError("no shared work of ranks among these records; run `fathom collectives`")
-    return found
-
-
-def _shared(ranks: int, records: Sequence[Record]) -> Shared:
-    alone, slowdown, messages = defaultdict(list), defaultdict(list), defaultdict(list)
-    rates, hidden = [], []
-    for each in (record.ranks for record in records if record.ranks):
-        for work in each.shared_work:
-            slowdown[work.work, work.bytes_moved].append(work.slowest)
-            alone[work.work, work.bytes_moved].append(statistics.median(work.alone_s))
-            if work.work == PRODUCT:
-                rates.append(work.flop / statistics.median(work.alone_s))
-        for message in each.collectives:
-            if message.operation == ALL_REDUCE:
-                messages[message.message_bytes].append(message.latency_s)
-        hidden += [overlap.hidden for overlap in each.overlaps]
-    if not messages:
-        raise DataError(f"no all-reduce among {ranks} ranks in these records; run `fathom collectives`")
-    return Shared(
-        ranks=ranks,
-        flop_per_s=statistics.median(rates),
-        product=max(
-            1.0, statistics.median([each for (work, _), all_ in slowdown.items() if work == PRODUCT for each in all_])
-        ),
-        copy_s={size: statistics.median(times) for (work, size), times in alone.items() if work == COPY},
-        copy={size: statistics.median(times) for (work, size), times in slowdown.items() if work == COPY},
-        hidden=statistics.median(hidden) if hidden else 1.0,
-        all_reduce={size: statistics.median(times) for size, times in messages.items()},
-    )
 
 
 def rank_step(step: StepWork, alone_s: float, shared: Shared) -> Step:
@@ -171,10 +95,10 @@ def cases_of(records: Sequence[Record], step_of: Callable[[Record, int], StepWor
     records = [record for record in records if record.ranks and record.ranks.backend == GLOO]
     shared = shared_of(records)
     curves = [each for each in curves_of(records) if each.strategy == DDP and each.base]
-    alone: dict[str, dict[float, float]] = defaultdict(dict)
+    alone: dict[str, OneRank] = defaultdict(OneRank)
     for curve in curves:
         assert curve.base is not None
-        alone[curve.workload][curve.base.items_per_step] = curve.base.step.median
+        alone[curve.workload].add(curve.base)
     found = [case for curve in curves for case in _cases(curve, alone[curve.workload], shared, step_of)]
     if not found:
         raise DataError("no jobs of ddp on one and on several ranks among these records; run `fathom scale --ranks`")
@@ -182,14 +106,15 @@ def cases_of(records: Sequence[Record], step_of: Callable[[Record, int], StepWor
 
 
 def _cases(
-    curve: Curve, alone: Points, shared: Mapping[int, Shared], step_of: Callable[[Record, int], StepWork]
+    curve: Curve, one: OneRank, shared: Mapping[int, Shared], step_of: Callable[[Record, int], StepWork]
 ) -> list[RankCase]:
     found = []
     for job in curve.jobs:
-        batch = job.items_per_step / job.ranks
-        if job.ranks == 1 or job.ranks not in shared or (alone_s := alone_at(alone, batch)) is None:
+        if job.ranks == 1 or job.ranks not in shared:
             continue
-        step, among = step_of(job.runs[0], round(batch)), shared[job.ranks]
+        batch, among = job.items_per_step / job.ranks, shared[job.ranks]
+        steps = {each: step_of(job.runs[0], round(each)) for each in (batch, *one.step_s)}
+        alone_s = alone_at(one.step_s, batch, {each: _modelled_s(step, among) for each, step in steps.items()})
         found.append(
             RankCase(
                 workload=curve.workload,
@@ -197,23 +122,51 @@ def _cases(
                 ranks=job.ranks,
                 batch=batch,
                 measured_s=job.step.median,
-                predicted_s=rank_step(step, alone_s, among).step_s,
-                independent_s=independent_step(step, alone_s, among).step_s,
+                predicted_s=rank_step(steps[batch], alone_s * one.slowest_of(job.ranks), among).step_s,
+                independent_s=independent_step(steps[batch], alone_s, among).step_s,
                 alone_s=alone_s,
             )
         )
     return found
 
 
-def alone_at(measured: Points, batch: float) -> float | None:
-    """One rank's step at a batch: measured, or on the line through the two nearest batches; None: of one batch."""
+@dataclass
+class OneRank:
+    """What one rank of a workload took, alone."""
+
+    step_s: dict[float, float] = field(default_factory=dict)  # batch -> the median
+    varied: list[float] = field(default_factory=list)  # every step over the median of its job
+
+    def add(self, job: Job) -> None:
+        self.step_s[job.items_per_step] = job.step.median
+        for run in job.runs:
+            middle = statistics.median(run.step_s)
+            self.varied += [each / middle for each in run.step_s]
+
+    def slowest_of(self, ranks: int) -> float:
+        """The mean of the largest of so many steps drawn from these: all ranks wait for the slowest in every step."""
+        count = len(self.varied)
+        weights = [((place + 1) / count) ** ranks - (place / count) ** ranks for place in range(count)]
+        return max(1.0, math.fsum(map(math.prod, zip(weights, sorted(self.varied), strict=True))))
+
+
+def alone_at(measured: Points, batch: float, modelled: Points) -> float:
+    """One rank's step at a batch: measured, or on the line through the two nearest.
+
+    Where one batch alone was measured, the step is in proportion to what the model gives for both.
+    """
     if batch in measured:
         return measured[batch]
-    if len(measured) < 2:
-        return None
-    near, far = sorted(measured, key=lambda each: abs(math.log(each / batch)))[:2]
-    slope = (measured[far] - measured[near]) / (far - near)
+    near, *others = sorted(measured, key=lambda each: abs(math.log(each / batch)))
+    if not others:
+        return measured[near] * (modelled[batch] / modelled[near] if modelled[near] else 1.0)
+    slope = (measured[others[0]] - measured[near]) / (others[0] - near)
     return max(measured[near] + slope * (batch - near), 0.1 * min(measured.values()))
+
+
+def _modelled_s(step: StepWork, shared: Shared) -> float:
+    each = [shared.alone_s(op) for op in step.ops]
+    return math.fsum(each[index] for index in step.sequence)
 
 
 def _memory_bound_s(op: OpWork, shared: Shared) -> float:
@@ -225,10 +178,3 @@ def _ready(step: StepWork, each_s: Sequence[float], factor: float) -> tuple[list
     """The buckets, and when the backward pass ends; both after it began."""
     local = local_step(step, [each_s[index] * factor for index in step.sequence])
     return buckets(local.gradients), local.backward_s
-
-
-def _between(points: Points, size: float) -> float:
-    """On a line between the logarithms of two points; before the first and after the last, theirs."""
-    sizes = sorted(points)
-    logs = [math.log(points[each]) for each in sizes]
-    return math.exp(float(np.interp(math.log(max(size, 1.0)), np.log(sizes), logs)))

@@ -12,7 +12,7 @@ from fathom.analysis.finding import Cell, Chart, Finding, Series, Table, not_mea
 from fathom.analysis.formatting import count, finite, prefixed, seconds
 from fathom.analysis.selection import counted
 from fathom.analysis.statistics import Interval, median_interval
-from fathom.core.ranks import OPERATIONS, bus_factor
+from fathom.core.ranks import OPERATIONS, Overlap, bus_factor
 from fathom.core.record import Record
 
 TITLE = "Collectives: what does a message between ranks cost?"
@@ -71,26 +71,33 @@ def operations_of(records: Sequence[Record]) -> list[Operation]:
 def _contention(records: Sequence[Record]) -> list[Table]:
     """What ranks of one machine take from each other, and what a message takes from computing; none where not timed."""
     shared: dict[tuple[str, int, str, int], list[tuple[float, float]]] = defaultdict(list)
-    hidden: dict[tuple[str, int, int], list[float]] = defaultdict(list)
+    sent: dict[tuple[str, int, int], list[Overlap]] = defaultdict(list)
     for record in records:
         if record.outcome == "ok" and record.ranks:
             where = (record.machine_label, record.ranks.ranks)
             for work in record.ranks.shared_work:
                 shared[*where, work.work, work.bytes_moved].append((work.slowdown, work.slowest))
             for each in record.ranks.overlaps:
-                hidden[*where, each.message_bytes].append(each.hidden)
+                sent[*where, each.message_bytes].append(each)
     slower: list[list[Cell]] = [
         [*key, *map(statistics.median, zip(*shared[key], strict=True))] for key in sorted(shared)
     ]
-    beside: list[list[Cell]] = [[*key, 100 * statistics.median(hidden[key])] for key in sorted(hidden)]
+    beside: list[list[Cell]] = [
+        [*key, 100 * statistics.median(each.hidden for each in sent[key]), _added_us(sent[key])] for key in sorted(sent)
+    ]
     found = []
     if slower:
         columns = ["machine", "ranks", "work", "bytes", "time over that of one rank alone", "on the slowest rank"]
         found.append(Table(title="The same work by all ranks at once", columns=columns, rows=slower))
     if beside:
-        columns = ["machine", "ranks", "bytes", "hidden (% of the shorter)"]
+        columns = ["machine", "ranks", "bytes", "hidden (% of the shorter)", "added after computing (µs)"]
         found.append(Table(title="Computing beside an all-reduce", columns=columns, rows=beside))
     return found
+
+
+def _added_us(launches: Sequence[Overlap]) -> float | None:
+    known = [each.added_s for each in launches if each.added_s is not None]
+    return 1e6 * statistics.median(known) if known else None
 
 
 def _contention_notes(records: Sequence[Record]) -> list[str]:
@@ -99,7 +106,8 @@ def _contention_notes(records: Sequence[Record]) -> list[str]:
     return [
         "The same work: a product of two matrices, and sums of two vectors, which move so many bytes; by one rank "
         "while the others wait, and by all at once. Computing beside an all-reduce: products that take about as long, "
-        "both alone and at once; hidden is the share of the shorter of the two that costs no time."
+        "both alone and at once; hidden is the share of the shorter of the two that costs no time. Added after "
+        "computing: what the message takes when it is sent as computing ends, as a step's last one is."
     ]
 
 
