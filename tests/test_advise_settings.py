@@ -175,6 +175,30 @@ def test_what_is_faster_when_measured_again_is_told() -> None:
     assert Found([], COMPILE, [trial(COMPILE, 1.2), trial(BF16, 1.5, wrong=True)]).better is None
 
 
+def measured_in_turn(gains: Mapping[Setting, list[float]]) -> Callable[[Setting], SettingTrial]:
+    """Each setting's first, second, third trial."""
+    left = {setting: list(values) for setting, values in gains.items()}
+    return lambda setting: trial(setting, left[setting].pop(0))
+
+
+def test_a_choice_that_was_luck_is_made_again_and_measured_a_third_time() -> None:
+    alone = [Setting(batch=16), Setting(batch=32)]
+    lucky, better = alone
+    found = search(alone, measured_in_turn({lucky: [1.2, 1.0, 1.02], better: [1.1, 1.2, 1.18]}))
+    assert found.advised == better
+    assert [gain(each) for each in found.confirmed] == [pytest.approx(1.18), pytest.approx(1.02)]
+    assert (found.distance, found.better) == (0.0, None)
+    assert len(found.trials) == 4  # the second trials are kept beside the first
+
+
+def test_a_third_measurement_against_the_second_leaves_the_choice_as_it_was() -> None:
+    alone = [Setting(batch=16), Setting(batch=32)]
+    first, other = alone
+    found = search(alone, measured_in_turn({first: [1.2, 1.0, 1.3], other: [1.1, 1.2, 1.1]}))
+    assert (found.advised, found.better) == (first, other)
+    assert found.distance == pytest.approx(1 - 1.0 / 1.2)
+
+
 def test_a_trial_that_scatters_is_made_again() -> None:
     """Faster by its median, but not in every turn; the second trial is calm."""
     usual = replace(engine_run(0.2, [1.0]), turn_step_s=[0.2] * 7)

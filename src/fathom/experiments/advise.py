@@ -144,7 +144,8 @@ def search(singles: Sequence[Setting], attempt: Try, confirm: bool = True) -> Fo
         if helps(both) and gain(both) > gain(best):
             best = both
     advised = best.setting if best else Setting()
-    return Found(trials, advised, _confirmed(trials, advised, attempt) if confirm else [])
+    found = Found(trials, advised, _confirmed(trials, advised, attempt) if confirm else [])
+    return _chosen_again(found, found.better, attempt) if found.better else found
 
 
 def _settled(setting: Setting, attempt: Try) -> SettingTrial:
@@ -170,6 +171,13 @@ def _confirmed(trials: Sequence[SettingTrial], advised: Setting, attempt: Try) -
     sound = sorted(filter(is_sound, trials), key=lambda trial: -gain(trial))
     chosen = dict.fromkeys([*([advised] if advised.changes else []), *(trial.setting for trial in sound)])
     return [attempt(setting) for setting in list(chosen)[:CONFIRMED]]
+
+
+def _chosen_again(found: Found, better: Setting, attempt: Try) -> Found:
+    """The first choice was luck, or other programs ran then: the other setting, if a third measurement bears it out."""
+    again = [attempt(setting) for setting in (better, found.advised) if setting.changes]
+    switched = Found([*found.trials, *found.confirmed], better, again)
+    return switched if switched.distance is not None and switched.better is None else found
 
 
 def in_process(
