@@ -17,6 +17,7 @@ import plotly.graph_objects as go
 import pytest
 from markdown_it import MarkdownIt
 from sample_report import AWKWARD, DRAWING, GPU, HOSTILE, any_finding, record, sample_findings, sample_records
+from test_ranks_finding import job
 
 from fathom import report
 from fathom.analysis import formatting
@@ -153,6 +154,13 @@ def test_the_page_weighs_little_beside_plotly() -> None:
     text = report.html(sample_records(), sample_findings(), "A study")
     assert text.count("plotly.js v") == 1
     assert len(text.encode()) - len(get_plotlyjs().encode()) < 250_000
+
+
+def test_jobs_of_ranks_are_listed_by_their_number_and_not_as_they_ran() -> None:
+    jobs = [replace(job(ranks, 0.05), started=f"2026-01-0{day}") for day, ranks in enumerate((8, 1, 16, 2), start=1)]
+    table = runs.headline(jobs)
+    rows = [dict(zip(table.columns, row, strict=True)) for row in table.rows]
+    assert [(row["ranks"], row["scaling"]) for row in rows] == [(1, None), (2, "weak"), (8, "weak"), (16, "weak")]
 
 
 def test_the_headline_is_the_median_of_each_workload_machine_and_phase() -> None:

@@ -187,6 +187,8 @@ def _differing(records: Sequence[Record], names: Sequence[str]) -> list[str]:
 
 def _setting(record: Record, name: str) -> Cell:
     value: Cell = None if name == "options" else getattr(record.spec, name)
+    if name == "scaling" and record.spec.ranks == 1:
+        return None  # one rank begins a series of either kind
     if name == "data":
         return value or ("synthetic" if record.spec.source == "workload" else None)
     if name == "options":
@@ -203,9 +205,10 @@ def _with_most_threads(group: Sequence[Record]) -> list[Record]:
 
 
 def _order(record: Record) -> tuple[object, ...]:
-    """Workloads as the paper lists them, CPUs before accelerators, training before inference."""
-    workload = workload_order(record.spec.workload)
-    return workload, not on_cpu(record), record.machine_label, record.spec.phase != "train", record.started
+    """Workloads as the paper lists them, CPUs before accelerators, training before inference; ranks by their number."""
+    workload, spec = workload_order(record.spec.workload), record.spec
+    job = (spec.strategy or "", spec.batch or 0, spec.ranks) if spec.ranks else ("", 0, 0)
+    return workload, not on_cpu(record), record.machine_label, spec.phase != "train", job, record.started
 
 
 def _headline_row(repetitions: Sequence[Record], differing: Sequence[str]) -> list[Cell]:
