@@ -98,16 +98,20 @@ def test_a_message_larger_than_any_measured_takes_in_proportion() -> None:
     assert sending.message_s(8) == pytest.approx(1e-3)
 
 
+def model(batch: float) -> float:
+    return {16.0: 1.0, 4.0: 0.3}[batch]  # of no other
+
+
 def test_one_rank_at_another_batch_is_on_the_line_through_the_nearest_two() -> None:
     measured = {2.0: 0.5, 16.0: 2.6, 64.0: 9.0}
-    assert alone_at(measured, 16, {}) == 2.6
-    assert alone_at(measured, 4, {}) == pytest.approx(0.8)
-    assert alone_at(measured, 1, {}) == pytest.approx(0.35)
-    assert alone_at({1.0: 0.1, 2.0: 10.0}, 0.5, {}) == pytest.approx(0.01)  # no time is below nothing
+    assert alone_at(measured, 16, model) == 2.6
+    assert alone_at(measured, 4, model) == pytest.approx(0.8)
+    assert alone_at(measured, 1, model) == pytest.approx(0.35)
+    assert alone_at({1.0: 0.1, 2.0: 10.0}, 0.5, model) == pytest.approx(0.01)  # no time is below nothing
 
 
 def test_one_rank_of_one_batch_is_at_another_as_the_model_has_it() -> None:
-    assert alone_at({16.0: 2.0}, 4, {16.0: 1.0, 4: 0.3}) == pytest.approx(0.6)
+    assert alone_at({16.0: 2.0}, 4, model) == pytest.approx(0.6)
 
 
 def test_the_slowest_of_several_ranks_is_slower_the_more_steps_vary() -> None:
@@ -182,6 +186,16 @@ def test_every_job_of_several_ranks_stands_beside_its_prediction() -> None:
     strong = found[STRONG]
     assert strong.batch == BATCH / 4
     assert strong.alone_s == pytest.approx(0.04 * 0.03 / 0.04)  # three products in place of four
+
+
+def test_machines_are_not_mixed() -> None:
+    """One rank of a machine without collectives says nothing of another's."""
+    elsewhere = replace(record_of("vgg").machine, host_id="another")
+    here = [job(1, 0.04), job(4, 0.07, WEAK), shared_record(4, 1.5)]
+    other = [replace(each, machine=elsewhere) for each in (job(1, 0.4), job(4, 0.7, WEAK))]
+    (found,) = cases_of([*here, *other], lambda _, batch: step(4, 4))
+    assert found.alone_s == pytest.approx(0.04)
+    assert found.measured_s == pytest.approx(0.07)
 
 
 def by_nccl(record: Record) -> Record:

@@ -12,7 +12,9 @@ import statistics
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
+from fathom.analysis.labels import labelled
 from fathom.analysis.rank_jobs import Curve, Job, curves_of
 from fathom.core.errors import DataError
 from fathom.core.record import Record
@@ -92,42 +94,48 @@ def cases_of(records: Sequence[Record], step_of: Callable[[Record, int], StepWor
 
     Of CPUs: ranks with a GPU each share less, and NCCL does not send as gloo does.
     """
-    records = [record for record in records if record.ranks and record.ranks.backend == GLOO]
-    shared = shared_of(records)
-    curves = [each for each in curves_of(records) if each.strategy == DDP and each.base]
-    alone: dict[str, OneRank] = defaultdict(OneRank)
-    for curve in curves:
-        assert curve.base is not None
-        alone[curve.workload].add(curve.base)
-    found = [case for curve in curves for case in _cases(curve, alone[curve.workload], shared, step_of)]
+    machines: dict[str, list[Record]] = defaultdict(list)
+    for record in labelled(records):
+        if record.ranks and record.ranks.backend == GLOO:
+            machines[record.machine_label].append(record)
+    if not (known := {label: shared for label, own in machines.items() if (shared := shared_of(own))}):
+        raise DataError("no shared work of ranks among these records; run `fathom collectives`")
+    found = [case for label, shared in known.items() for case in _on_machine(machines[label], shared, step_of)]
     if not found:
         raise DataError("no jobs of ddp on one and on several ranks among these records; run `fathom scale --ranks`")
     return found
 
 
-def _cases(
-    curve: Curve, one: OneRank, shared: Mapping[int, Shared], step_of: Callable[[Record, int], StepWork]
+def _on_machine(
+    records: Sequence[Record], shared: Mapping[int, Shared], step_of: Callable[[Record, int], StepWork]
 ) -> list[RankCase]:
-    found = []
-    for job in curve.jobs:
-        if job.ranks == 1 or job.ranks not in shared:
-            continue
-        batch, among = job.items_per_step / job.ranks, shared[job.ranks]
-        steps = {each: step_of(job.runs[0], round(each)) for each in (batch, *one.step_s)}
-        alone_s = alone_at(one.step_s, batch, {each: _modelled_s(step, among) for each, step in steps.items()})
-        found.append(
-            RankCase(
-                workload=curve.workload,
-                scaling=curve.scaling,
-                ranks=job.ranks,
-                batch=batch,
-                measured_s=job.step.median,
-                predicted_s=rank_step(steps[batch], alone_s * one.slowest_of(job.ranks), among).step_s,
-                independent_s=independent_step(steps[batch], alone_s, among).step_s,
-                alone_s=alone_s,
-            )
-        )
-    return found
+    curves = [each for each in curves_of(records) if each.strategy == DDP and each.base]
+    alone: dict[str, OneRank] = defaultdict(OneRank)
+    for curve in curves:
+        assert curve.base is not None
+        alone[curve.workload].add(curve.base)
+    return [
+        _case(curve, job, alone[curve.workload], shared[job.ranks], partial(step_of, job.runs[0]))
+        for curve in curves
+        for job in curve.jobs
+        if job.ranks > 1 and job.ranks in shared
+    ]
+
+
+def _case(curve: Curve, job: Job, one: OneRank, shared: Shared, step_of: Callable[[int], StepWork]) -> RankCase:
+    batch = job.items_per_step / job.ranks
+    step = step_of(round(batch))
+    alone_s = alone_at(one.step_s, batch, lambda each: _modelled_s(step_of(round(each)), shared))
+    return RankCase(
+        workload=curve.workload,
+        scaling=curve.scaling,
+        ranks=job.ranks,
+        batch=batch,
+        measured_s=job.step.median,
+        predicted_s=rank_step(step, alone_s * one.slowest_of(job.ranks), shared).step_s,
+        independent_s=independent_step(step, alone_s, shared).step_s,
+        alone_s=alone_s,
+    )
 
 
 @dataclass
@@ -150,7 +158,7 @@ class OneRank:
         return max(1.0, math.fsum(map(math.prod, zip(weights, sorted(self.varied), strict=True))))
 
 
-def alone_at(measured: Points, batch: float, modelled: Points) -> float:
+def alone_at(measured: Points, batch: float, modelled: Callable[[float], float]) -> float:
     """One rank's step at a batch: measured, or on the line through the two nearest.
 
     Where one batch alone was measured, the step is in proportion to what the model gives for both.
@@ -159,7 +167,7 @@ def alone_at(measured: Points, batch: float, modelled: Points) -> float:
         return measured[batch]
     near, *others = sorted(measured, key=lambda each: abs(math.log(each / batch)))
     if not others:
-        return measured[near] * (modelled[batch] / modelled[near] if modelled[near] else 1.0)
+        return measured[near] * modelled(batch) / modelled(near)
     slope = (measured[others[0]] - measured[near]) / (others[0] - near)
     return max(measured[near] + slope * (batch - near), 0.1 * min(measured.values()))
 

@@ -53,15 +53,12 @@ class Shared:
 
 
 def shared_of(records: Sequence[Record]) -> dict[int, Shared]:
-    """By number of ranks; medians over the launches."""
+    """By number of ranks, of one machine; medians over the launches. None where nothing shared was timed."""
     launches: dict[int, list[Record]] = defaultdict(list)
     for record in records:
         if record.spec.kind == "collectives" and record.outcome == "ok" and record.ranks and record.ranks.shared_work:
             launches[record.ranks.ranks].append(record)
-    found = {ranks: _shared(ranks, same) for ranks, same in sorted(launches.items())}
-    if not found:
-        raise DataError("no shared work of ranks among these records; run `fathom collectives`")
-    return found
+    return {ranks: _shared(ranks, same) for ranks, same in sorted(launches.items())}
 
 
 def _shared(ranks: int, records: Sequence[Record]) -> Shared:
