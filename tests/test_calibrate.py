@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
 import pytest
 import torch
 from conftest import fathom as run_command
+from sample_records import LAPTOP, MACHINES, op_row, record_of
 
 from fathom.cli.commands.calibrate import file_name
 from fathom.core.errors import EngineError
+from fathom.core.store import Store
 from fathom.engine.step_work import step_work
 from fathom.measure.calibration import run as running
 from fathom.measure.calibration.layers import DRAWS, LAYERS, MOST_FLOP, _up_to, products_of, random_layer
@@ -205,6 +208,22 @@ def test_a_step_whose_calls_were_all_timed_is_their_sum(calibration: Path, fatho
     assert found["step_s"] == pytest.approx(found["device_s"] + found["host_s"])
     assert found["low_s"] < found["step_s"] < found["high_s"]
     assert found["coverage"] is not None
+
+
+def test_steps_measured_at_another_batch_correct_the_prediction(
+    calibration: Path, tmp_path: Path, fathom: Typed
+) -> None:
+    arguments = ("predict", "autoenc", "--preset", "tiny", "--calibration", str(calibration), "--json")
+    plain, half = (json.loads(fathom(*arguments, *batch)[1])["step_s"] for batch in ((), ("--batch", "16")))
+    machine = replace(MACHINES[LAPTOP], cpu=replace(MACHINES[LAPTOP].cpu, name="Test CPU", affinity=[0, 1]))
+    spec = {"preset": "tiny", "batch": 16, "kind": "profiled"}
+    measured = record_of("autoenc", [op_row("MatMul", 3 * half)], spec=spec, machine=machine)
+    Store(tmp_path / "measured").add(measured)
+    found = json.loads(fathom(*arguments, "--measured", str(tmp_path / "measured"))[1])
+    assert found["step_s"] == pytest.approx(3 * plain, rel=0.01)
+    assert "measured over predicted at batch 16" in " ".join(found["notes"])
+    code, _, said = fathom(*arguments, "--batch", "16", "--measured", str(tmp_path / "measured"))
+    assert (code, "at another batch than 16" in said) == (2, True)
 
 
 def test_a_step_whose_calls_were_not_timed_has_the_interval_of_unseen_workloads(calibration: Path) -> None:
