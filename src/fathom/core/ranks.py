@@ -97,7 +97,7 @@ class Overlap:
     def added_s(self) -> float | None:
         """What a message adds to the computing before it; None where that was not timed, or less than its noise.
 
-        Messages back to back find idle cores asleep, and can take longer.
+        Messages back to back can take longer: the ranks do nothing but wait for each other.
         """
         added = statistics.median(self.after_s or [0.0]) - statistics.median(self.compute_s)
         return added if added > 0 else None

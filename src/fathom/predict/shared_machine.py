@@ -53,7 +53,7 @@ class Shared:
 
 
 def shared_of(records: Sequence[Record]) -> dict[int, Shared]:
-    """By number of ranks, of one machine; medians over the launches. None where nothing shared was timed."""
+    """By number of ranks, of one machine; medians over the launches. Empty where nothing shared was timed."""
     launches: dict[int, list[Record]] = defaultdict(list)
     for record in records:
         if record.spec.kind == "collectives" and record.outcome == "ok" and record.ranks and record.ranks.shared_work:

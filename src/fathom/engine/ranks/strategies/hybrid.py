@@ -9,6 +9,7 @@ one rank are fully asynchronous; one group of all ranks is synchronous.
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -110,7 +111,7 @@ class _Worker(Parallel):
         self.rank.timeline.exposed_since(begun)
         if not self.summed:
             flat /= self._size
-        for weight, part in zip(self.state.weights, self._parts(flat), strict=True):
+        for weight, part in zip(self.state.weights, _parts(flat, self.state.weights), strict=True):
             weight.grad = part.clone()
 
     def _exchange(self, flat: Tensor) -> None:
@@ -142,15 +143,14 @@ class _Worker(Parallel):
         return torch.cat([tensor.reshape(-1) for tensor in tensors])
 
     def _set_weights(self, flat: Tensor) -> None:
-        for weight, part in zip(self.state.weights, self._parts(flat), strict=True):
+        for weight, part in zip(self.state.weights, _parts(flat, self.state.weights), strict=True):
             weight.data.copy_(part)
 
-    def _parts(self, flat: Tensor) -> list[Tensor]:
-        """Of each weight its own, in its shape."""
-        sizes = [weight.numel() for weight in self.state.weights]
-        return [
-            part.view(weight.shape) for weight, part in zip(self.state.weights, torch.split(flat, sizes), strict=True)
-        ]
+
+def _parts(flat: Tensor, weights: Sequence[Tensor]) -> list[Tensor]:
+    """Of each weight its own, in its shape."""
+    parts = torch.split(flat, [weight.numel() for weight in weights])
+    return [part.view(weight.shape) for weight, part in zip(weights, parts, strict=True)]
 
 
 def _gradient(weight: Tensor) -> Tensor:
@@ -211,11 +211,8 @@ class _ServerThread:
         torch.cat([weight.reshape(-1) for weight in self._weights], out=flat[1:])
 
     def _apply(self, gradients: Tensor) -> None:
-        offset = 0
-        for weight in self._weights:
-            part = gradients[offset : offset + weight.numel()].view(weight.shape)
+        for weight, part in zip(self._weights, _parts(gradients, self._weights), strict=True):
             weight.grad = torch.empty_like(weight).copy_(part)  # in the weight's layout, as fused optimizers need it
-            offset += weight.numel()
         assert self._settings is not None
         for group, own in zip(self._optimizer.param_groups, self._settings.param_groups, strict=True):
             group["lr"] = own["lr"]  # which a schedule changes in rank 0's optimizer
