@@ -13,7 +13,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import fathom
 from fathom.engine.call_specs import decode, encode
+from fathom.engine.live import LiveBytes
 from fathom.engine.op_calls import call_of
+from fathom.engine.stand_ins import STAND_INS
 from fathom.engine.step_work import step_work
 from fathom.measure.own.model import OwnModel
 from fathom.trace.flops import flop, is_multiply_add
@@ -23,12 +25,16 @@ CPU = torch.device("cpu")
 EIGHT = ["alexnet", "autoenc", "memnet", "residual", "seq2seq", "speech", "vgg"]  # deepq plays games, and is below
 
 
+IMAGES = ["alexnet", "googlenet", "residual", "vgg"]  # networks whose tensors have their channels last
+
+
 class Products(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Counts matrix products and convolutions, and the FLOP of everything."""
+    """Counts matrix products and convolutions, all calls with their arguments, and the FLOP of everything."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.calls: Counter[str] = Counter()
+        self.specs: Counter[str] = Counter()
         self.flop = 0.0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -40,6 +46,7 @@ class Products(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 return parts
         if func.namespace == "aten":
             call = call_of(func, args, given)
+            self.specs[encode(func, args, given)] += 1
             self.flop += flop(call) or 0.0
             if is_multiply_add(call.op):
                 self.calls[call.op] += 1
@@ -74,6 +81,49 @@ def test_calls_are_those_of_the_same_step_with_data(name: str, phase: str) -> No
     if not recurrent(name):
         assert simulated == real.calls
     assert step.flop == pytest.approx(real.flop, rel=0.01)
+
+
+@pytest.mark.parametrize("name", IMAGES)
+def test_every_call_has_the_layout_of_the_same_step_with_data(name: str) -> None:
+    step = step_work(workload_class(name).configured("tiny"), "train", gpu=False)
+    simulated: Counter[str] = Counter()
+    for op, calls in zip(step.ops, step.calls, strict=True):
+        simulated[op.spec] += calls
+    assert simulated == of_real_step(name, "train").specs
+
+
+@pytest.mark.parametrize("dims", [2, 3])
+@pytest.mark.parametrize("kept", ["input", "weight", "neither"])
+def test_a_convolution_has_its_channels_last_where_its_input_or_weight_has(dims: int, kept: str) -> None:
+    last = {2: torch.channels_last, 3: torch.channels_last_3d}[dims]
+    convolve = {2: torch.conv2d, 3: torch.conv3d}[dims]
+    strides = {}
+    for device in ("meta", "cpu"):
+        x, weight = (torch.rand(8, 4, *[size] * dims, device=device) for size in (6, 3))
+        x = x.contiguous(memory_format=last) if kept == "input" else x
+        weight = weight.contiguous(memory_format=last) if kept == "weight" else weight
+        with LiveBytes(stand_ins=STAND_INS if device == "meta" else {}):
+            found = convolve(x.requires_grad_(), weight.requires_grad_())
+            torch.autograd.backward(found.sum())
+        assert x.grad is not None
+        assert weight.grad is not None
+        strides[device] = found.stride(), x.grad.stride(), weight.grad.stride()
+    assert strides["meta"] == strides["cpu"]
+
+
+def test_batch_normalisation_is_cudnns_on_a_gpu_in_single_precision() -> None:
+    workload = workload_class("residual").configured("tiny")
+    layers = sum(isinstance(each, nn.BatchNorm2d) for each in workload.model().modules())
+    for precision, op in (("fp32", "aten::cudnn_batch_norm"), ("bf16", "aten::native_batch_norm")):
+        step = step_work(workload, "train", precision)
+        counts = Counter({each.op: 0 for each in step.ops})
+        for each, calls in zip(step.ops, step.calls, strict=True):
+            counts[each.op] += calls
+        assert {name: calls for name, calls in counts.items() if "batch_norm" in name} == {
+            op: layers,
+            f"{op}_backward": layers,
+        }
+        assert all(each.flop for each in step.ops if "batch_norm" in each.op)
 
 
 def test_a_step_of_deepq_has_its_passes_without_gradients() -> None:

@@ -1,7 +1,7 @@
 """A mode in which tensors of the meta device take the paths of CUDA tensors.
 
-These are cuDNN's recurrent layers, fused cells, fused dropout, fused attention and autocast. A branch on a tensor's
-value is not taken, so that a decoding loop runs to its full length.
+These are cuDNN's recurrent layers and batch normalisation, fused cells, fused dropout, fused attention and autocast. A
+branch on a tensor's value is not taken, so that a decoding loop runs to its full length.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ FP32 = {
     *(Tensor.cumprod, Tensor.norm, Tensor.sum, Tensor.prod, Tensor.rsqrt, Tensor.reciprocal),
 }
 WIDEST = {torch.cat, torch.stack, torch.addcdiv, torch.addcmul, torch.index_put, torch.scatter_add}
+MOST_ITEMS_TRAIN, MOST_ITEMS_INFER, INT32, LEAST_EPS = 880_801, 65_535, 2**31, 1e-5  # of cuDNN's batch normalisation
 MODES = {torch.rnn_relu: 0, torch.rnn_tanh: 1, torch.lstm: 2, torch.gru: 3}  # of cuDNN
 
 
@@ -104,6 +105,30 @@ def _dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool
     if not training or not 0 < p < 1:
         return F.dropout(input, p, training, inplace)
     return torch.native_dropout(input, p, True)[0]
+
+
+def _batch_norm(
+    input: Tensor,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    training: bool = False,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> Tensor:
+    """cuDNN's, under the conditions of torch; half precision is normalised by torch's own kernels.
+
+    Tensors with data, of a CPU, have no cuDNN.
+    """
+    known = bias is not None and (running_mean is not None or training)
+    items = MOST_ITEMS_TRAIN if training else MOST_ITEMS_INFER
+    small = input.dim() > 2 and input.shape[0] <= items and input.numel() < INT32
+    if weight is None or not (input.is_meta and known and small and _is_fp32(input) and eps >= LEAST_EPS):
+        return F.batch_norm(input, running_mean, running_var, weight, bias, training, momentum, eps)
+    found = torch.cudnn_batch_norm(input, weight, bias, running_mean, running_var, training, momentum, eps)
+    output: Tensor = found[0]
+    return output
 
 
 def _lstm_cell(
@@ -191,6 +216,7 @@ def _recurrent(mode: int, x: Tensor, *rest: Any) -> tuple[Tensor, ...]:
 
 REPLACED: dict[Any, Callable[..., Any]] = {
     F.dropout: _dropout,
+    F.batch_norm: _batch_norm,
     torch.lstm_cell: _lstm_cell,
     F.scaled_dot_product_attention: _attention,
 }

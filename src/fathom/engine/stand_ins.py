@@ -1,4 +1,4 @@
-"""Ops that a GPU runs and the meta device does not: what they allocate, without what they compute.
+"""Ops that the meta device does not run, or not as a device with data: what they allocate, not what they compute.
 
 cuDNN keeps what the backward pass of a recurrent layer needs in a reserve of its own; its size is an assumption, and
 docs/cost.md says so.
@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._prims_common import suggest_memory_format
 
 aten = torch.ops.aten
 GATES = {0: 1, 1: 1, 2: 4, 3: 3}  # of cuDNN's modes: RNN with ReLU, RNN with tanh, LSTM, GRU
@@ -93,6 +94,40 @@ def _batch_norm_backward(gradient: Tensor, x: Tensor, weight: Tensor | None, *re
     return torch.empty_like(x) if for_input else None, *per_channel
 
 
+def _cudnn_batch_norm(x: Tensor, weight: Tensor, *rest: Any) -> tuple[Tensor, ...]:
+    """Also the reserve, which is empty without an activation: (..., 5 whether it trains, ...)."""
+    channels = weight.numel() if rest[3] else 0
+    saved = [torch.empty(channels, device=x.device) for _ in range(2)]
+    return torch.empty_like(x), *saved, x.new_empty(0, dtype=torch.uint8)
+
+
+def _cudnn_batch_norm_backward(x: Tensor, gradient: Tensor, weight: Tensor, *rest: Any) -> tuple[Tensor, ...]:
+    return torch.empty_like(x), torch.empty_like(weight), torch.empty_like(weight)
+
+
+def _convolution(x: Tensor, weight: Tensor, *rest: Any) -> Tensor:
+    """The meta device's own result is in rows of pixels, whatever the layout of its input."""
+    return _laid_out(aten.convolution.default(x, weight, *rest), x, weight)
+
+
+def _convolution_backward(gradient: Tensor, x: Tensor, weight: Tensor, *rest: Any) -> tuple[Tensor | None, ...]:
+    found = aten.convolution_backward.default(gradient, x, weight, *rest)
+    of_input, of_weight, of_bias = found
+    if of_input is not None:
+        of_input = _laid_out(of_input, x, weight)
+    if of_weight is not None:
+        of_weight = _laid_out(of_weight, x, weight)
+    return of_input, of_weight, of_bias
+
+
+def _laid_out(result: Tensor, x: Tensor, weight: Tensor) -> Tensor:
+    """Channels last where the input or the weight is, as cuDNN and oneDNN have it."""
+    last = {4: torch.channels_last, 5: torch.channels_last_3d}.get(x.dim())
+    if last is None or last not in (suggest_memory_format(x), suggest_memory_format(weight)):
+        return result
+    return torch.empty_like(result, memory_format=last)
+
+
 def _in_place(*_: Any, **__: Any) -> None:
     """A fused optimizer reads and writes what is there."""
 
@@ -115,6 +150,10 @@ STAND_INS: dict[Any, Callable[..., Any]] = {
     **dict.fromkeys((aten._fused_adam_.default, aten._fused_adamw_.default), _in_place),
     aten.native_batch_norm.default: _batch_norm,
     aten.native_batch_norm_backward.default: _batch_norm_backward,
+    aten.cudnn_batch_norm.default: _cudnn_batch_norm,
+    aten.cudnn_batch_norm_backward.default: _cudnn_batch_norm_backward,
+    aten.convolution.default: _convolution,
+    aten.convolution_backward.default: _convolution_backward,
     aten._cudnn_rnn.default: _cudnn_rnn,
     aten._cudnn_rnn_backward.default: _cudnn_rnn_backward,
     aten._thnn_fused_lstm_cell.default: _lstm_cell,
