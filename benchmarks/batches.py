@@ -3,7 +3,9 @@
     PYTHONPATH=src python benchmarks/batches.py --preset small --device cpu --out records-batches
     fathom predict --evaluate RECORDS --evaluate records-batches --calibration FOLDER
 
-RECORDS have the steps at the preset's own batch (`fathom study`). Runs that are there already are not repeated.
+RECORDS have the steps at the preset's own batch (`fathom study`), or `--factors 0.5 1 2` measures them, too. Steps that
+wait for the host differ from launch to launch; of several (`--launches`) the median counts. Runs that are there already
+are not repeated.
 """
 
 from __future__ import annotations
@@ -28,7 +30,8 @@ def specs(names: Sequence[str], preset: str, device: str, factors: Sequence[floa
         if spec.kind != "profiled" or spec.threads is not None:
             continue
         own = workload_class(spec.workload).configured(preset).batch
-        found += [replace(spec, batch=round(own * factor)) for factor in factors if own * factor >= 1]
+        batches = [None if factor == 1 else round(own * factor) for factor in factors if own * factor >= 1]
+        found += [replace(spec, batch=batch) for batch in batches]
     return found
 
 
@@ -37,9 +40,11 @@ def main() -> None:
     parser.add_argument("names", nargs="*", help="workloads; default: the eight")
     parser.add_argument("--preset", default="small")
     parser.add_argument("--device", default="cpu")
+    parser.add_argument("--factors", type=float, nargs="+", default=FACTORS, help="of the preset's batch")
+    parser.add_argument("--launches", type=int, default=1)
     parser.add_argument("--out", type=Path, required=True)
     asked = parser.parse_args()
-    planned = specs(asked.names, asked.preset, asked.device)
+    planned = specs(asked.names, asked.preset, asked.device, asked.factors) * asked.launches
     for at, (record, path) in enumerate(run_all(planned, Store(asked.out), lambda *_: lambda *_: None), start=1):
         state = "disturbed" if record.disturbed else record.outcome
         print(f"{at}/{len(planned)} {record.spec.workload} {record.spec.phase} {record.spec.batch}: {state}, {path}")

@@ -36,3 +36,8 @@ def test_every_phase_is_profiled_at_half_and_twice_the_batch(script: ModuleType)
 def test_no_batch_is_below_one(script: ModuleType) -> None:
     assert workload_class("vgg").configured("small").batch == 1
     assert [each.batch for each in script.specs(["vgg"], "small", "cpu")] == [2, 2]
+
+
+def test_the_presets_own_batch_is_the_studys_run(script: ModuleType) -> None:
+    found = script.specs(["memnet"], "small", "cpu", [1.0])
+    assert [(each.phase, each.batch) for each in found] == [("train", None), ("infer", None)]

@@ -18,6 +18,7 @@ from fathom.core.errors import EngineError
 from fathom.core.store import Store
 from fathom.engine.step_work import step_work
 from fathom.measure.calibration import run as running
+from fathom.measure.calibration.cases import cases_of
 from fathom.measure.calibration.layers import DRAWS, LAYERS, MOST_FLOP, _up_to, products_of, random_layer
 from fathom.measure.calibration.networks import FAMILIES, random_network
 from fathom.measure.calibration.op_times import OpTime, time_call
@@ -281,3 +282,16 @@ def test_what_cannot_be_predicted_is_one_line(name: str, fathom: Typed) -> None:
 def test_a_budget_is_some_minutes(budget: str, tmp_path: Path, fathom: Typed) -> None:
     code, _, said = fathom("calibrate", "--budget", budget, "--out", str(tmp_path))
     assert (code, "--budget" in said) == (2, True)
+
+
+def test_of_several_launches_of_a_step_the_median_is_the_measured_one() -> None:
+    spec = {"kind": "profiled", "preset": "tiny"}
+    launches = []
+    for step_s in (3.0, 1.0, 2.0):
+        record = record_of("autoenc", rows=[op_row("MatMul", 0.5)], spec=spec)
+        assert record.profile is not None
+        launches.append(replace(record, profile=replace(record.profile, free_step_s=[step_s] * 5, data_s=0.0)))
+    other = record_of("autoenc", rows=[op_row("MatMul", 0.5)], spec=spec | {"batch": 7})
+    found = cases_of([*launches, other], launches[0].machine_label)
+    assert found[0].measured_s == pytest.approx(2.0)
+    assert [case.step.batch for case in found] == [workload_class("autoenc").configured("tiny").batch, 7]

@@ -8,7 +8,7 @@ import random
 from dataclasses import replace
 
 import pytest
-from sample_records import op_row, record_of
+from sample_records import GPU, op_row, record_of
 
 from fathom.cli.commands import _evaluate
 from fathom.core.errors import BadOption
@@ -82,6 +82,19 @@ def test_campaigns_without_cold_bytes_are_fitted_as_before() -> None:
     assert (found.training_s, found.cold_s_per_byte) == (0, 0)
 
 
+def test_on_a_gpu_a_training_step_has_costs_of_its_own() -> None:
+    """Steps of small networks, paced by the host; then one with fifty times as many calls."""
+    draw = random.Random(2)
+    small = [probe(draw, at) for at in range(30)]
+    paced = [replace(each, step_s=each.step_s - 0.01, ops_s=1e-5, cold_bytes=0.0) for each in small]
+    cold_s = {each.name: 2e-11 * (each.cold_bytes or 0.0) for each in small}
+    probes = [replace(each, step_s=each.step_s - cold_s[each.name]) for each in paced]
+    found = fit_host(probes, gpu=True)
+    assert [found.step_s, found.training_s, found.cold_s_per_byte] == pytest.approx([1e-4, 4e-4, 0], rel=0.01)
+    large = 5000 * (found.forward_s + found.backward_s + found.optimizer_s) + found.step_s + found.training_s
+    assert large == pytest.approx(5000 * 6e-6 + 5e-4, rel=0.01)
+
+
 def test_bytes_are_cold_once_until_the_caches_have_forgotten_them() -> None:
     small, large = copy(1e6), copy(2 * KEPT_BYTES)
     assert cold_bytes(step([small], [0] * 20)) == 1e6
@@ -106,6 +119,15 @@ def test_data_prepared_under_the_profiler_is_not_taken_from_the_step_in_full() -
     assert record.profile is not None
     slowed = replace(record.profile, plain_step_s=[1.0] * 5, data_s=0.9)
     assert 0.4 < measured_s(replace(record, profile=slowed)) < 0.9
+
+
+@pytest.mark.parametrize(("kernels_s", "expected_s"), [(0.2, 0.7), (0.9, 0.9), (1.2, 1.0)])
+def test_on_a_gpu_data_is_part_of_the_step_only_where_kernels_do_not_run(kernels_s: float, expected_s: float) -> None:
+    """Steps of 1 s, of which 0.3 prepare data."""
+    record = record_of(rows=[op_row("Add", kernels_s, place=GPU)], place=GPU, outside_s=max(0.0, 1 - kernels_s))
+    assert record.profile is not None
+    profile = replace(record.profile, step_s=[1.0] * 5, plain_step_s=[1.0] * 5, data_s=0.3)
+    assert measured_s(replace(record, profile=profile)) == pytest.approx(expected_s)
 
 
 def test_nearer_batches_count_more() -> None:

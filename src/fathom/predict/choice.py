@@ -31,6 +31,7 @@ from fathom.predict.other_batches import Case, corrected
 from fathom.predict.predictors.base import Predictor
 from fathom.predict.predictors.names import AUTO, EFFICIENCY, NEIGHBOURS, PREDICTORS, ROOFLINE, WITH_EXTRA
 from fathom.predict.predictors.op_by_op import OpByOp
+from fathom.predict.predictors.regression import has_scikit_learn
 from fathom.predict.predictors.roofline import Roofline
 from fathom.predict.reference import as_reached, nearest, shipped
 from fathom.predict.target import HostCosts, Target
@@ -168,16 +169,8 @@ def _plain(name: str) -> str:
 def _best_installed(path: Path) -> str:
     """The predictor of unseen calls that was best in the evaluation; the nearest calls where there was none."""
     found = [each for each in errors_of(path) if each.situation == UNSEEN_WORKLOAD and each.predictor != ROOFLINE]
-    usable = [each for each in found if each.predictor not in WITH_EXTRA or _has_scikit_learn()]
+    usable = [each for each in found if each.predictor not in WITH_EXTRA or has_scikit_learn()]
     return min(usable, key=lambda each: each.mean_error).predictor if usable else NEIGHBOURS
-
-
-def _has_scikit_learn() -> bool:
-    try:
-        import sklearn  # noqa: F401
-    except ImportError:
-        return False
-    return True
 
 
 def errors_file(path: Path) -> Path:

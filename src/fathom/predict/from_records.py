@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from fathom.analysis.limits import data_share
+from fathom.analysis.selection import op_seconds
 from fathom.core.errors import DataError
 from fathom.core.record import Record
 from fathom.predict.campaign import Campaign, TimedCall, source_of
@@ -32,12 +33,13 @@ def usable(records: Iterable[Record]) -> list[Record]:
 
 
 def measured_s(record: Record) -> float:
-    """The unprofiled step without the preparation of its batch; on a GPU that is behind the step before."""
+    """The unprofiled step without the preparation of its batch; on a GPU as far as kernels do not run meanwhile."""
     profile = record.profile
     assert profile is not None
     step_s = profile.unprofiled_s or 0.0
     # data was prepared under the profiler, too: what that took of its time is no time of the step
-    return step_s if record.gpu is not None else step_s * (1 - data_share(profile))
+    without_s = step_s * (1 - data_share(profile))
+    return max(without_s, min(step_s, op_seconds(profile))) if record.gpu is not None else without_s
 
 
 def campaign_of(records: Iterable[Record]) -> Campaign:

@@ -26,29 +26,41 @@ PASSES = 12
 
 def fit_host(probes: Sequence[Probe], gpu: bool) -> HostCosts:
     """Nothing is negative. On a CPU costs are what ops leave of a step; on a GPU all of a step paced by its host."""
-    known = [each for each in probes if each.cold_bytes is not None and each.ops_s < OTHER_OPS * each.step_s]
-    if not gpu and len(known) >= ENOUGH:
-        return _timed_alone(known)
-    chosen = [each for each in probes if not gpu or each.ops_s < HOST_BOUND * each.step_s]
-    if len(chosen) < 2:
+    if gpu:
+        chosen = [each for each in probes if each.ops_s < HOST_BOUND * each.step_s]
+        known = chosen
+    else:
+        chosen = list(probes)
+        known = [each for each in probes if each.cold_bytes is not None and each.ops_s < OTHER_OPS * each.step_s]
+    return _of_calls_and_steps(known, gpu) if len(known) >= ENOUGH else _of_calls(chosen, gpu)
+
+
+def _of_calls(probes: Sequence[Probe], gpu: bool) -> HostCosts:
+    """Of calls, by part where there are enough steps, and of a step."""
+    if len(probes) < 2:
         return HostCosts()
-    steps = np.array([each.step_s for each in chosen])
-    left = steps if gpu else np.maximum(0.0, steps - np.array([each.ops_s for each in chosen]))
-    counts = _counts(chosen)
-    if len(chosen) < ENOUGH:
+    steps, left = _left(probes, gpu)
+    counts = _counts(probes)
+    if len(probes) < ENOUGH:
         counts = counts.sum(axis=1, keepdims=True)
-    solved, _ = nnls(np.hstack([counts, np.ones((len(chosen), 1))]) / steps[:, None], left / steps)
+    matrix = np.hstack([counts, np.ones((len(probes), 1))])
+    solved, _ = nnls(matrix / steps[:, None], np.maximum(0.0, left) / steps)
     *each_s, step_s = map(float, solved)
     forward_s, backward_s, optimizer_s = each_s if len(each_s) > 1 else each_s * len(PARTS)
     return HostCosts(forward_s, backward_s, optimizer_s, step_s)
 
 
-def _timed_alone(probes: Sequence[Probe]) -> HostCosts:
-    """Costs of calls by part, of a step, of a training step, and of bytes that are in no cache."""
-    steps = np.array([each.step_s for each in probes])
-    left = steps - np.array([each.ops_s for each in probes])
-    others = [[1.0, float(each.phase == "train"), each.cold_bytes or 0.0] for each in probes]
-    matrix = np.hstack([_counts(probes), np.array(others)])
+def _of_calls_and_steps(probes: Sequence[Probe], gpu: bool) -> HostCosts:
+    """Also of a training step, and on a CPU of bytes that are in no cache.
+
+    Without a cost of training steps, calls of the backward pass and of the optimizer would take it over: too much where
+    there are more of them than in the probes.
+    """
+    steps, left = _left(probes, gpu)
+    cold = [0.0 if gpu else each.cold_bytes or 0.0 for each in probes]
+    train = [float(each.phase == "train") for each in probes]
+    others = np.array([np.ones(len(probes)), train, cold]).T
+    matrix = np.hstack([_counts(probes), others])
     scale = np.where(matrix.any(axis=0), matrix.max(axis=0), 1.0)
     weights, solved = 1 / steps, np.zeros(matrix.shape[1])
     for _ in range(PASSES):
@@ -56,6 +68,12 @@ def _timed_alone(probes: Sequence[Probe]) -> HostCosts:
         off = (matrix @ solved - left) / steps
         weights = 1 / steps / np.sqrt(1 + (off / DOUBTED) ** 2)
     return HostCosts(*map(float, solved))
+
+
+def _left(probes: Sequence[Probe], gpu: bool) -> tuple[Floats, Floats]:
+    """Steps, and what is the host's of them."""
+    steps = np.array([each.step_s for each in probes])
+    return steps, steps if gpu else steps - np.array([each.ops_s for each in probes])
 
 
 def _counts(probes: Sequence[Probe]) -> Floats:

@@ -21,6 +21,7 @@ from fathom.predict.evaluation import evaluate as scored
 from fathom.predict.from_records import campaign_of, case_of, usable
 from fathom.predict.other_batches import Case
 from fathom.predict.predictors.names import AUTO, ROOFLINE, WITH_EXTRA
+from fathom.predict.predictors.regression import has_scikit_learn
 from fathom.trace.step_work import StepWork
 
 
@@ -72,12 +73,10 @@ def _predictors(asked: str) -> list[str]:
         return list(dict.fromkeys([ROOFLINE, asked]))
     if asked != AUTO:
         raise UnknownName.among("predictor to evaluate", asked, (AUTO, *FITS))
-    try:
-        import sklearn  # noqa: F401
-    except ImportError:
-        human.print("without regressions: pip install 'fathom[predict]'", style="yellow")
-        return [name for name in FITS if name not in WITH_EXTRA]
-    return list(FITS)
+    if has_scikit_learn():
+        return list(FITS)
+    human.print("without regressions: pip install 'fathom[predict]'", style="yellow")
+    return [name for name in FITS if name not in WITH_EXTRA]
 
 
 def _print(machine: str, scores: Sequence[Score], found: Sequence[Summary]) -> None:

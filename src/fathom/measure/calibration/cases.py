@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import statistics
+from collections import defaultdict
 from collections.abc import Iterable
 
 from fathom.core.record import Record
@@ -12,14 +14,17 @@ from fathom.workloads.base import workload_class
 
 
 def cases_of(records: Iterable[Record], machine: str) -> list[Case]:
-    """Of the undisturbed steps that were measured on this machine."""
-    found = []
+    """Of the undisturbed steps that were measured on this machine; of several launches of a run, the median."""
+    launches: dict[str, list[Record]] = defaultdict(list)
     for record in usable(records):
-        spec = record.spec
-        if record.machine_label != machine or spec.source != "workload":
-            continue
-        changes = dict(spec.options) | ({} if spec.batch is None else {"batch": spec.batch})
-        workload = workload_class(spec.workload).configured(spec.preset, **changes)
-        step = step_work(workload, spec.phase, spec.precision or "fp32", gpu=record.gpu is not None)
-        found.append(Case(step, measured_s(record)))
-    return found
+        if record.machine_label == machine and record.spec.source == "workload":
+            launches[record.spec.id].append(record)
+    return [_case(same) for same in launches.values()]
+
+
+def _case(launches: list[Record]) -> Case:
+    first, spec = launches[0], launches[0].spec
+    changes = dict(spec.options) | ({} if spec.batch is None else {"batch": spec.batch})
+    workload = workload_class(spec.workload).configured(spec.preset, **changes)
+    step = step_work(workload, spec.phase, spec.precision or "fp32", gpu=first.gpu is not None)
+    return Case(step, statistics.median(map(measured_s, launches)))

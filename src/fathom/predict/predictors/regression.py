@@ -96,8 +96,14 @@ def _name(op: OpWork) -> str:
     return op.op.removesuffix("_")
 
 
-def needs_scikit_learn() -> None:
+def has_scikit_learn() -> bool:
     try:
         import sklearn  # noqa: F401
     except ImportError:
-        raise BadOption("this predictor needs scikit-learn: pip install 'fathom[predict]'") from None
+        return False
+    return True
+
+
+def needs_scikit_learn() -> None:
+    if not has_scikit_learn():
+        raise BadOption("this predictor needs scikit-learn: pip install 'fathom[predict]'")
