@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -13,16 +14,17 @@ import torch
 from conftest import fathom as run_command
 from sample_records import LAPTOP, MACHINES, op_row, record_of
 
-from fathom.cli.commands.calibrate import file_name
 from fathom.core.errors import EngineError
 from fathom.core.store import Store
 from fathom.engine.step_work import step_work
+from fathom.experiments import calibrate as experiment
+from fathom.experiments.isolate import NoRecord
 from fathom.measure.calibration import run as running
 from fathom.measure.calibration.cases import cases_of
 from fathom.measure.calibration.layers import DRAWS, LAYERS, MOST_FLOP, _up_to, products_of, random_layer
 from fathom.measure.calibration.networks import FAMILIES, random_network
 from fathom.measure.calibration.op_times import OpTime, time_call
-from fathom.measure.calibration.run import Runner
+from fathom.measure.calibration.run import Runner, file_name
 from fathom.predict import campaign as campaigns
 from fathom.predict.call_shape import Convolution, layer_of
 from fathom.predict.campaign import Campaign, source_of, write
@@ -295,3 +297,48 @@ def test_of_several_launches_of_a_step_the_median_is_the_measured_one() -> None:
     found = cases_of([*launches, other], launches[0].machine_label)
     assert found[0].measured_s == pytest.approx(2.0)
     assert [case.step.batch for case in found] == [workload_class("autoenc").configured("tiny").batch, 7]
+
+
+def test_a_call_that_ended_the_process_is_not_made_again(tmp_path: Path, clock: Clock) -> None:
+    path = tmp_path / "c"
+    step = step_work(workload_class("autoenc").configured("tiny"), "train", gpu=False)
+    spec = next(op.spec for op in step.ops if op.op == "aten::mm")
+    (tmp_path / "c.timing").write_text(spec)
+    found = Runner(CPU, path, 1500.0, empty(), clock=clock.now).run([("autoenc", "tiny")], ("fp32",))
+    assert found.failed[spec] == "the process ended in it"
+    assert spec not in {call.work.spec for call in found.calls}
+    assert len(found.calls) > 10
+    assert not (tmp_path / "c.timing").exists()
+
+
+@pytest.mark.parametrize("ends", [1, experiment.MOST_LOST])
+def test_a_calibration_goes_on_in_another_worker_where_a_call_ends_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ends: int
+) -> None:
+    """Workers that are killed, and then one that comes to its end."""
+    budgets: list[float] = []
+
+    def in_worker(job: Any, *, heartbeat_timeout_s: float, on_event: Callable[[Any], None]) -> NoRecord:
+        budgets.append(job["budget_s"])
+        if len(budgets) > ends:
+            on_event({"result": str(tmp_path / "file")})
+        return NoRecord("killed by SIGSEGV")
+
+    monkeypatch.setattr(experiment, "in_worker", in_worker)
+    events: list[Any] = []
+    asked = ("cpu", 60.0, ["fp32"], 1, [("autoenc", "tiny")], tmp_path, events.append)
+    if ends < experiment.MOST_LOST:
+        assert experiment.calibrated(*asked) == tmp_path / "file"
+        assert budgets == sorted(budgets, reverse=True)
+    else:
+        with pytest.raises(EngineError, match="the same command resumes"):
+            experiment.calibrated(*asked)
+    assert events == [{"lost": "killed by SIGSEGV"}] * ends
+
+
+def test_the_command_times_calls_in_a_worker(tmp_path: Path, fathom: Typed) -> None:
+    asked = ("--device", "cpu", "--budget", "0.02", "--threads", "1", "--out", str(tmp_path))
+    code, printed, said = fathom("calibrate", *asked, "--json")
+    assert code == 0, said
+    facts = json.loads(printed)
+    assert facts["op_calls"] == len(campaigns.read(Path(facts["file"])).calls) > 0

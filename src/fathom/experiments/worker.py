@@ -105,6 +105,9 @@ def work(pipe: int, job: Mapping[str, Any]) -> None:
         if "setting" in job:
             report(event={"result": _setting(lambda *steps: report(progress=steps), **job)})
             return
+        if "calibrate" in job:
+            report(event={"result": _calibrate(lambda event: report(event=dict(event)), **job)})
+            return
         if "target" in job:
             record = _profile(**job)
         else:
@@ -170,6 +173,36 @@ def _setting(progress: OnProgress, setting: Mapping[str, Any], spec: Mapping[str
         lines = [line.strip() for line in str(error).split("\n") if line.strip()]
         why = f"{type(error).__name__}: {(lines or ['no message'])[0][:LONGEST_REASON]}"
         return SettingTrial(setting=asked, failed=why).to_json()
+
+
+def _calibrate(
+    on_event: OnEvent,
+    calibrate: str,
+    budget_s: float,
+    precisions: Sequence[str],
+    threads: int | None,
+    workloads: Sequence[tuple[str, str]],
+    out: str,
+) -> str:
+    """The file that the campaign was written to."""
+    import torch
+
+    from fathom.measure.calibration.run import Runner, begun, continued, file_name
+
+    if threads is not None:
+        torch.set_num_threads(threads)
+    device = torch.device(calibrate)
+    new = begun(device, tuple(precisions))
+    path = Path(out) / file_name(new)
+    campaign = continued(path, new)
+    if campaign.calls:
+        on_event({"resumed": len(campaign.calls), "file": str(path)})
+    runner = Runner(device, path, budget_s, campaign, lambda what: on_event({"timing": what}))
+    try:
+        runner.run([(name, preset) for name, preset in workloads], tuple(precisions))
+    except EngineError as error:  # the device is lost to this process, and another is to go on
+        raise RuntimeError(str(error)) from None
+    return str(path)
 
 
 def _profile(target: str, **settings: Any) -> Record:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import re
+import time
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -55,26 +56,29 @@ def command(
 def _run(
     device: str, minutes: float, precisions: str | None, threads: int | None, names: list[str], out: Path
 ) -> tuple[Campaign, Path]:
-    import torch
-
+    from fathom.experiments.calibrate import calibrated
     from fathom.machine.devices import resolve
-    from fathom.measure.calibration.run import Runner, begun
+    from fathom.predict.campaign import read
 
     found = resolve(device, "fp32")
     if found.type not in PRESETS:
         raise BadOption(f"fathom calibrate knows cpu and cuda, not {found.type}")
     asked = _precisions(precisions or ("fp32" if found.type == "cpu" else "fp32,bf16"))
-    if threads is not None:
-        torch.set_num_threads(threads)
-    new = begun(found, asked)
-    path = out / file_name(new)
-    campaign = _continued(path, new)
+    seconds, begun = round(minutes * 60), time.monotonic()
     with progress_bar() as bar:
-        task = bar.add_task("calibrate", total=round(minutes * 60))
-        runner = Runner(found, path, minutes * 60, campaign)
-        runner.on_progress = lambda what: bar.update(task, completed=round(minutes * 60 - runner.left_s), state=what)
-        finished = runner.run([(name, PRESETS[found.type]) for name in names], asked)
-    return finished, path
+        task = bar.add_task("calibrate", total=seconds)
+
+        def show(event: Mapping[str, Any]) -> None:
+            if "resumed" in event:
+                human.print(f"resuming {event['file']}: {event['resumed']} op calls are there")
+            if "lost" in event:
+                human.print(f"a worker ended, another goes on without the call: {event['lost']}", style="yellow")
+            if "timing" in event:
+                bar.update(task, completed=min(seconds, round(time.monotonic() - begun)), state=event["timing"])
+
+        workloads = [(name, PRESETS[found.type]) for name in names]
+        path = calibrated(str(found), minutes * 60, asked, threads, workloads, out, show)
+    return read(path), path
 
 
 def _precisions(text: str) -> tuple[str, ...]:
@@ -84,26 +88,6 @@ def _precisions(text: str) -> tuple[str, ...]:
         if name not in PRECISIONS:
             raise UnknownName.among("precision", name, PRECISIONS)
     return found
-
-
-def file_name(campaign: Campaign) -> str:
-    from fathom.predict.campaign import SUFFIX
-
-    threads = "" if campaign.threads is None else f"-{campaign.threads}-threads"
-    return re.sub(r"[^A-Za-z0-9]+", "-", campaign.machine).strip("-").lower() + threads + SUFFIX
-
-
-def _continued(path: Path, new: Campaign) -> Campaign:
-    """What the file has already, if another version of torch did not leave it."""
-    from fathom.predict.campaign import read
-
-    if not path.exists():
-        return new
-    old = read(path)
-    if old.torch != new.torch:
-        raise BadOption(f"{path} was made with torch {old.torch}, this is {new.torch}; another --out keeps both")
-    human.print(f"resuming {path}: {len(old.calls)} op calls are there")
-    return old
 
 
 def _facts(campaign: Campaign, path: Path) -> dict[str, object]:

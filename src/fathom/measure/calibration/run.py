@@ -1,6 +1,7 @@
 """The campaign: op calls of the workloads' steps and of random networks, timed one by one until the budget is spent.
 
-Started again on the same file it goes on where it stopped: calls that are there are not timed again.
+Started again on the same file it goes on where it stopped: calls that are there are not timed again, and neither is the
+call in which the process before ended. Its text is in a file beside while it is timed.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from pathlib import Path
 import psutil
 import torch
 
-from fathom.core.errors import EngineError
+from fathom.core.errors import BadOption, EngineError
 from fathom.core.record import moment
 from fathom.engine.base import clipping
 from fathom.engine.engines.eager import Eager
@@ -31,7 +32,7 @@ from fathom.measure.calibration.layers import products_of, random_layer
 from fathom.measure.calibration.networks import random_network
 from fathom.measure.calibration.op_times import LEFT_OUT, time_call
 from fathom.measure.own.model import OwnModel
-from fathom.predict.campaign import Campaign, TimedCall, source_of, write
+from fathom.predict.campaign import SUFFIX, Campaign, TimedCall, read, source_of, write
 from fathom.predict.cold_operands import cold_bytes
 from fathom.predict.probe import Probe
 from fathom.trace.step_work import OpWork, StepWork
@@ -46,6 +47,7 @@ SAVE_S = 15.0  # between two writings of the file
 FACTORS = (1.0, 0.5, 2.0)  # of a workload's batch
 ALGORITHMS = Workload.algorithms  # of cuDNN, as in the workloads' own runs
 MOST_OF_MEMORY = 0.25  # that one call may take
+TIMING = ".timing"  # what the name of the file with the call in hand ends with
 
 
 @dataclass
@@ -61,6 +63,9 @@ class Runner:
 
     def __post_init__(self) -> None:
         self._calls = {each.work.spec: each for each in self.campaign.calls}
+        self._timing = self.out.with_name(self.out.name + TIMING)
+        if self._timing.exists():
+            self.campaign.failed[self._timing.read_text()] = "the process ended in it"
         self._watch = Watch(self.device)
         self._stop = self.clock() + self.budget_s
 
@@ -70,14 +75,17 @@ class Runner:
 
     def run(self, workloads: Iterable[tuple[str, str]], precisions: tuple[str, ...]) -> Campaign:
         """Probes first, which predictions need most; then workloads and random networks in turn."""
-        with ProcessSettings(self.device, "fp32", ALGORITHMS):
-            self._probes()
-            for step, source in self._steps(list(workloads), precisions):
-                if self.left_s <= 0:
-                    break
-                self.on_progress(source)
-                self._time_all(step, source)
-            self._save()
+        try:
+            with ProcessSettings(self.device, "fp32", ALGORITHMS):
+                self._probes()
+                for step, source in self._steps(list(workloads), precisions):
+                    if self.left_s <= 0:
+                        break
+                    self.on_progress(source)
+                    self._time_all(step, source)
+                self._save()
+        finally:
+            self._timing.unlink(missing_ok=True)
         return self.campaign
 
     def _steps(self, workloads: list[tuple[str, str]], precisions: tuple[str, ...]) -> Iterator[tuple[StepWork, str]]:
@@ -130,6 +138,7 @@ class Runner:
         return sum(count * seconds for count, seconds in zip(step.calls, known_s, strict=True))
 
     def _time(self, op: OpWork, source: str) -> None:
+        self._timing.write_text(op.spec)
         try:
             found = time_call(op.spec, self.device)
         except (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError, AttributeError) as error:
@@ -145,9 +154,7 @@ class Runner:
         except RuntimeError as error:
             self._save()
             reason = str(error).splitlines()[0]
-            raise EngineError(
-                f"{op.op} stopped {self.device} ({reason}); the same command goes on without it"
-            ) from None
+            raise EngineError(f"{op.op} stopped {self.device} ({reason})") from None
 
     def _is_wanted(self, op: OpWork) -> bool:
         peak = max(self.campaign.flop_per_s.values())
@@ -224,3 +231,18 @@ def begun(device: torch.device, precisions: tuple[str, ...]) -> Campaign:
         bytes_per_s=bandwidth or 0.0,
         memory_bytes=memory,
     )
+
+
+def file_name(campaign: Campaign) -> str:
+    threads = "" if campaign.threads is None else f"-{campaign.threads}-threads"
+    return re.sub(r"[^A-Za-z0-9]+", "-", campaign.machine).strip("-").lower() + threads + SUFFIX
+
+
+def continued(path: Path, new: Campaign) -> Campaign:
+    """What the file has already, if another version of torch did not leave it."""
+    if not path.exists():
+        return new
+    old = read(path)
+    if old.torch != new.torch:
+        raise BadOption(f"{path} was made with torch {old.torch}, this is {new.torch}; another --out keeps both")
+    return old
