@@ -121,12 +121,17 @@ def test_data_prepared_under_the_profiler_is_not_taken_from_the_step_in_full() -
     assert 0.4 < measured_s(replace(record, profile=slowed)) < 0.9
 
 
-@pytest.mark.parametrize(("kernels_s", "expected_s"), [(0.2, 0.7), (0.9, 0.9), (1.2, 1.0)])
-def test_on_a_gpu_data_is_part_of_the_step_only_where_kernels_do_not_run(kernels_s: float, expected_s: float) -> None:
-    """Steps of 1 s, of which 0.3 prepare data."""
-    record = record_of(rows=[op_row("Add", kernels_s, place=GPU)], place=GPU, outside_s=max(0.0, 1 - kernels_s))
+@pytest.mark.parametrize(
+    ("kernels_s", "profiled_s", "expected_s"), [(0.2, 1, 0.7), (0.2, 2, 0.85), (0.9, 1, 0.9), (1.2, 1.2, 1)]
+)
+def test_on_a_gpu_data_is_part_of_the_step_only_where_kernels_do_not_run(
+    kernels_s: float, profiled_s: float, expected_s: float
+) -> None:
+    """Steps of 1 s, of which 0.3 prepare data: half of that where the profiler made them twice as long."""
+    rows = [op_row("Add", kernels_s, place=GPU)]
+    record = record_of(rows=rows, place=GPU, outside_s=profiled_s - kernels_s)
     assert record.profile is not None
-    profile = replace(record.profile, step_s=[1.0] * 5, plain_step_s=[1.0] * 5, data_s=0.3)
+    profile = replace(record.profile, step_s=[profiled_s] * 5, plain_step_s=[1.0] * 5, data_s=0.3)
     assert measured_s(replace(record, profile=profile)) == pytest.approx(expected_s)
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from fathom.analysis.limits import data_share
-from fathom.analysis.selection import op_seconds
+from fathom.analysis.selection import op_seconds, profiled_step_s
 from fathom.core.errors import DataError
 from fathom.core.record import Record
 from fathom.predict.campaign import Campaign, TimedCall, source_of
@@ -37,9 +37,12 @@ def measured_s(record: Record) -> float:
     profile = record.profile
     assert profile is not None
     step_s = profile.unprofiled_s or 0.0
-    # data was prepared under the profiler, too: what that took of its time is no time of the step
-    without_s = step_s * (1 - data_share(profile))
-    return max(without_s, min(step_s, op_seconds(profile))) if record.gpu is not None else without_s
+    data_s = step_s * data_share(profile)
+    if record.gpu is None:
+        return step_s - data_s
+    # data was prepared under the profiler, which slows that as it does the host's other work
+    slowed = max(1.0, profiled_step_s(profile) / step_s) if step_s else 1.0
+    return max(step_s - data_s / slowed, min(step_s, op_seconds(profile)))
 
 
 def campaign_of(records: Iterable[Record]) -> Campaign:
