@@ -111,6 +111,20 @@ def test_a_convolution_has_its_channels_last_where_its_input_or_weight_has(dims:
     assert strides["meta"] == strides["cpu"]
 
 
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+def test_a_batch_of_another_size_keeps_the_layout_of_the_users_input(layout: torch.memory_format) -> None:
+    inputs = torch.rand(2, 4, 6, 5).contiguous(memory_format=layout)
+    workload = OwnModel(module=nn.Conv2d(4, 8, 3), inputs=inputs, batch=2)
+    (found,) = workload.shaped(7).args
+    assert found.stride() == torch.empty(7, 4, 6, 5).contiguous(memory_format=layout).stride()
+
+
+def test_a_transposed_input_stays_transposed_at_another_batch() -> None:
+    workload = OwnModel(module=nn.Linear(3, 8), inputs=torch.rand(2, 3, 5).transpose(1, 2), batch=2)
+    (found,) = workload.shaped(4).args
+    assert (found.shape, found.stride()) == ((4, 5, 3), (15, 1, 5))
+
+
 def test_batch_normalisation_is_cudnns_on_a_gpu_in_single_precision() -> None:
     workload = workload_class("residual").configured("tiny")
     layers = sum(isinstance(each, nn.BatchNorm2d) for each in workload.model().modules())

@@ -56,7 +56,7 @@ class OwnModel(Workload):
             rows = isinstance(leaf, Tensor) and leaf.dim() > 0 and len(leaf) == self.batch
             if not rows:
                 return leaf
-            return leaf.new_empty((items, *leaf.shape[1:]), device="meta").requires_grad_(leaf.requires_grad)
+            return _with_rows(leaf, items).requires_grad_(leaf.requires_grad)
 
         batch = on_device(rebuilt(self.inputs, resized), torch.device("meta"))
         return bind(takes_of(self.module), batch, wants_target=self.criterion.wants_target)
@@ -142,3 +142,12 @@ def _dtypes(tensors: Any) -> set[torch.dtype]:
     """Those of its floating-point tensors."""
     types = {REAL.get(tensor.dtype, tensor.dtype) for tensor in tensors}
     return {each for each in types if each.is_floating_point}
+
+
+def _with_rows(tensor: Tensor, items: int) -> Tensor:
+    """A tensor of the meta device with so many rows, whose dimensions are in the same order in memory."""
+    shape = (items, *tensor.shape[1:])
+    strides = tensor.stride()
+    order = sorted(range(tensor.dim()), key=lambda dim: -strides[dim])
+    dense = tensor.new_empty([shape[dim] for dim in order], device="meta")
+    return dense.permute([order.index(dim) for dim in range(tensor.dim())])
