@@ -109,6 +109,7 @@ def test_a_training_step_and_cold_operands_cost_what_the_host_says() -> None:
     two = step([copy(1e6), copy(1e6, "backward")])
     around_s = 3e-6 + 1e-5 + 2e6 * 1e-11
     assert estimate(two, replace(TARGET, host=host)).host_s == pytest.approx(around_s + 2e-5)
+    assert estimate(replace(two, updates=8), replace(TARGET, host=host)).host_s == pytest.approx(around_s + 16e-5)
     assert estimate(replace(two, phase="infer"), replace(TARGET, host=host)).host_s == pytest.approx(around_s)
 
 

@@ -147,6 +147,13 @@ def test_a_step_of_deepq_has_its_passes_without_gradients() -> None:
     layers = sum(isinstance(each, nn.Conv2d) for each in workload.model().modules())
     assert forward == layers * (workload.updates_per_step + len(workload.passes_beside()))
     assert step.batch == workload.items_per_step("train")
+    assert step.updates == workload.updates_per_step
+
+
+def test_updates_are_counted_as_a_step_makes_them() -> None:
+    workload = workload_class("deepq").configured("paper")
+    assert step_work(workload, "train").updates == workload.updates_per_step > 1
+    assert step_work(workload, "infer").updates == 0
 
 
 def test_gradients_come_in_the_order_of_the_backward_pass() -> None:

@@ -64,6 +64,7 @@ class StepWorks:
             weight_bytes=simulated.weight_bytes,
             peak_bytes=peak_bytes(workload, steps.phase, simulated),
             gpu=steps.gpu,
+            updates=updates if steps.phase == "train" else 0,
         )
 
 

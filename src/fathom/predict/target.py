@@ -25,7 +25,7 @@ class HostCosts:
     backward_s: float = 0.0
     optimizer_s: float = 0.0
     step_s: float = 0.0
-    training_s: float = 0.0  # once a training step, beside step_s
+    training_s: float = 0.0  # for each update of the weights, beside step_s
     cold_s_per_byte: float = 0.0  # of operands that a call timed alone has in its caches, and a step has not
 
     def of(self, part: str) -> float:
@@ -34,7 +34,7 @@ class HostCosts:
     def of_step(self, step: StepWork) -> float:
         """What does not depend on the number of calls."""
         cold_s = self.cold_s_per_byte * cold_bytes(step) if self.cold_s_per_byte else 0.0
-        return self.step_s + self.training_s * (step.phase == "train") + cold_s
+        return self.step_s + self.training_s * step.updates * (step.phase == "train") + cold_s
 
     def scaled(self, factor: float) -> HostCosts:
         return HostCosts(*(factor * each for each in astuple(self)))

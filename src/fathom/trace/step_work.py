@@ -57,6 +57,7 @@ class StepWork:
     weight_bytes: int = 0  # parameters and buffers
     peak_bytes: int = 0  # of device memory, as `fathom cost` has it
     gpu: bool = True  # whether the ops are those of a GPU; else of a CPU
+    updates: int = 1  # of the weights, each with a backward pass; none in inference
 
     @property
     def calls(self) -> list[int]:
