@@ -341,4 +341,4 @@ def test_the_command_times_calls_in_a_worker(tmp_path: Path, fathom: Typed) -> N
     code, printed, said = fathom("calibrate", *asked, "--json")
     assert code == 0, said
     facts = json.loads(printed)
-    assert facts["op_calls"] == len(campaigns.read(Path(facts["file"])).calls) > 0
+    assert facts["op_calls"] == len(campaigns.read(Path(facts["file"])).calls)

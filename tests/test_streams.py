@@ -102,6 +102,10 @@ def test_a_reader_that_went_away_is_no_error() -> None:
         (["run", "autoenc", "--preset", "tiny"], 2),
         (["run", "package.module:Class"], 2),
         (["study", "autoenc", "--device", "cpu"], 2),  # torch itself cannot be imported there
+        (["study", "autoenc"], 2),
+        (["engines", "memnet"], 2),
+        (["learn", "memnet"], 2),
+        (["feed", "memnet"], 2),
         (["report", "records"], 2),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,

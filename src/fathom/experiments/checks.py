@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from importlib.metadata import entry_points
+from pathlib import Path
 from typing import Any
 
 from fathom.core import plugins
@@ -38,13 +39,19 @@ def check_threads(threads: int | None) -> None:
 
 
 def check_device(name: str, precision: str | None = "fp32") -> None:
-    """Raises where torch could not have such a device, or the device not such a precision."""
+    """Raises where torch could not have such a device, or the device not such a precision, or cannot be imported."""
     kind, colon, index = name.partition(":")
     third_party = kind.isidentifier() and bool(entry_points(group="torch.backends"))  # it may add a kind of its own
     if (kind != "auto" or colon) and (bool(colon) != index.isdecimal() or not (kind in DEVICES or third_party)):
         raise DeviceError(f"no device {shortened(name)!r}; there may be: auto, cpu, cuda, cuda:1, mps, xpu")
     if precision == "tf32" and kind not in ("auto", "cuda"):
         raise DeviceError(f"precision tf32 needs an NVIDIA GPU, not {name}")
+    check_directory()
+
+
+def check_directory() -> None:
+    """Raises where the working directory was deleted: torch cannot be imported there, or MKL ends the process."""
+    Path.cwd()
 
 
 def check_external(specs: Iterable[RunSpec]) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 from fathom.core.errors import Refused
 from fathom.core.record import Record
+from fathom.experiments.checks import check_directory
 from fathom.experiments.isolate import NoRecord, in_worker
 
 TIMEOUT_S = 600.0
@@ -18,7 +19,7 @@ LIBRARY = re.compile(r"/(site|dist)-packages/|/lib/python3|<frozen ")
 
 def profile_target(target: str, timeout_s: float = TIMEOUT_S, **settings: Any) -> Record:
     """The profile of what package.module:function makes; settings are those of fathom.profile()."""
-    Path.cwd()  # where it was deleted, torch cannot be imported: told here, and not by the worker
+    check_directory()
     given = {name: value for name, value in settings.items() if value is not None}
     found = in_worker({"target": target, **given}, heartbeat_timeout_s=timeout_s)
     if isinstance(found, Record) and found.profile is not None:

@@ -27,7 +27,7 @@ from fathom.cli.terminal import human, print_json, print_table, print_text
 from fathom.core.errors import BadOption, UnknownName
 from fathom.core.spec import RunSpec
 from fathom.experiments import feed
-from fathom.experiments.checks import check, check_external
+from fathom.experiments.checks import check, check_directory, check_external
 from fathom.experiments.repeat import run_order
 
 
@@ -111,6 +111,7 @@ def _exact(device: str) -> str:
     """By its full name: which settings there are depends on whether it is a GPU."""
     if device != "auto":
         return device
+    check_directory()
     from fathom.machine.devices import resolve  # torch
 
     return str(resolve(device))

@@ -24,6 +24,7 @@ from fathom.core.errors import DataError
 from fathom.core.record import Record
 from fathom.core.spec import RunSpec
 from fathom.core.store import Store
+from fathom.experiments.checks import check_directory
 from fathom.experiments.isolate import isolated
 
 if TYPE_CHECKING:
@@ -55,6 +56,7 @@ def command(
 ) -> None:
     """Trains a workload to its target quality and reports time, items and energy; resumes an interrupted run."""
     plugins.check("workloads", name)
+    check_directory()
     asked = {"preset": preset, "precision": precision, "engine": engine}
     recipe, spec = _planned(name, data, evaluations, device, asked, options_of(set_ or []))
     specs = [replace(spec, seed=seed + number) for number in range(runs)]
