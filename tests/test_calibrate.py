@@ -311,6 +311,23 @@ def test_a_call_that_ended_the_process_is_not_made_again(tmp_path: Path, clock: 
     assert not (tmp_path / "c.timing").exists()
 
 
+def test_a_call_that_ended_the_process_is_noted_before_another_can(tmp_path: Path, clock: Clock) -> None:
+    (tmp_path / "c.timing").write_text("a call")
+    Runner(CPU, tmp_path / "c", 1500.0, empty(), clock=clock.now)
+    assert campaigns.read(tmp_path / "c").failed == {"a call": "the process ended in it"}
+
+
+def test_a_calibration_that_the_user_ends_blames_no_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def in_worker(*_: Any, **__: Any) -> NoRecord:
+        (tmp_path / "c.timing").write_text("a call")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(experiment, "in_worker", in_worker)
+    with pytest.raises(KeyboardInterrupt):
+        experiment.calibrated("cpu", 60.0, ["fp32"], 1, [("autoenc", "tiny")], tmp_path, lambda _: None)
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize("ends", [1, experiment.MOST_LOST])
 def test_a_calibration_goes_on_in_another_worker_where_a_call_ends_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ends: int

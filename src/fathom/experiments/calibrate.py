@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from fathom.core.errors import EngineError
-from fathom.experiments.isolate import in_worker
+from fathom.experiments.isolate import NoRecord, in_worker
+from fathom.predict.campaign import TIMING
 
 HEARTBEAT_TIMEOUT_S = 300.0  # without another step of a network: a call hangs
 MOST_LOST = 20  # workers; a machine on which more end has another fault
@@ -43,10 +44,15 @@ def calibrated(
             "workloads": [list(each) for each in workloads],
             "out": str(out),
         }
-        ended = in_worker(job, heartbeat_timeout_s=HEARTBEAT_TIMEOUT_S, on_event=watch)
+        try:
+            ended = in_worker(job, heartbeat_timeout_s=HEARTBEAT_TIMEOUT_S, on_event=watch)
+        except BaseException:  # the user ended it: no fault of the call that was being timed
+            for left in out.glob(f"*{TIMING}"):
+                left.unlink()
+            raise
         if written:
             return written[-1]
-        on_event({"lost": getattr(ended, "reason", "")})
+        on_event({"lost": ended.reason if isinstance(ended, NoRecord) else "it left a record"})
         if stop - time.monotonic() < LEAST_S:
             break
     raise EngineError("no worker came to the end of the budget; what was timed is kept, and the same command resumes")

@@ -32,7 +32,7 @@ from fathom.measure.calibration.layers import products_of, random_layer
 from fathom.measure.calibration.networks import random_network
 from fathom.measure.calibration.op_times import LEFT_OUT, time_call
 from fathom.measure.own.model import OwnModel
-from fathom.predict.campaign import SUFFIX, Campaign, TimedCall, read, source_of, write
+from fathom.predict.campaign import SUFFIX, TIMING, Campaign, TimedCall, read, source_of, write
 from fathom.predict.cold_operands import cold_bytes
 from fathom.predict.probe import Probe
 from fathom.trace.step_work import OpWork, StepWork
@@ -47,7 +47,6 @@ SAVE_S = 15.0  # between two writings of the file
 FACTORS = (1.0, 0.5, 2.0)  # of a workload's batch
 ALGORITHMS = Workload.algorithms  # of cuDNN, as in the workloads' own runs
 MOST_OF_MEMORY = 0.25  # that one call may take
-TIMING = ".timing"  # what the name of the file with the call in hand ends with
 
 
 @dataclass
@@ -63,11 +62,12 @@ class Runner:
 
     def __post_init__(self) -> None:
         self._calls = {each.work.spec: each for each in self.campaign.calls}
+        self._watch = Watch(self.device)
+        self._stop = self.clock() + self.budget_s
         self._timing = self.out.with_name(self.out.name + TIMING)
         if self._timing.exists():
             self.campaign.failed[self._timing.read_text()] = "the process ended in it"
-        self._watch = Watch(self.device)
-        self._stop = self.clock() + self.budget_s
+            self._save()  # before another call may end this process
 
     @property
     def left_s(self) -> float:
