@@ -9,7 +9,7 @@ from typing import Any
 
 from fathom.core.errors import EngineError
 from fathom.experiments.isolate import NoRecord, in_worker
-from fathom.predict.campaign import TIMING
+from fathom.measure.calibration import TIMING
 
 HEARTBEAT_TIMEOUT_S = 300.0  # without another step of a network: a call hangs
 MOST_LOST = 20  # workers; a machine on which more end has another fault

@@ -16,7 +16,6 @@ from fathom.predict.target import Target
 from fathom.trace.step_work import OpWork
 
 SUFFIX = ".calibration.json.gz"
-TIMING = ".timing"  # added to the name: the call that is being timed, left by a process that ended in it
 MOST_BYTES = 64 * MB
 FORMAT = 1
 

@@ -28,11 +28,12 @@ from fathom.machine.devices import ProcessSettings
 from fathom.machine.disturbance import Watch
 from fathom.machine.host import fingerprint
 from fathom.machine.peaks import ceilings
+from fathom.measure.calibration import TIMING
 from fathom.measure.calibration.layers import products_of, random_layer
 from fathom.measure.calibration.networks import random_network
 from fathom.measure.calibration.op_times import LEFT_OUT, time_call
 from fathom.measure.own.model import OwnModel
-from fathom.predict.campaign import SUFFIX, TIMING, Campaign, TimedCall, read, source_of, write
+from fathom.predict.campaign import SUFFIX, Campaign, TimedCall, read, source_of, write
 from fathom.predict.cold_operands import cold_bytes
 from fathom.predict.probe import Probe
 from fathom.trace.step_work import OpWork, StepWork
