@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +15,7 @@ import torch
 from conftest import fathom as run_command
 from sample_records import LAPTOP, MACHINES, op_row, record_of
 
+from fathom.core import stopping
 from fathom.core.errors import EngineError
 from fathom.core.store import Store
 from fathom.engine.step_work import step_work
@@ -320,10 +322,10 @@ def test_a_call_that_ended_the_process_is_noted_before_another_can(tmp_path: Pat
 def test_a_calibration_that_the_user_ends_blames_no_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def in_worker(*_: Any, **__: Any) -> NoRecord:
         (tmp_path / "c.timing").write_text("a call")
-        raise KeyboardInterrupt
+        raise stopping.Stopped(signal.SIGINT)
 
     monkeypatch.setattr(experiment, "in_worker", in_worker)
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(stopping.Stopped):
         experiment.calibrated("cpu", 60.0, ["fp32"], 1, [("autoenc", "tiny")], tmp_path, lambda _: None)
     assert not list(tmp_path.iterdir())
 

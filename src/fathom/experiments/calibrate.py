@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from fathom.core import stopping
 from fathom.core.errors import EngineError
 from fathom.experiments.isolate import NoRecord, in_worker
 from fathom.measure.calibration import TIMING
@@ -46,9 +47,10 @@ def calibrated(
         }
         try:
             ended = in_worker(job, heartbeat_timeout_s=HEARTBEAT_TIMEOUT_S, on_event=watch)
-        except BaseException:  # the user ended it: no fault of the call that was being timed
-            for left in out.glob(f"*{TIMING}"):
-                left.unlink()
+        except BaseException as error:
+            if stopping.requested(error) is not None:  # no fault of the call that was being timed
+                for left in out.glob(f"*{TIMING}"):
+                    left.unlink()
             raise
         if written:
             return written[-1]
