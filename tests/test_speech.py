@@ -185,6 +185,37 @@ def greedy_reference(log_probs_TC: Tensor) -> list[int]:
     return [label for label, _ in itertools.groupby(log_probs_TC.argmax(-1).tolist()) if label != _ctc.BLANK]
 
 
+def test_what_a_loss_leaves_in_the_gradient_of_padding_reaches_no_weight() -> None:
+    log_probs = torch.randn(5, 2, 3).log_softmax(-1).requires_grad_()
+    frames = torch.tensor([5, 3])
+    spoken = _ctc.no_gradient_of_padding(log_probs, frames)
+    assert torch.equal(spoken, log_probs)
+    left_behind = torch.ones(5, 2, 3)
+    left_behind[3:, 1] = math.nan  # memory that cuDNN does not write to
+    spoken.backward(left_behind)
+    expected = torch.ones(5, 2, 3)
+    expected[3:, 1] = 0
+    assert log_probs.grad is not None
+    assert torch.equal(log_probs.grad, expected)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("sharpness", [1, 30])
+def test_the_loss_on_a_gpu_has_the_gradients_of_the_one_on_a_cpu(sharpness: float) -> None:
+    scores = sharpness * torch.randn(50, 8, 20)
+    frames, count = torch.randint(25, 51, (8,)), torch.randint(1, 12, (8,))
+    phones = torch.randint(1, 20, (8, 12))
+    held = [torch.full((50, 8, 20), math.nan, device="cuda") for _ in range(8)]
+    del held  # their memory is given to the loss
+    gradients = []
+    for device in ("cpu", "cuda"):
+        leaf = scores.to(device).detach().requires_grad_()
+        _ctc.loss(leaf.log_softmax(-1), phones.to(device), frames.to(device), count.to(device)).backward()
+        assert leaf.grad is not None
+        gradients.append(leaf.grad.cpu())
+    torch.testing.assert_close(gradients[1], gradients[0], rtol=1e-3, atol=1e-4)
+
+
 def test_greedy_decoding_equals_the_naive_one() -> None:
     torch.manual_seed(5)
     log_probs, frames = torch.randn(64, 40, 4).log_softmax(-1), torch.randint(1, 41, (64,))

@@ -26,10 +26,20 @@ def loss(log_probs_TBC: Tensor, phones_BS: Tensor, frames_B: Tensor, count_B: Te
     if log_probs_TBC.is_cuda and torch.version.cuda and phones_BS.shape[1] < CUDNN_PHONES:
         lengths, exact = (frames_B.int(), count_B.int()), torch.backends.cudnn.deterministic
         packed = _end_to_end(phones_BS, count_B)
-        losses_B, _ = torch.ops.aten._cudnn_ctc_loss.Tensor(log_probs_TBC, packed, *lengths, BLANK, exact, False)
+        spoken_TBC = no_gradient_of_padding(log_probs_TBC, frames_B)
+        losses_B, _ = torch.ops.aten._cudnn_ctc_loss.Tensor(spoken_TBC, packed, *lengths, BLANK, exact, False)
         total: Tensor = losses_B.sum()
         return total
     return F.ctc_loss(log_probs_TBC, phones_BS, frames_B, count_B, blank=BLANK, reduction="sum")
+
+
+def no_gradient_of_padding(log_probs_TBC: Tensor, frames_B: Tensor) -> Tensor:
+    """The same numbers, with a gradient of 0 behind the last frame of each utterance.
+
+    cuDNN writes no gradient there: what the memory held before would be added to the network's, now and then a nan.
+    """
+    frame = torch.arange(log_probs_TBC.shape[0], device=log_probs_TBC.device)
+    return torch.where((frame[:, None] < frames_B)[..., None], log_probs_TBC, log_probs_TBC.detach())
 
 
 def _end_to_end(phones_BS: Tensor, count_B: Tensor) -> Tensor:
