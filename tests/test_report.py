@@ -163,6 +163,25 @@ def test_jobs_of_ranks_are_listed_by_their_number_and_not_as_they_ran() -> None:
     assert [(row["ranks"], row["scaling"]) for row in rows] == [(1, None), (2, "weak"), (8, "weak"), (16, "weak")]
 
 
+@pytest.mark.parametrize(
+    ("name", "values", "shown"),
+    [
+        ("strategy_options", [{"period": 2}, {"period": 8}], ["period=2", "period=8"]),
+        ("slow_rank", [None, (1, 3.0)], [None, "rank 1, 3 times as long"]),
+        ("slow_link", [None, (0, 2.0)], [None, "rank 0, 2 times as long"]),
+        ("nodes", [1, 2], [None, 2]),
+    ],
+)
+def test_jobs_of_ranks_that_differ_in_anything_are_not_pooled(name: str, values: list[Any], shown: list[Any]) -> None:
+    jobs = [job(2, seconds) for seconds in (0.05, 0.5)]
+    changed = [
+        replace(each, spec=replace(each.spec, **{name: value})) for each, value in zip(jobs, values, strict=True)
+    ]
+    table = runs.headline(changed)
+    rows = [dict(zip(table.columns, row, strict=True)) for row in table.rows]
+    assert sorted((row["step (ms)"], row[name]) for row in rows) == list(zip((50.0, 500.0), shown, strict=True))
+
+
 def test_the_headline_is_the_median_of_each_workload_machine_and_phase() -> None:
     records = sample_records()
     table = runs.headline(records)

@@ -17,7 +17,7 @@ from fathom.report.method import outside_percent
 # runs that differ in these are not pooled
 COMPARED = (
     *("preset", "precision", "engine", "batch", "data", "options", "power_cap_w", "clock_cap_mhz"),
-    *("ranks", "strategy", "scaling"),
+    *("ranks", "nodes", "strategy", "strategy_options", "scaling", "slow_rank", "slow_link"),
 )
 SETTINGS = (*COMPARED, "threads", "seed")  # repetitions and sweeps may differ in the last two
 OK = "ok"  # the outcome of a run that succeeded
@@ -186,13 +186,17 @@ def _differing(records: Sequence[Record], names: Sequence[str]) -> list[str]:
 
 
 def _setting(record: Record, name: str) -> Cell:
-    value: Cell = None if name == "options" else getattr(record.spec, name)
+    if name in ("options", "strategy_options"):
+        return ", ".join(f"{key}={item}" for key, item in getattr(record.spec, name).items()) or None
+    if name in ("slow_rank", "slow_link"):
+        return "rank {}, {:g} times as long".format(*slow) if (slow := getattr(record.spec, name)) else None
+    value: Cell = getattr(record.spec, name)
     if name == "scaling" and record.spec.ranks == 1:
         return None  # one rank begins a series of either kind
+    if name == "nodes" and value == 1:
+        return None  # as without ranks
     if name == "data":
         return value or ("synthetic" if record.spec.source == "workload" else None)
-    if name == "options":
-        return ", ".join(f"{key}={item}" for key, item in record.spec.options.items()) or None
     if name == "threads" and value is None and record.device == "cpu":
         return record.machine.cpu.threads
     return value
