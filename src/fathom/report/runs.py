@@ -186,20 +186,19 @@ def _differing(records: Sequence[Record], names: Sequence[str]) -> list[str]:
 
 
 def _setting(record: Record, name: str) -> Cell:
+    value = getattr(record.spec, name)
     if name in ("options", "strategy_options"):
-        return ", ".join(f"{key}={item}" for key, item in getattr(record.spec, name).items()) or None
-    if name in ("slow_rank", "slow_link"):
-        return "rank {}, {:g} times as long".format(*slow) if (slow := getattr(record.spec, name)) else None
-    value: Cell = getattr(record.spec, name)
-    if name == "scaling" and record.spec.ranks == 1:
-        return None  # one rank begins a series of either kind
-    if name == "nodes" and value == 1:
-        return None  # as without ranks
-    if name == "data":
-        return value or ("synthetic" if record.spec.source == "workload" else None)
-    if name == "threads" and value is None and record.device == "cpu":
-        return record.machine.cpu.threads
-    return value
+        value = ", ".join(f"{key}={item}" for key, item in value.items()) or None
+    elif name in ("slow_rank", "slow_link") and value:
+        value = "rank {}, {:g} times as long".format(*value)
+    elif (name == "scaling" and record.spec.ranks == 1) or (name == "nodes" and value == 1):
+        value = None  # one rank begins a series of either kind, and one node is as good as none
+    elif name == "data":
+        value = value or ("synthetic" if record.spec.source == "workload" else None)
+    elif name == "threads" and value is None and record.device == "cpu":
+        value = record.machine.cpu.threads
+    shown: Cell = value
+    return shown
 
 
 def _with_most_threads(group: Sequence[Record]) -> list[Record]:
