@@ -210,7 +210,8 @@ def _with_most_threads(group: Sequence[Record]) -> list[Record]:
 def _order(record: Record) -> tuple[object, ...]:
     """Workloads as the paper lists them, CPUs before accelerators, training before inference; ranks by their number."""
     workload, spec = workload_order(record.spec.workload), record.spec
-    job = (spec.strategy or "", spec.batch or 0, spec.ranks) if spec.ranks else ("", 0, 0)
+    options = str(sorted(spec.strategy_options.items()))
+    job = (spec.strategy or "", spec.batch or 0, spec.ranks, options) if spec.ranks else ("", 0, 0, "")
     return workload, not on_cpu(record), record.machine_label, spec.phase != "train", job, record.started
 
 
