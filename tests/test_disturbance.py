@@ -21,7 +21,7 @@ from fathom.core.record import Record
 from fathom.core.spec import RunSpec
 from fathom.core.store import Store
 from fathom.experiments.study import run_all, to_run_again
-from fathom.machine import disturbance
+from fathom.machine import cpu_speed, disturbance
 from fathom.machine.disturbance import Reading, Watch, between
 from fathom.machine.host import quota_cores
 from fathom.measure import loop
@@ -188,6 +188,44 @@ def test_the_worst_part_counts() -> None:
         watch.look()
     assert watch.disturbance().others_cpu == pytest.approx(0.4)
     assert watch.disturbance().load_before == 0.5
+
+
+@pytest.mark.parametrize(
+    ("loops_ms", "expected", "reasons"),
+    [
+        ([2.0, 2.1, 2.2], 1.05, []),
+        ([2.0, 9.0, 2.1], 1.05, []),  # one look says nothing of the others
+        ([4.0, 8.0, 4.4], 2.2, ["CPU at 45 % of its fastest speed"]),
+    ],
+)
+def test_a_core_that_is_slower_than_it_was_is_seen(
+    loops_ms: list[float], expected: float, reasons: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert cpu_speed.fastest_s(2e-3) == 2e-3
+    looks = iter([Reading(at_s=number, cores=2, loop_s=loop / 1e3) for number, loop in enumerate(loops_ms)])
+    watch = Watch(reader=looks.__next__)
+    watch.look()
+    watch.look()
+    found = watch.disturbance()
+    assert found.cpu_slowdown == pytest.approx(expected)
+    assert found.reasons == reasons
+
+
+def test_the_fastest_loop_is_kept_and_a_damaged_file_is_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert [cpu_speed.fastest_s(seen) for seen in (3.0, 2.0, 4.0)] == [3.0, 2.0, 2.0]
+    (kept,) = (tmp_path / "fathom").iterdir()
+    for damage in ("", "[1]", "-1", "1e-9", "NaN", '"fast"', "{"):
+        kept.write_text(damage)
+        assert cpu_speed.fastest_s(3.0) == 3.0
+        assert cpu_speed.fastest_s(5.0) == 3.0
+    kept.unlink()
+    (tmp_path / "fathom").rmdir()
+    (tmp_path / "fathom").write_text("a file where the folder should be")
+    assert cpu_speed.fastest_s(3.0) == 3.0
 
 
 def test_short_parts_are_judged_together() -> None:

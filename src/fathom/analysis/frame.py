@@ -116,6 +116,7 @@ def _run(record: Record) -> dict[str, Any]:
         "gpu_shared": record.disturbance.gpu_shared,
         "disturbed": record.disturbed or (False if record.disturbance.known else None),
         "others_cpu": record.disturbance.others_cpu,
+        "cpu_slowdown": record.disturbance.cpu_slowdown,
         "spec": spec.id,
         "commit": machine.commit,
         "torch": machine.libraries.get("torch"),

@@ -13,6 +13,7 @@ OTHERS_SHARE = 0.02  # of the cores: on many of them, the clock ticks that CPU t
 STEAL = 0.02
 THROTTLED = 0.01
 LOAD = 1.5  # per core
+SLOWER = 1.5  # times as long as the fastest: less than that are a laptop's clocks when warm
 SLOWED_DOWN = 0x8 | 0x20 | 0x40 | 0x80  # THROTTLES that come from outside; a power cap is how a card works when full
 
 
@@ -25,6 +26,7 @@ class Disturbance:
     steal: float | None = None  # share of these cores' time that the hypervisor gave to others
     throttled: float | None = None  # share of the CPU quota's periods in which the run was stopped
     preemptions: float | None = None  # involuntary context switches per second of the run's main process
+    cpu_slowdown: float | None = None  # time of a fixed loop over the least that it took on this machine
     load_before: float | None = None  # average of a minute; earlier runs are in it
     gpu_shared: bool | None = None  # other programs were seen on the GPU: time and energy are not this run's alone
     gpu_throttles: int | None = None  # bits of THROTTLES, all that were seen
@@ -47,6 +49,8 @@ class Disturbance:
             found.append(f"{_percent(self.steal)} of the CPU time taken by the hypervisor (steal)")
         if self.throttled is not None and self.throttled > THROTTLED:
             found.append(f"{_percent(self.throttled)} of the CPU quota's periods throttled")
+        if self.cpu_slowdown is not None and self.cpu_slowdown > SLOWER:
+            found.append(f"CPU at {_percent(1 / self.cpu_slowdown)} of its fastest speed")
         if self.gpu_shared:
             found.append("other programs on the GPU")
         if slowed := (self.gpu_throttles or 0) & SLOWED_DOWN:

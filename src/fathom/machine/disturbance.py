@@ -1,4 +1,4 @@
-"""What else uses the machine while a run is measured: CPU time of other processes, steal, throttling, the GPU.
+"""What else uses the machine while a run is measured: CPU time of others, steal, throttling, a slower core, the GPU.
 
 It is read before, between and after the parts of a run, never within a step, and by no thread of its own.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import resource
+import statistics
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fathom.core.disturbance import Disturbance
+from fathom.machine.cpu_speed import fastest_s, loop_s
 from fathom.machine.host import affinity, cgroup_folders, gpu_shared, gpu_throttles, usable_cores
 
 if TYPE_CHECKING:
@@ -31,7 +33,7 @@ SYSTEM, GROUPS = Path("/proc"), Path("/sys/fs/cgroup")
 
 @dataclass(frozen=True, kw_only=True)
 class Reading:
-    """Counters at one moment; all only grow, and None is not known on this system."""
+    """Counters at one moment; they only grow, and None is not known on this system."""
 
     at_s: float
     cores: int
@@ -42,6 +44,7 @@ class Reading:
     periods: int | None = None  # of the CPU quota
     throttled: int | None = None
     load: float | None = None
+    loop_s: float | None = None  # that a fixed loop takes: no counter, but the moment's own
 
 
 def read(system: Path = SYSTEM, groups: Path = GROUPS) -> Reading:
@@ -57,6 +60,7 @@ def read(system: Path = SYSTEM, groups: Path = GROUPS) -> Reading:
         periods=quota and quota[0],
         throttled=quota and quota[1],
         load=os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
+        loop_s=loop_s(),
     )
 
 
@@ -102,7 +106,12 @@ class Watch:
         found = between(self._readings[0], self._readings[-1]).worst(self._gpu)
         for part in parts:
             found = found.worst(part)
-        return replace(found, load_before=self._readings[0].load)
+        return replace(found, load_before=self._readings[0].load, cpu_slowdown=self._slowdown())
+
+    def _slowdown(self) -> float | None:
+        """Of the median look: a single one may be slow by the run's own threads, which wait on other cores."""
+        loops = [reading.loop_s for reading in self._readings if reading.loop_s is not None]
+        return statistics.median(loops) / fastest_s(min(loops)) if loops else None
 
 
 def _grown(before: float | None, after: float | None) -> float | None:
