@@ -22,6 +22,7 @@ from fathom.core.errors import BadOption
 from fathom.core.record import Record
 from fathom.experiments import advise
 from fathom.experiments.advise import Usual
+from fathom.experiments.trials import KeptTrials
 from fathom.predict.choice import Choice
 from fathom.predict.estimate import Interval
 from fathom.predict.predictors.roofline import Roofline
@@ -101,6 +102,56 @@ def test_verified_advice_is_measured_twice(
     assert found["changes"][0]["times"] == pytest.approx(2.0)
     assert [each["failed"] for each in found["trials"]].count("no compiler") == 1
     assert found["changes"][1]["what"].startswith("torch.compile")  # it failed: what the profile says of it stands
+
+
+def test_an_interrupted_search_goes_on_after_its_trials(
+    tried: list[Setting], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["advise", "autoenc", "--preset", "tiny", "--verify", "--keep-batch", "--out", tmp_path]
+    whole = typed(monkeypatch, capsys, *arguments)
+    planned, measure = list(tried), advise.in_process
+    assert list(tmp_path.glob("*.trials")) == [], "a search that has ended leaves nothing"
+
+    def interrupted(*given: Any) -> SettingTrial:
+        if len(tried) == 3:
+            raise KeyboardInterrupt
+        return measure(*given)
+
+    tried.clear()
+    monkeypatch.setattr(advise, "in_process", interrupted)
+    assert fathom(monkeypatch, *arguments, "--json") == 130
+    capsys.readouterr()
+    assert tried == planned[:3]
+    monkeypatch.setattr(advise, "in_process", measure)
+    resumed = typed(monkeypatch, capsys, *arguments)
+    assert tried == planned, "each of them once"
+    names = ("advised", "distance_from_best", "trials", "confirmed")
+    assert [resumed[name] for name in names] == [whole[name] for name in names]
+
+
+def kept_in(folder: Path, identity: object, *settings: Setting) -> tuple[list[Setting], KeptTrials]:
+    """What was measured of these, and the file afterwards."""
+    measured: list[Setting] = []
+
+    def measure(setting: Setting) -> SettingTrial:
+        measured.append(setting)
+        return SettingTrial(setting=setting, trial=trial_of(0.2, 0.1))
+
+    kept = KeptTrials(folder, identity)
+    for setting in settings:
+        assert kept.trial(setting, measure).setting == setting
+    return measured, kept
+
+
+def test_kept_trials_hold_for_the_same_model_machine_and_order_alone(tmp_path: Path) -> None:
+    first, second, third = Setting(precision="bf16"), Setting(engine="compile"), Setting(threads=1)
+    measured, kept = kept_in(tmp_path, "a", first, second)
+    assert measured == [first, second]
+    assert kept_in(tmp_path, "a", first, second, third)[0] == [third]
+    assert kept_in(tmp_path, "b", first)[0] == [first], "of another model"
+    assert kept_in(tmp_path, "a", first, third, second)[0] == [third, second], "in another order"
+    kept.path.write_text(kept.path.read_text()[:-20])
+    assert kept_in(tmp_path, "a", first)[0] == [first], "of a damaged file none is taken"
 
 
 def test_verified_advice_in_words(

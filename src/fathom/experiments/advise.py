@@ -198,10 +198,14 @@ def in_process(
     except FathomError as error:
         return SettingTrial(setting=setting, failed=str(error))
     if found:
-        if rounded is not None and found[0].trial and found[0].trial.rounded_losses:
-            rounded[found[0].precision] = found[0].trial.rounded_losses
         return found[0]
     return SettingTrial(setting=setting, failed=getattr(ended, "reason", "its process left no result"))
+
+
+def keep_rounded(trial: SettingTrial, rounded: dict[str, list[list[float]]]) -> None:
+    """For the trials after it, which are then judged by the same losses."""
+    if trial.trial and trial.trial.rounded_losses:
+        rounded[trial.precision] = trial.trial.rounded_losses
 
 
 def _decoded(event: Any) -> SettingTrial:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from fathom.cli.commands._advise_model import print_trials, searched
+from fathom.cli.commands._advise_model import identity, print_trials, searched
 from fathom.cli.commands._advise_options import Asked
 from fathom.cli.commands._advise_plan import (
     HERE,
@@ -55,6 +55,7 @@ def verify_here(asked: Asked, workload: Workload, options: PlanOptions, quiet: b
     import torch
 
     from fathom.machine.devices import resolve
+    from fathom.machine.host import fingerprint
 
     here = replace(options, devices=[HERE], counts=[1], job=replace(options.job, within_s=None, budget=None))
     found, _ = planned(workload, here, devices(here))
@@ -63,7 +64,10 @@ def verify_here(asked: Asked, workload: Workload, options: PlanOptions, quiet: b
     device = str(resolve(asked.spec.device))
     threads = asked.spec.threads or torch.get_num_threads()
     usual = advise.Usual(device=device, phase=options.phase, batch=workload.batch, threads=threads, own=asked.own)
-    measured = searched(replace(asked, keep_batch=True), usual, [each for each in singles if each.changes])
+    with torch.device("meta"):
+        weights = [(name, str(tuple(weight.shape))) for name, weight in workload.model().named_parameters()]
+    known = identity(fingerprint(), weights)
+    measured = searched(replace(asked, keep_batch=True), usual, known, [each for each in singles if each.changes])
     gains = {trial.setting: advise.gain(trial) for trial in measured.trials if advise.is_sound(trial)}
     gains[Setting()] = 1.0
     distance = 1 - gains[first] / max(gains.values()) if first in gains else None

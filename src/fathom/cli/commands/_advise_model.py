@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -15,12 +15,14 @@ from fathom.cli.commands._advise_options import Asked
 from fathom.cli.terminal import count, human, print_json, print_table, print_text, progress_bar
 from fathom.core.advice import Setting, SettingTrial
 from fathom.core.errors import FathomError, Refused
+from fathom.core.fingerprint import Machine
 from fathom.core.record import Record
 from fathom.core.spec import OWN
 from fathom.core.store import Store
 from fathom.experiments import advise
 from fathom.experiments.isolate import isolated
 from fathom.experiments.own import profile_target
+from fathom.experiments.trials import KeptTrials
 
 if TYPE_CHECKING:
     from fathom.workloads.base import Workload
@@ -34,7 +36,9 @@ def advise_model(asked: Asked, as_json: bool) -> None:
     record = profiled(asked)
     path = store.add(record)
     usual = usual_of(asked, record)
-    found = searched(asked, usual) if asked.verify else advise.Found([], Setting())
+    ops = [(row.layer, row.op, row.shapes) for row in record.profile.rows] if record.profile else []
+    known = identity(record.machine, ops)
+    found = searched(asked, usual, known) if asked.verify else advise.Found([], Setting())
     advice = changes(record, advise.ranked(found.trials), found.trials)
     basis = ""
     if not asked.verify and not usual.step:
@@ -104,12 +108,23 @@ def usual_of(asked: Asked, record: Record) -> advise.Usual:
     )
 
 
-def searched(asked: Asked, usual: advise.Usual, also: Sequence[Setting] = ()) -> advise.Found:
-    """A bar for all trials, and a line for each that has ended; `also` are settings to try beside the usual ones."""
+def identity(machine: Machine, model: Iterable[Sequence[str]]) -> list[Any]:
+    """What trials depend on beside the command line: the machine, the versions, and the parts of the model."""
+    return [machine.digest, machine.commit, dict(machine.libraries), sorted({tuple(part) for part in model})]
+
+
+def searched(asked: Asked, usual: advise.Usual, known: list[Any], also: Sequence[Setting] = ()) -> advise.Found:
+    """A bar for all trials, and a line for each that has ended; `also` are settings to try beside the usual ones.
+
+    Trials of a search that was interrupted are not made again, as long as what is `known` (identity) is as it was.
+    """
     singles = list(dict.fromkeys([*advise.candidates(usual), *also]))
     spec = replace(advise.spec_of(asked.spec, asked.trial_s), device=usual.device)
     if asked.own:
         spec = replace(spec, preset=OWN, source="model", seed=None)
+    kept = KeptTrials(asked.out, [spec.to_json(), asked.given, *known])
+    if kept.found:
+        human.print(f"{count(kept.found, 'trial')} of an interrupted search: {kept.path}", soft_wrap=True)
     with progress_bar() as bar:
         task = bar.add_task("trials", total=len(singles) + advise.MOST_COMBINED + advise.CONFIRMED)
         current = bar.add_task("")
@@ -118,12 +133,17 @@ def searched(asked: Asked, usual: advise.Usual, also: Sequence[Setting] = ()) ->
         def attempt(setting: Setting) -> SettingTrial:
             bar.reset(current, description=str(setting), total=None)
             watch = partial(_progressed, bar, current)
-            trial = advise.in_process(spec, asked.given, setting, watch, asked.timeout_s, rounded)
+            trial = kept.trial(
+                setting, lambda each: advise.in_process(spec, asked.given, each, watch, asked.timeout_s, rounded)
+            )
+            advise.keep_rounded(trial, rounded)
             bar.advance(task)
             bar.console.print(f"{setting}: {outcome(trial)}", highlight=False, soft_wrap=True)
             return trial
 
-        return advise.search(singles, attempt)
+        found = advise.search(singles, attempt)
+    kept.finish()
+    return found
 
 
 def _progressed(bar: Any, task: Any, done: int, total: int) -> None:
