@@ -13,7 +13,7 @@ import pytest
 from fathom.predict.call_shape import Convolution, Product, layer_of, point_of
 from fathom.predict.campaign import TimedCall
 from fathom.predict.predictors.cost_terms import CostTerms
-from fathom.predict.predictors.neighbours import Neighbours, Reach, interpolated
+from fathom.predict.predictors.neighbours import Neighbours, Reach, Surroundings
 from fathom.predict.target import Target
 from fathom.trace.step_work import OpWork, StepWork
 
@@ -108,11 +108,11 @@ def test_unseen_products_of_both_layouts_take_what_their_neighbours_say() -> Non
 def test_a_disturbed_time_is_outvoted_but_not_a_group_of_slow_calls() -> None:
     away = np.array([[float(at - 5), 0.0] for at in range(11)])
     values = np.zeros(11)
-    assert interpolated(away, values, Reach(4.0, 0.05)) == pytest.approx(0, abs=0.01)
+    assert Surroundings(away, values).value(Reach(4.0, 0.05)) == pytest.approx(0, abs=0.01)
     values[5] = 4.0  # the nearest one, e^4 times too long
-    assert interpolated(away, values, Reach(4.0, 0.05)) == pytest.approx(0, abs=0.2)
+    assert Surroundings(away, values).value(Reach(4.0, 0.05)) == pytest.approx(0, abs=0.2)
     slow = np.where(away[:, 0] > 0, 1.0, 0.0)
-    assert interpolated(away - [3.0, 0.0], slow, Reach(4.0, 0.05)) == pytest.approx(1, abs=0.1)
+    assert Surroundings(away - [3.0, 0.0], slow).value(Reach(4.0, 0.05)) == pytest.approx(1, abs=0.1)
 
 
 def test_calls_of_a_kind_that_was_never_timed_take_the_class_efficiency() -> None:
@@ -137,8 +137,8 @@ def test_reach_is_chosen_without_the_calls_of_the_same_network() -> None:
     op = calls[0].work
     near = Neighbours(calls, TARGET)._near(op, frozenset({"random 0"}))
     assert near is not None
-    assert len(near[1]) == 48
-    assert np.abs(near[0]).sum(axis=1).min() > 0  # nothing of its own network, itself included
+    assert len(near.values) == 48
+    assert np.abs(near.away).sum(axis=1).min() > 0  # nothing of its own network, itself included
     fitted = [Neighbours(each, TARGET)._reaches["elementwise"] for each in (calls, together)]
     assert fitted[0].octaves > fitted[1].octaves or fitted[0].noise > fitted[1].noise
 

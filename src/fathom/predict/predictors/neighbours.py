@@ -95,10 +95,10 @@ class Neighbours:
     def _one(self, op: OpWork, reach: Reach) -> float | None:
         """Seconds; None where too few calls of its kind are known."""
         near = self._near(op)
-        return None if near is None else math.exp(interpolated(*near, reach)) * self._expected_s(op)
+        return None if near is None else math.exp(near.value(reach)) * self._expected_s(op)
 
-    def _near(self, op: OpWork, without: frozenset[str] = frozenset()) -> tuple[Floats, Floats] | None:
-        """The nearest calls, relative to this one, and their values. `without` names networks that must not help."""
+    def _near(self, op: OpWork, without: frozenset[str] = frozenset()) -> Surroundings | None:
+        """The nearest calls. `without` names networks that must not help."""
         name, place = point_of(op)
         kind = self._kinds.get(name)
         if kind is None:
@@ -106,7 +106,7 @@ class Neighbours:
         away = kind.points - np.array(place)
         order = np.argsort((away**2).sum(axis=1), kind="stable")[: 4 * NEAREST]
         chosen = [at for at in order if not kind.sources[at] & without][:NEAREST]
-        return (away[chosen], kind.values[chosen]) if len(chosen) >= ENOUGH else None
+        return Surroundings(away[chosen], kind.values[chosen]) if len(chosen) >= ENOUGH else None
 
     def _chosen(self, calls: Sequence[TimedCall]) -> dict[str, Reach]:
         """For each class of ops the reach with the least error over its longer calls, which most of a step is in."""
@@ -127,7 +127,7 @@ class Neighbours:
             if near is not None:
                 value = math.log(max(each.seconds, LEAST_S) / self._expected_s(each.work))
                 for reach in REACHES:
-                    errors[reach] += abs(interpolated(*near, reach) - value)
+                    errors[reach] += abs(near.value(reach) - value)
         return min(REACHES, key=lambda reach: errors[reach])
 
 
@@ -136,27 +136,36 @@ def networks_of(call: TimedCall) -> frozenset[str]:
     return frozenset(source.partition("@")[0] for source in call.sources)
 
 
-def interpolated(away: Floats, values: Floats, reach: Reach) -> float:
-    """The value at the origin, from those at points `away` from it."""
-    middle = float(np.median(values))
-    between = _likeness(away, away, reach)
-    here = _likeness(away, np.zeros((1, away.shape[1])), reach)[:, 0]
-    noise = np.full(len(values), reach.noise**2)
-    for _ in range(PASSES):
+class Surroundings:
+    """Timed calls around one that is not: their points relative to it, and their values."""
+
+    def __init__(self, away: Floats, values: Floats) -> None:
+        self.away, self.values = away, values
+        around = np.vstack([away, np.zeros((1, away.shape[1]))])  # the last is the call itself
+        self._products = around @ away.T
+        lengths = (around**2).sum(axis=1)
+        squared = lengths[:, None] + lengths[None, :-1] - 2 * self._products
+        self._distances = np.sqrt(np.maximum(squared, 0.0))
+
+    def value(self, reach: Reach) -> float:
+        """That of the call in their middle."""
+        likeness = self._likeness(reach)
+        between, here = likeness[:-1], likeness[-1]
+        middle = float(np.median(self.values))
+        noise = np.full(len(self.values), reach.noise**2)
         inverse = np.linalg.inv(between + np.diag(noise))
-        weights = inverse @ (values - middle)
-        off = weights / np.sqrt(np.diag(inverse))  # in deviations from what the others say of each
-        noise = np.where(off > SUSPECT, reach.noise**2 * (1 + off**2) ** 2, noise)
-        if not (off > SUSPECT).any():
-            break
-    inverse = np.linalg.inv(between + np.diag(noise))
-    found = middle + float(here @ inverse @ (values - middle))
-    return min(max(found, float(values.min()) - SPREAD), float(values.max()) + SPREAD)
+        for _ in range(PASSES):
+            weights = inverse @ (self.values - middle)
+            off = weights / np.sqrt(np.diag(inverse))  # in deviations from what the others say of each
+            if not (suspect := off > SUSPECT).any():
+                break
+            noise = np.where(suspect, reach.noise**2 * (1 + off**2) ** 2, noise)
+            inverse = np.linalg.inv(between + np.diag(noise))
+        found = middle + float(here @ inverse @ (self.values - middle))
+        return min(max(found, float(self.values.min()) - SPREAD), float(self.values.max()) + SPREAD)
 
-
-def _likeness(a: Floats, b: Floats, reach: Reach) -> Floats:
-    """Matern 5/2 over distances, a linear trend and a level."""
-    squared = (a**2).sum(axis=1)[:, None] + (b**2).sum(axis=1)[None] - 2 * a @ b.T
-    scaled = np.sqrt(np.maximum(squared, 0.0)) * (math.sqrt(5) / reach.octaves)
-    found: Floats = (1 + scaled + scaled**2 / 3) * np.exp(-scaled) + SLOPE * (a @ b.T) + LEVEL
-    return found
+    def _likeness(self, reach: Reach) -> Floats:
+        """Matern 5/2 over distances, a linear trend and a level."""
+        scaled = self._distances * (math.sqrt(5) / reach.octaves)
+        found: Floats = (1 + scaled + scaled**2 / 3) * np.exp(-scaled) + SLOPE * self._products + LEVEL
+        return found
