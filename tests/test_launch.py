@@ -108,7 +108,7 @@ def test_a_failed_job_is_restarted_as_often_as_wanted(tmp_path: Path) -> None:
 
 
 def test_a_stalled_job_is_restarted_too(tmp_path: Path) -> None:
-    again = Launch(timeout_s=1, max_restarts=1)
+    again = Launch(timeout_s=3, max_restarts=1)
     assert job(tmp_path, ranks=2, launch=again, misdeeds={1: "stall"}, faulty_attempts=1) == 1
 
 

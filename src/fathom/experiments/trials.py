@@ -1,0 +1,55 @@
+"""The trials of a search that has not ended, on disk: `fathom advise --verify`, started again, goes on after them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from fathom.core.advice import Setting, SettingTrial
+from fathom.core.files import replace_whole
+
+SUFFIX = ".trials"  # a line of JSON for each, in the order in which they were made
+
+
+class KeptTrials:
+    """Trials of an earlier process, as long as the same settings are asked for in the same order; new ones are added.
+
+    `identity` is all that they depend on: the model and how it runs, the machine, the versions.
+    """
+
+    def __init__(self, folder: Path, identity: Any) -> None:
+        digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
+        self.path = folder / f"advise-{digest[:16]}{SUFFIX}"
+        self._earlier, self._taken = _read(self.path), list[SettingTrial]()
+
+    @property
+    def found(self) -> int:
+        """How many earlier ones have not been asked for yet."""
+        return len(self._earlier)
+
+    def trial(self, setting: Setting, measure: Callable[[Setting], SettingTrial]) -> SettingTrial:
+        if self._earlier and self._earlier[0].setting == setting:
+            self._taken.append(self._earlier.pop(0))
+            return self._taken[-1]
+        self._earlier.clear()
+        self._taken.append(measure(setting))
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        replace_whole(self.path, "".join(json.dumps(each.to_json()) + "\n" for each in self._taken))
+        return self._taken[-1]
+
+    def finish(self) -> None:
+        """The search has ended: the next one measures anew."""
+        self.path.unlink(missing_ok=True)
+
+
+def _read(path: Path) -> list[SettingTrial]:
+    """None where there is no such file, or a damaged one: then all are made anew."""
+    try:
+        return [SettingTrial.from_json(json.loads(line)) for line in path.read_text(encoding="utf-8").splitlines()]
+    except (OSError, ValueError, RecursionError, msgspec.MsgspecError):
+        return []
