@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 from collections.abc import Callable
@@ -38,13 +39,15 @@ class KeptTrials:
             return self._taken[-1]
         self._earlier.clear()
         self._taken.append(measure(setting))
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        replace_whole(self.path, "".join(json.dumps(each.to_json()) + "\n" for each in self._taken))
+        with contextlib.suppress(OSError):  # on a full disk the search goes on, and cannot be resumed
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            replace_whole(self.path, "".join(json.dumps(each.to_json()) + "\n" for each in self._taken))
         return self._taken[-1]
 
     def finish(self) -> None:
         """The search has ended: the next one measures anew."""
-        self.path.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            self.path.unlink()
 
 
 def _read(path: Path) -> list[SettingTrial]:

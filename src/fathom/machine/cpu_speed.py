@@ -10,10 +10,10 @@ import contextlib
 import json
 import os
 import platform
-import tempfile
 import time
 from pathlib import Path
 
+from fathom.core.files import replace_whole
 from fathom.machine.host import cpu_name
 
 ADDITIONS = 5000  # 0.1 to 0.3 ms: shorter than a time slice
@@ -46,10 +46,7 @@ def fastest_s(seen_s: float) -> float:
         return earlier_s
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=path.parent) as scratch:
-            whole = Path(scratch) / path.name
-            whole.write_text(json.dumps(seen_s), encoding="utf-8")
-            whole.replace(path)  # a reader sees a complete file or none
+        replace_whole(path, json.dumps(seen_s))
     return seen_s
 
 

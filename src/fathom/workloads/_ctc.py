@@ -36,7 +36,7 @@ def loss(log_probs_TBC: Tensor, phones_BS: Tensor, frames_B: Tensor, count_B: Te
 def no_gradient_of_padding(log_probs_TBC: Tensor, frames_B: Tensor) -> Tensor:
     """The same numbers, with a gradient of 0 behind the last frame of each utterance.
 
-    cuDNN writes no gradient there: what the memory held before would be added to the network's, now and then a nan.
+    cuDNN writes none there (NVIDIA, in issue 41280 of TensorFlow): what the memory held would go into the network's.
     """
     frame = torch.arange(log_probs_TBC.shape[0], device=log_probs_TBC.device)
     return torch.where((frame[:, None] < frames_B)[..., None], log_probs_TBC, log_probs_TBC.detach())
