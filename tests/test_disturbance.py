@@ -67,7 +67,7 @@ class System:
         return replace(disturbance.read(self.proc, self.groups), at_s=at_s, preempted=0)
 
 
-BUSY = "The times below are those of a busy machine: run it again when it is quiet."
+BUSY = "The times are those of a busy machine: run it again when it is quiet."
 
 
 @pytest.fixture

@@ -113,7 +113,7 @@ def trust(records: Sequence[Record]) -> str:
     verb = "was" if checked == 1 else "were"
     text = f"{checked - disturbed} of {formatting.count(checked, 'run')} {verb} undisturbed."
     if 2 * disturbed > checked:
-        text += " The times below are those of a busy machine: run it again when it is quiet."
+        text += " The times are those of a busy machine: run it again when it is quiet."
     return text + (f" {unknown} more {'was' if unknown == 1 else 'were'} not checked." if unknown else "")
 
 
