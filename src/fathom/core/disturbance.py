@@ -13,7 +13,7 @@ OTHERS_SHARE = 0.02  # of the cores: on many of them, the clock ticks that CPU t
 STEAL = 0.02
 THROTTLED = 0.01
 LOAD = 1.5  # per core
-SLOWER = 1.5  # times as long as the fastest: less than that are a laptop's clocks when warm
+SLOWER = 1.5  # times as long as the fastest: a laptop's clocks, when warm, are assumed to stay below
 SLOWED_DOWN = 0x8 | 0x20 | 0x40 | 0x80  # THROTTLES that come from outside; a power cap is how a card works when full
 
 

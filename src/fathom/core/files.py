@@ -161,6 +161,14 @@ def lock_file(path: Path) -> TextIO:
         raise BadOption(f"cannot write {path}: {error.strerror or error}") from None
 
 
+def cache_path(name: str) -> Path | None:
+    """Of a file that may be lost, in the user's cache; None without a home folder, as in some containers."""
+    try:
+        return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "fathom" / name
+    except RuntimeError:
+        return None
+
+
 def replace_whole(path: Path, content: str | bytes) -> None:
     """Writes a file beside the path and renames it: where the disk is full, the old file stays as it was."""
     if path.exists() and not path.is_file():  # /dev/stdout, a pipe: nothing to keep

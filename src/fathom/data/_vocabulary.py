@@ -6,13 +6,14 @@ import contextlib
 import hashlib
 import html
 import json
-import os
 import re
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from fathom.core.files import cache_path
 
 SPECIALS = ("<pad>", "<go>", "<eos>", "<unk>")
 PAD, GO, EOS, UNK = range(4)
@@ -79,9 +80,8 @@ def cached(identity: Mapping[str, Any], build: Callable[[], list[Vocabulary]]) -
     """
     rules = {"tokeniser": _TOKEN.pattern, "glue": GLUE, "specials": SPECIALS}
     key = hashlib.sha256(json.dumps([identity, rules], sort_keys=True).encode()).hexdigest()
-    try:
-        path = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / f"fathom/vocabulary-{key[:32]}.json"
-    except RuntimeError:  # no home folder, as in some containers
+    path = cache_path(f"vocabulary-{key[:32]}.json")
+    if path is None:
         return build()
     try:
         return _load(path)

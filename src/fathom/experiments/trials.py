@@ -51,7 +51,7 @@ class KeptTrials:
 
 
 def _read(path: Path) -> list[SettingTrial]:
-    """None where there is no such file, or a damaged one: then all are made anew."""
+    """Empty where there is no such file, or a damaged one: then all are made anew."""
     try:
         return [SettingTrial.from_json(json.loads(line)) for line in path.read_text(encoding="utf-8").splitlines()]
     except (OSError, ValueError, RecursionError, msgspec.MsgspecError):

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import platform
 import time
 from pathlib import Path
 
-from fathom.core.files import replace_whole
+from fathom.core.files import cache_path, replace_whole
 from fathom.machine.host import cpu_name
 
 ADDITIONS = 5000  # 0.1 to 0.3 ms: shorter than a time slice
@@ -53,8 +52,4 @@ def fastest_s(seen_s: float) -> float:
 def _kept_at() -> Path | None:
     """One file for each CPU and Python: another one's loop takes another time."""
     named = "-".join((platform.node(), cpu_name(), platform.python_version()))
-    safe = "".join(letter if letter.isalnum() else "-" for letter in named)
-    try:
-        return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / f"fathom/cpu-speed-{safe}.json"
-    except RuntimeError:  # no home folder, as in some containers
-        return None
+    return cache_path(f"cpu-speed-{''.join(letter if letter.isalnum() else '-' for letter in named)}.json")
