@@ -9,8 +9,8 @@ from typing import Any
 from fathom.analysis.selection import workload_order
 from fathom.core.record import Learning, Point, Record
 
-PLAIN = ("machine", "precision")  # settings named by their value alone: "bf16" is clear without "precision"
-FEWEST = 3  # runs: fewer do not tell how a recipe does with another seed
+PLAIN = ("precision", "engine")  # settings named by their value alone: "bf16" is clear without "precision"
+FEWEST = 3  # seeds: fewer do not tell how a recipe does with another one
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class Run:
 
 @dataclass(frozen=True)
 class TrainingTask:
-    """One workload trained on one data set in one way, with every seed."""
+    """One workload trained on one data set in one way, with every seed, on whatever machine."""
 
     name: str
     runs: list[Run]
@@ -84,18 +84,26 @@ class TrainingTask:
         return [run for run in self.runs if run.reached]
 
     @property
+    def seeds(self) -> dict[int, bool]:
+        """Whether each reached the target, in all of its runs where it has several: on two machines, say."""
+        reached: dict[int, bool] = {}
+        for run in self.runs:
+            seed = run.record.spec.seed or 0
+            reached[seed] = run.reached and reached.get(seed, True)
+        return reached
+
+    @property
     def counts_as_reached(self) -> bool | None:
         """At least 4 of 5 seeds, or all of 3 or 4; None with fewer. A run that failed is one that did not."""
-        if len(self.runs) < FEWEST:
+        seeds = self.seeds
+        if len(seeds) < FEWEST:
             return None
-        tolerated = len(self.runs) // 5
-        return len(self.reached) >= len(self.runs) - tolerated
+        return sum(seeds.values()) >= len(seeds) - len(seeds) // 5
 
     @property
     def count(self) -> str:
-        """How often the target was reached, in words: "reached in 4 of 5 runs, 1 failed"."""
-        runs = "1 run" if len(self.runs) == 1 else f"{len(self.runs)} runs"
-        return f"reached in {len(self.reached)} of {runs}{self.failures}"
+        """How many seeds reached the target: "4 of 5, 1 failed"."""
+        return f"{sum(self.seeds.values())} of {len(self.seeds)}{self.failures}"
 
     @property
     def has_target(self) -> bool:
@@ -123,10 +131,12 @@ def training_runs(records: Sequence[Record]) -> list[Run]:
     named = []
     for run in runs:
         twins = [other.record for other in runs if other.name == run.name]
-        if any(
-            evaluations[id(other)] != evaluations[id(run.record)] for other in twins
-        ):  # no switch distinguishes them
-            run = replace(run, variant=", ".join(_differing(run.record, twins).values()))
+        others = [evaluations[id(other)] for other in twins]
+        own = evaluations[id(run.record)]
+        if own and any(other != own for other in others):  # no switch distinguishes them
+            # weights that were chosen by the test data are others than those chosen in validation
+            chosen = [f"evaluated on {own[-1]}"] if any(other and other[-1] != own[-1] for other in others) else []
+            run = replace(run, variant=", ".join([*_differing(run.record, twins).values(), *chosen]))
         named.append(run)
     return sorted(named, key=lambda run: (workload_order(run.record.spec.workload), run.name, run.record.spec.seed))
 
@@ -148,16 +158,19 @@ def _subject(record: Record, records: Sequence[Record]) -> str:
 
 
 def _settings(record: Record) -> dict[str, Any]:
-    """Everything but data and seed in which two runs of the same subject may differ."""
+    """Everything but data and seed in which two runs of the same subject may differ, and their results by it.
+
+    Not the machine: time and energy are its own, but quality with the same settings is not.
+    """
     spec = record.spec
-    chosen = {"preset": spec.preset, "precision": spec.precision, "evaluations": spec.evaluations, **spec.options}
-    return {**chosen, "machine": record.machine_label}
+    chosen = {"preset": spec.preset, "precision": spec.precision, "engine": spec.engine}
+    return {**chosen, "evaluations": spec.evaluations, **spec.options}
 
 
-def _evaluation(record: Record, records: Sequence[Record]) -> tuple[str, str] | None:
-    """The metric and the split it is evaluated on; a run that came to nothing has those of its other seeds."""
+def _evaluation(record: Record, records: Sequence[Record]) -> tuple[str, ...] | None:
+    """The metric, the split of its result and that of its curve; of a run that came to nothing, other seeds'."""
     found = _known(record, records)
-    return (found.metric, found.split) if found else None
+    return (found.metric, found.split, found.curve_split) if found else None
 
 
 def _known(record: Record, records: Sequence[Record]) -> Learning | None:

@@ -31,7 +31,7 @@ def analyse(records: Sequence[Record]) -> Finding:
         question="learning",
         title=TITLE,
         summary=_summary(tasks),
-        tables=[_task_table(tasks), _run_table(runs), *tables],
+        tables=[_task_table(tasks), _cost_table(tasks), _run_table(runs), *tables],
         charts=_charts(runs),
         images=[Image(title=each.title, png=each.png) for each in artifacts if each.png],
         notes=[
@@ -50,7 +50,7 @@ def _artifacts(task: TrainingTask) -> list[Artifact]:
 
 
 def _summary(tasks: Sequence[TrainingTask]) -> str:
-    """How many tasks count as reached, and of every task in how many runs."""
+    """How many tasks count as reached, and of every task with how many seeds."""
     aiming = [task for task in tasks if task.has_target]
     whole, short, few = (
         [f"{task.name}, {task.count}" for task in aiming if task.counts_as_reached is verdict]
@@ -58,50 +58,71 @@ def _summary(tasks: Sequence[TrainingTask]) -> str:
     )
     judged = len(whole) + len(short)
     many = "training task counts" if judged == 1 else "training tasks count"
-    first = f"{len(whole)} of {judged} {many} as reached (in at least 4 of 5 runs, or in all of 3 or 4)"
+    first = f"{len(whole)} of {judged} {many} as reached (with at least 4 of 5 seeds, or all of 3 or 4)"
     free = [f"{task.name}{task.failures}" for task in tasks if not task.has_target]
     sentences = [f"{first}: {'; '.join(whole)}" if whole else first] if judged else []
-    sentences += [f"In too few: {'; '.join(short)}"] if short else []
-    sentences += [f"With fewer than {FEWEST} runs: {'; '.join(few)}"] if few else []
+    sentences += [f"With too few: {'; '.join(short)}"] if short else []
+    sentences += [f"Of fewer than {FEWEST} seeds: {'; '.join(few)}"] if few else []
     sentences += [f"Without a target: {'; '.join(free)}"] if free else []
     return " ".join(f"{sentence}." for sentence in sentences)
 
 
 def _task_table(tasks: Sequence[TrainingTask]) -> Table:
-    """Quality, how often the target was reached, and what that took."""
+    """Quality, and how often the target was reached."""
     columns = ["task", "metric", "target", "quality: median (min to max)", "reached", "counts as reached"]
-    columns += ["time to target (s)", "items to target", "energy to target (kJ)", "whole run (s)"]
     return Table(
         title="Every training task, over its seeds", columns=columns, rows=list(map(_task_row, tasks)), leading=True
     )
 
 
 def _task_row(task: TrainingTask) -> list[Cell]:
-    evaluation, alone = task.evaluation, _alone(task.reached)
-    verdict = {True: "yes", False: "no", None: "too few runs"}[task.counts_as_reached]
+    evaluation = task.evaluation
+    verdict = {True: "yes", False: "no", None: "too few seeds"}[task.counts_as_reached]
     qualities = [run.learning.quality for run in task.succeeded if run.learning.quality is not None]
-    items = _median(run.at_target.items for run in task.reached if run.at_target)
     return [
         task.name,
         f"{evaluation.metric} ({evaluation.unit})" if evaluation else None,
         evaluation.target if evaluation else None,
         median_and_range(qualities) if qualities else None,
-        f"{len(task.reached)} of {len(task.runs)}{task.failures}" if task.has_target else f"no target{task.failures}",
+        task.count if task.has_target else f"no target{task.failures}",
         verdict if task.has_target else None,
-        _median(run.at_target.seconds for run in alone if run.at_target),
-        None if items is None else round(items),
-        _median(_kilo(run.energy_to_target) for run in alone),
-        _median(run.learning.seconds for run in _alone(task.succeeded)),
     ]
 
 
-def _alone(runs: Sequence[Run]) -> list[Run]:
+def _cost_table(tasks: Sequence[TrainingTask]) -> Table:
+    """What the target took, on each machine: medians over the runs that had the GPU to themselves."""
+    groups = [(task.name, machine, runs) for task in tasks for machine, runs in _by_machine(task.succeeded).items()]
+    columns = ["task", "machine", "runs", "time to target (s)", "items to target", "energy to target (kJ)"]
+    columns += ["whole run (s)", "shared the GPU"]
+    rows: list[list[Cell]] = [[name, machine, *_cost(runs)] for name, machine, runs in groups]
+    if not any(runs[0].shared for _, _, runs in groups):
+        columns, rows = columns[:-1], [row[:-1] for row in rows]
+    return Table(title="Time and energy to the target", columns=columns, rows=rows, leading=True)
+
+
+def _by_machine(runs: Iterable[Run]) -> dict[str, list[Run]]:
     """Those that had the GPU to themselves, or all where there are none: a shared GPU distorts time and energy.
 
     Without those of several machines, whose time and energy are of none.
     """
-    stayed = [run for run in runs if not run.moved]
-    return [run for run in stayed if not run.shared] or stayed
+    found: dict[str, list[Run]] = {}
+    for run in runs:
+        if not run.moved:
+            found.setdefault(run.record.machine_label, []).append(run)
+    return {machine: [run for run in there if not run.shared] or there for machine, there in found.items()}
+
+
+def _cost(runs: Sequence[Run]) -> list[Cell]:
+    reached = [run for run in runs if run.reached]
+    items = _median(run.at_target.items for run in reached if run.at_target)
+    return [
+        len(runs),
+        _median(run.at_target.seconds for run in reached if run.at_target),
+        None if items is None else round(items),
+        _median(_kilo(run.energy_to_target) for run in reached),
+        _median(run.learning.seconds for run in runs),
+        "yes" if runs[0].shared else "no",
+    ]
 
 
 def _median(values: Iterable[float | None]) -> float | None:
@@ -164,6 +185,7 @@ def _charts(runs: Sequence[Run]) -> list[Chart]:
 def _chart(runs: Sequence[Run]) -> Chart:
     """The title says what all of them have in common, each line the rest."""
     variants, evaluation = {run.variant for run in runs}, runs[0].learning
+    machines = {run.record.machine_label for run in runs}
     longest = max(run.learning.curve[-1].seconds for run in runs)
     targets = dict.fromkeys(run.learning.target for run in runs if run.learning.target is not None)
     return Chart(
@@ -172,7 +194,7 @@ def _chart(runs: Sequence[Run]) -> Chart:
         x_title="time (s)",
         y_title=f"{evaluation.metric} ({evaluation.unit})",
         series=[
-            *(_curve(run, run.variant if len(variants) > 1 else "") for run in runs),
+            *(_curve(run, variant=len(variants) > 1, machine=len(machines) > 1) for run in runs),
             *(Series(name="target", role="target", x=[0.0, longest], y=[target, target]) for target in targets),
         ],
         unit=evaluation.unit,
@@ -185,9 +207,10 @@ def _measured(learning: Learning) -> str:
     return learning.metric if split in learning.metric else f"{learning.metric} {split}"
 
 
-def _curve(run: Run, variant: str) -> Series:
+def _curve(run: Run, *, variant: bool, machine: bool) -> Series:
     curve = run.learning.curve
-    parts = [variant, f"seed {run.record.spec.seed}", "failed" if run.failed else ""]
+    parts = [run.variant if variant else "", run.record.machine_label if machine else ""]
+    parts += [f"seed {run.record.spec.seed}", "failed" if run.failed else ""]
     parts += ["on several machines"] if run.moved else []
     return Series(
         name=", ".join(text for text in parts if text),
@@ -205,8 +228,8 @@ def _protocols(runs: Sequence[Run]) -> list[str]:
     return [
         *sorted({_protocol(run) for run in runs}),
         *_splits(runs),
-        "A target counts as reached when at least 4 of 5 runs reach it, or all of 3 or 4; a failed run does not. Every "
-        "seed is shown.",
+        "A target counts as reached when at least 4 of 5 seeds reach it, or all of 3 or 4, each in all of its runs; a "
+        "failed run does not. Every seed is shown.",
         "Time runs from the first step to an evaluation, this and earlier evaluations included; the test at the end is "
         "not. Time to target is that to the first evaluation that reached the target; where none on the way did, or "
         "where they are on training data, it is that to the weights that were tested. Medians to target are over the "
@@ -243,12 +266,10 @@ def _first_seeds(tasks: Sequence[TrainingTask]) -> list[str]:
 def _shared(tasks: Sequence[TrainingTask]) -> list[str]:
     if not any(run.shared for task in tasks for run in task.succeeded):
         return []
-    only = [task.name for task in tasks if task.succeeded and all(run.shared for run in task.succeeded)]
-    note = (
+    return [
         "Time and energy of a run that shared the GPU with other programs are not its own alone. Medians of time and "
-        "energy leave such runs out where other runs of the same task had the GPU to themselves."
-    )
-    return [f"{note} All runs shared the GPU: {listed(only)}." if only else note]
+        "energy leave such runs out where other runs of the same task had the GPU of that machine to themselves."
+    ]
 
 
 def _moved(runs: Sequence[Run]) -> list[str]:
