@@ -17,7 +17,7 @@ from fathom.analysis.questions._time_energy import Sweep, caps
 from fathom.analysis.selection import select
 from fathom.core.disturbance import Disturbance
 from fathom.core.energy import ESTIMATE, STEPS, Stretch
-from fathom.core.record import Learning, Record
+from fathom.core.record import Learning, Point, Record
 
 
 def only(records: list[Record]) -> EnergyRuns:
@@ -288,16 +288,16 @@ def test_power_of_a_counter_without_watts_is_its_rise() -> None:
     assert table.rows[0][6] is None
 
 
-def test_energy_to_the_target_of_a_training_run() -> None:
+def test_a_training_run_that_missed_its_target_has_no_energy_to_it() -> None:
+    curve = [Point(items=1, seconds=100.0, loss=1.0, quality=91.0, energy_j=30_000.0)]
     learning = Learning(
         metric="accuracy", unit="%", target=90.0, better="higher", protocol="", quality=91.0, reached=True,
-        seconds=100.0, items=1, energy_j=30_000.0, metered="NVML of GPU 0", curve=[],
+        seconds=100.0, items=1, energy_j=30_000.0, metered="NVML of GPU 0", curve=curve,
     )  # fmt: skip
     record = record_of("autoenc", place="gpu", spec={"kind": "training"}, learning=learning, step_s=[], warmup_s=[])
     table = table_of(analyse("energy", [record]), "Energy to target quality")
-    assert [cell(table, 0, name) for name in ("energy (kJ)", "time (s)", "average power (W)", "EDP (kJ s)")] == [
-        *(30.0, 100.0, 300.0, 3000.0)
-    ]
+    columns = ("energy to target (kJ)", "time to target (s)", "average power (W)", "EDP (kJ s)")
+    assert [cell(table, 0, name) for name in columns] == [30.0, 100.0, 300.0, 3000.0]
     missed = replace(record, learning=replace(learning, reached=False))
     assert not analyse("energy", [missed]).answered
 

@@ -236,6 +236,19 @@ def test_a_machine_is_named_where_there_are_several() -> None:
     assert names == ["NVIDIA H200, seed 0", "Laptop CPU, 4 cores, seed 0", "target"]
 
 
+def test_energy_to_the_target_is_neither_that_of_the_whole_run_nor_of_a_shared_gpu() -> None:
+    shared = run_of(1, learnt([31.0]), disturbance=Disturbance(gpu_shared=True))
+    finding = energy.analyse([run_of(0), shared, run_of(0, learnt([10.0, 31.0]), name="vgg")])
+    assert finding.summary.startswith(
+        "Training to the target takes 2 kJ (vgg on multi30k) to 3 kJ (seq2seq on multi30k)."
+    )
+    (table,) = (table for table in finding.tables if table.title == "Energy to target quality")
+    row = dict(zip(table.columns, table.rows[0], strict=True))
+    assert len(table.rows) == 2
+    assert (row["energy to target (kJ)"], row["time to target (s)"], row["average power (W)"]) == (3.0, 3.0, 1000.0)
+    assert (row["EDP (kJ s)"], row["energy of the whole run (kJ)"], row["whole run (s)"]) == (9.0, 4.0, 4.0)
+
+
 def test_seeds_of_two_machines_count_together_and_each_has_its_own_time() -> None:
     slow = [run_of(seed, learnt(second_s=5.0), place=LAPTOP) for seed in (2, 3)]
     finding = learning.analyse([run_of(1), run_of(2), *slow])
@@ -383,4 +396,4 @@ def test_time_and_energy_of_two_machines_are_shown_as_those_of_none() -> None:
     assert [series.name for series in finding.charts[0].series][1] == "seed 1, on several machines"
     assert rows(learning.analyse([run_of(0, moved)]), 1) == []
     whole, mixed = run_of(0), run_of(1, moved)
-    assert energy._trained([whole, mixed]) == [whole]
+    assert [run.record for run in energy._trained([whole, mixed])] == [whole]

@@ -7,13 +7,12 @@ import hashlib
 import html
 import json
 import re
-import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fathom.core.files import cache_path
+from fathom.core.files import cache_path, replace_whole
 
 SPECIALS = ("<pad>", "<go>", "<eos>", "<unk>")
 PAD, GO, EOS, UNK = range(4)
@@ -99,14 +98,10 @@ def _load(path: Path) -> list[Vocabulary]:
 
 
 def _save(path: Path, vocabularies: list[Vocabulary]) -> None:
-    """Written to a temporary file and renamed: a reader sees a complete file or none."""
     words = [vocabulary.words for vocabulary in vocabularies]
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=path.parent) as scratch:
-            temporary = Path(scratch) / path.name
-            temporary.write_text(json.dumps({"sha256": _digest(words), "words": words}), encoding="utf-8")
-            temporary.replace(path)
+        replace_whole(path, json.dumps({"sha256": _digest(words), "words": words}))
 
 
 def _digest(words: Any) -> str:

@@ -12,6 +12,7 @@ from fathom import published
 from fathom.analysis.energy_runs import INVALID, LARGEST_SPREAD, EnergyRuns, in_words, joules, metered
 from fathom.analysis.finding import Cell, Chart, Finding, Table, not_measured
 from fathom.analysis.formatting import count, in_percent, least_and_most
+from fathom.analysis.learning_runs import Run, training_runs
 from fathom.analysis.limits import judge
 from fathom.analysis.questions._op_energy import op_energy
 from fathom.analysis.questions._power_trace import power_charts, section_table, sweep_chart, traced
@@ -66,7 +67,7 @@ def analyse(records: Sequence[Record]) -> Finding:
     )
 
 
-def _summary(found: Sequence[EnergyRuns], trained: Sequence[Record]) -> str:
+def _summary(found: Sequence[EnergyRuns], trained: Sequence[Run]) -> str:
     sentences = []
     if found:
         valid = sum(runs.verdict != INVALID for runs in found)
@@ -78,9 +79,8 @@ def _summary(found: Sequence[EnergyRuns], trained: Sequence[Record]) -> str:
             sentences.append(f"Average power: {least_and_most(watts, '.0f', ' W')}.")
         sentences.append(f"{valid} of {count(len(found), 'measurement')} {'is' if valid == 1 else 'are'} valid.")
     if trained:
-        spent = {record.spec.workload: _spent(record) for record in trained}
-        most = max(spent, key=lambda name: spent[name])
-        sentences.append(f"Training to the target takes at most {joules(spent[most])} ({most}).")
+        spent = [f"{joules(_to_target(run))} ({run.name})" for run in sorted(trained, key=_to_target)]
+        sentences.append(f"Training to the target takes {' to '.join(dict.fromkeys((spent[0], spent[-1])))}.")
     return " ".join(sentences)
 
 
@@ -132,35 +132,32 @@ def _cells(runs: EnergyRuns) -> list[Cell]:
     ]
 
 
-def _trained(records: Sequence[Record]) -> list[Record]:
-    """Training runs that reached their target and were metered, on one machine throughout."""
-    ended = [record for record in records if record.outcome == "ok" and record.learning]
-    return [
-        record
-        for record in last_attempts(ended)
-        if (learning := record.learning) and learning.reached and learning.energy_j is not None and not learning.earlier
-    ]
+def _trained(records: Sequence[Record]) -> list[Run]:
+    """Training runs that reached their target and were metered, on one machine that they had to themselves."""
+    training = [record for record in records if record.spec.kind == "training"]
+    runs = training_runs(last_attempts(training))
+    return [run for run in runs if run.energy_to_target is not None and not run.moved and not run.shared]
 
 
-def _spent(record: Record) -> float:
-    assert record.learning is not None
-    return record.learning.energy_j or 0.0
+def _to_target(run: Run) -> float:
+    return run.energy_to_target or 0.0
 
 
-def _training_table(trained: Sequence[Record]) -> Table:
+def _training_table(trained: Sequence[Run]) -> Table:
+    """What was spent until the target was reached; most recipes go on to the end of their schedule."""
     rows: list[list[Cell]] = []
-    for record in trained:
-        learning = record.learning
-        assert learning is not None
-        spent = _spent(record)
+    for run in trained:
+        learning, point, spent = run.learning, run.at_target, _to_target(run)
+        seconds = point.seconds if point else learning.seconds
         rows.append(
             [
-                *(record.spec.workload, record.machine_label, learning.metered, learning.metric, learning.quality),
-                *(spent / 1e3, learning.seconds, spent / learning.seconds, spent / 1e3 * learning.seconds),
+                *(run.name, run.record.spec.seed, run.record.machine_label, learning.metered, learning.quality),
+                *(spent / 1e3, seconds, spent / seconds, spent / 1e3 * seconds),
+                *(None if learning.energy_j is None else learning.energy_j / 1e3, learning.seconds),
             ]
         )
-    columns = ["workload", "machine", "metered by", "metric", "reached", "energy (kJ)", "time (s)"]
-    columns += ["average power (W)", "EDP (kJ s)"]
+    columns = ["task", "seed", "machine", "metered by", "quality", "energy to target (kJ)", "time to target (s)"]
+    columns += ["average power (W)", "EDP (kJ s)", "energy of the whole run (kJ)", "whole run (s)"]
     return Table(title="Energy to target quality", columns=columns, rows=rows)
 
 
