@@ -263,18 +263,21 @@ def test_an_optimizers_op_is_claimed_whole_with_what_it_calls() -> None:
     assert rows["aten::_fused_sgd_"].cpu_s == pytest.approx(60e-6)
 
 
-@pytest.mark.parametrize("module", ["nn.Module: Linear_0", "a note"])
-def test_a_backward_in_an_optimizers_closure_is_part_of_its_update(module: str) -> None:
-    """With modules in the trace or without, and so is what comes after it."""
+@pytest.mark.parametrize(
+    ("mark", "after"), [("nn.Module: Linear_0", ("Add", "forward")), ("a note", ("ApplyLBFGS", "optimizer"))]
+)
+def test_a_closures_backward_and_modules_are_no_update_and_the_rest_is(mark: str, after: tuple[str, str]) -> None:
     found = walk.breakdown(
         [
             event("Optimizer.step#LBFGS.step", 0, 100, "user_annotation"),
-            event(module, 5, 80, "user_annotation"),
+            event(mark, 5, 80, "user_annotation"),
             event("autograd::engine::evaluate_function: MmBackward0", 10, 20),
             event("aten::add_", 40, 10),
+            event("aten::add_", 90, 5),
         ]
     )
-    assert [(call.type, call.phase) for call in found.op_calls] == [("ApplyLBFGS", "optimizer")] * 2
+    expected = [("Autograd", "backward"), after, ("ApplyLBFGS", "optimizer")]
+    assert [(call.type, call.phase) for call in found.op_calls] == expected
 
 
 def test_every_kernel_is_counted_once_with_or_without_an_op() -> None:

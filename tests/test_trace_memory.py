@@ -142,6 +142,22 @@ def test_older_traces_have_no_addresses_and_no_totals() -> None:
     assert not found.kinds
 
 
+def test_what_the_update_frees_within_the_step_is_no_state() -> None:
+    later = [each for each in changes() if each.ts < 60]
+    later += [change(73, 5000, 7, 7500), change(74, 3000, 8, 10_500), change(90, -3000, 8, 7500)]
+    kinds = found_in(training_step(), later).kinds
+    assert (kinds["optimizer state"], kinds["temporary"]) == (5000, 3000)
+
+
+def test_of_a_step_whose_state_is_not_known_memory_stays_a_lower_bound() -> None:
+    cpu = {"Device Type": 0, "Device Id": -1}
+    found = found_in(training_step(), [change(3, 400, 1, 400, **cpu)])
+    known = with_known(found, {"parameters": 2000}, is_all=False)
+    assert (known.peak_bytes, known.is_lower_bound) == (2400, True)
+    on_gpu = with_known(found_in(training_step(), changes()), {"parameters": 300}, is_all=False)
+    assert not on_gpu.is_lower_bound, "a GPU's allocator counts everything"
+
+
 def test_a_host_knows_nothing_of_what_was_there_before() -> None:
     cpu = {"Device Type": 0, "Device Id": -1}
     found = found_in(training_step(), [change(3, 400, 1, 400, **cpu), change(26, 100, 2, 500, **cpu)])

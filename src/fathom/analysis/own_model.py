@@ -255,9 +255,10 @@ def _notes(profile: Profile) -> list[str]:
     if profile.memory and profile.memory.kinds:
         notes.append(
             "Memory at the peak is told by the op that allocated it and by how long it lived. Temporary: freed before "
-            "that op ended. Activations: allocated in the forward pass and kept. Gradients: allocated in the backward "
+            "that op ended, or before the step did where the optimizer allocated it. Activations: allocated in the "
+            "forward pass and kept. Gradients: allocated in the backward "
             "pass and kept after it; activation gradients: freed within it. Optimizer state: allocated in the "
-            "optimizer's step and kept. Before the trace: allocated earlier, such as weights."
+            "optimizer's step and kept after it. Before the trace: allocated earlier, such as weights."
         )
     if profile.memory and profile.memory.is_lower_bound:
         notes.append("What was allocated before the trace is not in it: memory is a lower bound.")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from functools import partial
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
@@ -58,6 +58,8 @@ class Step:
 
 class Session:
     """A workload that can be set up and run, and that other tools can be put on."""
+
+    state_is_whole: ClassVar[bool] = True  # what is kept from step to step is in its state
 
     def __init__(self, spec: RunSpec, workload: Workload | None = None, split: str | None = None) -> None:
         """The workload that the spec names, or one that the caller made himself, on the phase's split or another."""

@@ -11,6 +11,7 @@ import os
 import statistics
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
@@ -20,6 +21,7 @@ from pathlib import Path
 
 import torch
 from torch import nn
+from torch._C._profiler import _ExperimentalConfig
 from torch.jit._script import RecursiveScriptModule
 from torch.profiler import ProfilerActivity, record_function
 
@@ -116,7 +118,7 @@ def _in_detail(session: Session, profile: Profile, stacks: bool) -> Profile:
     lines = sources(found) if stacks else None
     return replace(
         profile,
-        memory=with_known(held, before.bytes()) if held else None,
+        memory=with_known(held, before.bytes(), is_all=session.state_is_whole) if held else None,
         sources=scaled(lines, sum(map(profile.seconds, profile.rows))) if lines else profile.sources,
     )
 
@@ -148,7 +150,12 @@ def _recorded(
 ) -> tuple[list[float], Trace]:
     """The times of so many steps under the profiler, and what it saw of them; a trace that is kept shows power, too."""
     recorder = torch.profiler.profile(
-        activities=_activities(session), record_shapes=shapes, profile_memory=memory, with_stack=stacks
+        activities=_activities(session),
+        record_shapes=shapes,
+        profile_memory=memory,
+        with_stack=stacks,
+        # else no op of a thread that the step starts is recorded; then again, no allocation is
+        experimental_config=_ExperimentalConfig(profile_all_threads=not memory),
     )
     with PowerTrack(session.device) if trace_out else nullcontext() as track, marks_on():
         with _stderr_silenced():
@@ -254,19 +261,19 @@ _PLAIN: list[tuple[tuple[type[nn.Module], ...], str]] = [
 @contextmanager
 def layers_marked(networks: Mapping[str, nn.Module]) -> Iterator[None]:
     """While open, every module's forward is marked in the trace with the module's path; the network's own is ""."""
-    open_marks: list[Mark] = []
+    opened = threading.local()  # a mark ends in the thread it began in
     handles = []
 
     def enter(path: str) -> Callable[..., None]:
         def hook(*_: object) -> None:
             mark = Mark(marks.LAYER + path)
             mark.__enter__()
-            open_marks.append(mark)
+            opened.__dict__.setdefault("marks", []).append(mark)
 
         return hook
 
     def leave(*_: object) -> None:
-        open_marks.pop().__exit__(None, None, None)
+        opened.marks.pop().__exit__(None, None, None)
 
     for path, module in _modules(networks):
         if isinstance(module, RecursiveScriptModule):

@@ -6,13 +6,14 @@ backward op that belongs to it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence, Set
 from typing import NamedTuple
 
 import msgspec
 
 from fathom.trace.event import Event, sequence_args
-from fathom.trace.marks import DATA, EVALUATE, FORWARD, LAYER, MODULE, PHASES, is_backward_node
+from fathom.trace.marks import DATA, EVALUATE, FORWARD, LAYER, MODULE, PHASES, is_backward
 from fathom.trace.taxonomy import update_type
 
 NO_OP = -1
@@ -35,6 +36,7 @@ class Frame(msgspec.Struct, gc=False):
     layer: str = ""
     role: str = ""
     optimizer: str = ""
+    closure: bool = False  # of an optimizer's step that calls a function of the user's with a backward pass in it
     op: int = NO_OP  # the number of the innermost open op: of this one, or of one around it
     context: int = 0
 
@@ -42,14 +44,15 @@ class Frame(msgspec.Struct, gc=False):
 class Frames:
     """Makes frames, and numbers their contexts."""
 
-    def __init__(self, names: Set[str], roles: Mapping[str, str]) -> None:
-        """Names are those of all events on the host."""
+    def __init__(self, names: Set[str], roles: Mapping[str, str], turns: Sequence[float] = ()) -> None:
+        """Names are those of all events on the host; turns is when ops of the backward pass begin, in order."""
         self.roles = roles
         self.has_phases = FORWARD in names
         self.has_data = DATA in names
         self.has_modules = any(name.startswith((LAYER, MODULE)) for name in names)
         self.has_backward = any(name.startswith(EVALUATE) for name in names)
-        self._backward = {name for name in names if name.startswith(EVALUATE) or is_backward_node(name)}
+        self._backward = {name for name in names if is_backward(name)}
+        self._turns = turns
         self.contexts: list[Context] = []
         self._numbers: dict[tuple[str, str, str, str], int] = {}
         self._layer_of: dict[int, tuple[str, str]] = {}  # autograd sequence number -> layer and role
@@ -59,23 +62,38 @@ class Frames:
         # a foreign trace marks at most backward, optimizer and data: everything else is forward
         return self._numbered(Frame(end=float("inf"), phase="" if self.has_phases else "forward"))
 
-    def marked(self, parent: Frame, name: str, end: float) -> Frame:
+    def marked(self, parent: Frame, name: str, begin: float, end: float) -> Frame:
         """The frame of a marker."""
         frame = _inside(parent, end)
+        if parent.closure and name.startswith((LAYER, MODULE)):
+            _leave_update(frame)
         if name in PHASES:
             frame.phase = PHASES[name]
         elif name.startswith(LAYER):
             frame.layer = name.removeprefix(LAYER)
+            frame.phase = frame.phase or "forward"  # in a thread of the module's own, where no phase is marked
             frame.role = self.roles.get(frame.layer, frame.role or "network")
         elif name.startswith(MODULE):
             frame.layer = f"{frame.layer}.{name.removeprefix(MODULE)}".lstrip(".")
         elif name.startswith("Optimizer.step#"):
             frame.phase, frame.optimizer = "optimizer", name.removeprefix("Optimizer.step#").split(".")[0]
+            frame.closure = bisect_left(self._turns, begin) < bisect_left(self._turns, end)
         elif name.startswith("Optimizer.zero_grad"):
-            frame.phase = "optimizer"
+            frame.phase, frame.closure = "optimizer", False
         elif name.startswith("enumerate(DataLoader)"):
             frame.phase = "data"
         return self._numbered(frame)
+
+    def around(self, frame: Frame, event: Event) -> Frame:
+        """The frame of an op in a closure, which is not part of the update of the optimizer that calls it.
+
+        An update is made without gradients; ops that have some ask for autograd's sequence number.
+        """
+        if event.name not in self._backward and sequence_args(event).sequence is None:
+            return frame
+        own = _inside(frame, frame.end)
+        _leave_update(own)
+        return self._numbered(own)
 
     def opened(self, parent: Frame, event: Event, end: float, op: int) -> Frame:
         """The frame of an op without a type."""
@@ -147,4 +165,9 @@ class Frames:
 
 def _inside(parent: Frame, end: float) -> Frame:
     """A frame with its parent's context."""
-    return Frame(end, parent.phase, parent.layer, parent.role, parent.optimizer, parent.op, parent.context)
+    shared = parent.phase, parent.layer, parent.role, parent.optimizer, parent.closure
+    return Frame(end, *shared, parent.op, parent.context)
+
+
+def _leave_update(frame: Frame) -> None:
+    frame.phase, frame.optimizer, frame.closure = "forward", "", False

@@ -27,3 +27,8 @@ def is_module(name: str) -> bool:
 @cache
 def is_backward_node(op: str) -> bool:
     return BACKWARD_NODE.fullmatch(op) is not None
+
+
+def is_backward(op: str) -> bool:
+    """Of the backward pass: one of autograd's nodes, or the call around it."""
+    return op.startswith(EVALUATE) or is_backward_node(op)

@@ -1,11 +1,11 @@
 """Memory over a step, from the allocations in a trace made with profile_memory=True: its peak, and what holds it.
 
 What an allocation is for is decided by the phase of the op that made it, and by how long it lived:
-temporary            freed before the op that allocated it ended: workspaces
+temporary            freed before the op that allocated it ended, as workspaces; of the optimizer, before the step did
 activations          allocated in the forward pass and kept after its op: inputs of the backward, outputs
 gradients            allocated in the backward pass and kept after its end: those of the weights
 activation gradients allocated in the backward pass and freed before its end
-optimizer state      allocated in the optimizer's step and kept after its op
+optimizer state      allocated in the optimizer's step and kept after the step
 data, other          allocated while data is prepared; outside all ops
 before the trace     still allocated, but by nothing in the trace: weights, and state of earlier steps
 """
@@ -23,6 +23,7 @@ import msgspec
 from fathom.core.traced import Held, Memory
 from fathom.trace.calls import OpCall
 from fathom.trace.event import Event, view
+from fathom.trace.intervals import Interval
 from fathom.trace.reader import gc_disabled
 from fathom.trace.rows import Breakdown
 
@@ -90,10 +91,11 @@ def memory(found: Breakdown, events: Iterable[Event]) -> Memory | None:
     )
 
 
-def with_known(found: Memory, known: Mapping[str, int]) -> Memory:
+def with_known(found: Memory, known: Mapping[str, int], *, is_all: bool = True) -> Memory:
     """With what was there before the trace by name, such as {"parameters": 400}: of a model that was at hand.
 
-    A host's allocations before the trace are not in its totals: they are added to the peak and to the curve.
+    A host's allocations before the trace are not in its totals: they are added to the peak and to the curve. Where they
+    are not all, the peak stays a lower bound.
     """
     added = sum(known.values()) if found.is_lower_bound else 0
     left = found.kinds.get(BEFORE, 0) + added
@@ -109,7 +111,7 @@ def with_known(found: Memory, known: Mapping[str, int]) -> Memory:
         allocated=[each + added for each in found.allocated],
         kinds={kind: kinds[kind] for kind in sorted(kinds, key=lambda kind: -kinds[kind]) if kinds[kind] > 0},
         held=[each for each in found.held if each.kind != BEFORE],
-        is_lower_bound=False,
+        is_lower_bound=found.is_lower_bound and not is_all,
     )
 
 
@@ -179,7 +181,7 @@ def _held(found: Breakdown, changes: Sequence[Change], peak: int) -> list[Held] 
         if each.index <= peak < each.freed_at:
             call = each.call
             owner = (call.phase, call.layer, call.op) if call else ("", "", "")
-            total = totals[_kind(each, backward_ends), *owner]
+            total = totals[_kind(each, found.steps, backward_ends), *owner]
             total[0] += each.bytes
             total[1] += 1
     return [
@@ -201,7 +203,7 @@ def _allocations(changes: Sequence[Change], callers: Sequence[OpCall | None]) ->
     return found
 
 
-def _kind(each: _Allocation, backward_ends: Mapping[int, float]) -> str:
+def _kind(each: _Allocation, steps: Sequence[Interval], backward_ends: Mapping[int, float]) -> str:
     call = each.call
     if call is None or call.event is None:
         return OTHER
@@ -209,7 +211,9 @@ def _kind(each: _Allocation, backward_ends: Mapping[int, float]) -> str:
         return TEMPORARY
     if call.phase == "backward":
         return GRADIENTS if each.freed > backward_ends[call.step] else ACTIVATION_GRADIENTS
-    return {"forward": ACTIVATIONS, "optimizer": OPTIMIZER, "data": DATA}.get(call.phase, OTHER)
+    if call.phase == "optimizer":
+        return OPTIMIZER if each.freed > steps[call.step][1] else TEMPORARY
+    return {"forward": ACTIVATIONS, "data": DATA}.get(call.phase, OTHER)
 
 
 def _backward_ends(found: Breakdown) -> dict[int, float]:

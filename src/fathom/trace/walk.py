@@ -21,7 +21,7 @@ from fathom.trace.event_columns import EventColumns, Integers
 from fathom.trace.frames import Frame, Frames
 from fathom.trace.gpu import GpuAttribution, LaunchSite
 from fathom.trace.intervals import Floats, Interval
-from fathom.trace.marks import DATA, PHASES, is_mark, is_module
+from fathom.trace.marks import DATA, PHASES, is_backward, is_mark, is_module
 from fathom.trace.positions import LAUNCHING, MARK, OPS, UNTYPED, Launch, Parts, Positions
 from fathom.trace.reader import gc_disabled
 from fathom.trace.rows import Breakdown
@@ -49,7 +49,8 @@ def breakdown(events: Iterable[Event] | EventColumns, roles: Mapping[str, str] |
     gpu_events = columns.chosen(columns.on_gpu)
     correlations = [args.correlation for args in all_launch_args(gpu_events)]
     steps = Steps.of(columns, on_host)
-    walk = _Walk(columns, steps, Frames(columns.names_of(on_host), roles or {}), set(correlations))
+    turns = np.sort(columns.begin[on_host & columns.named(is_backward)]).tolist()
+    walk = _Walk(columns, steps, Frames(columns.names_of(on_host), roles or {}, turns), set(correlations))
     # the thread with the forward pass first: backward ops look up its sequence numbers
     forward = columns.of_category("cpu_op") & ~columns.named(lambda name: name.startswith("autograd::"))
     for thread in sorted(threads, key=lambda thread: thread.first_begin(forward)):
@@ -123,7 +124,7 @@ class _Walk:
 
     def _mark(self, positions: Positions, at: int, stack: list[Frame]) -> None:
         parent, step, event = stack[-1], positions.steps[at], self.columns.events[positions.index[at]]
-        stack.append(self.frames.marked(parent, event.name, min(positions.ends[at], parent.end)))
+        stack.append(self.frames.marked(parent, event.name, event.ts, min(positions.ends[at], parent.end)))
         if step < 0:
             return
         if parent.op >= 0 and self.steps.waited:
@@ -137,6 +138,8 @@ class _Walk:
     def _op(self, positions: Positions, at: int, stack: list[Frame]) -> int:
         """Adds an op and gives the next position: after what a typed op claims, or inside another, a frame."""
         parent, index = stack[-1], positions.index[at]
+        if parent.closure:
+            parent = self.frames.around(parent, self.columns.events[index])
         begin, end, step = positions.begins[at], positions.ends[at], positions.steps[at]
         if parent.op < 0:
             positions.thread.work.append(at)

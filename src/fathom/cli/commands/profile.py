@@ -147,12 +147,15 @@ def _report(record: Record, path: Path, references: list[Record], as_json: bool)
         document: dict[str, Any] = {"record": str(path), "workload": record.spec.workload}
         document |= {"overview": dataclasses.asdict(found), "actions": [dataclasses.asdict(each) for each in advised]}
         document |= {"ops": [dict(zip(keys, row, strict=True)) for row in rows], "notes": record.profile.notes}
+        document |= {"disturbances": record.disturbances}
         details = {name: msgspec.to_builtins(getattr(record.profile, name)) for name in ("depth", "sources", "memory")}
         print_json(document | _similar(record, references) | {"slowdown": record.profile.slowdown} | details)
         return
     print_text(f"{record.spec.workload}, {record.spec.phase}")
     for line in found.lines(record):
         print_text(f"  {line}")
+    if record.disturbed:
+        print_text(f"  Disturbed, so times and shares are not to be trusted: {'; '.join(record.disturbances)}.")
     if advised:
         print_text("What to do, the largest possible gain first:")
     for number, action in enumerate(advised, 1):

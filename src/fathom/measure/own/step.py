@@ -6,7 +6,7 @@ import functools
 import inspect
 from collections.abc import Callable
 from contextlib import ExitStack, nullcontext
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +21,8 @@ from fathom.workloads.base import Output, State
 
 class StepSession(Session):
     """Runs the step and nothing else: no switch of torch is touched, and what the step changes stays changed."""
+
+    state_is_whole: ClassVar[bool] = False  # the step's optimizer, and whatever else it holds
 
     def __init__(self, spec: RunSpec, step: Callable[[], Any], network: nn.Module, device: torch.device) -> None:
         self.spec, self.device = spec, device
@@ -50,9 +52,8 @@ class StepSession(Session):
                 on_step(step)
             step.run()
             self._steps_done += 1
-        numbers = [
-            each for each in results if isinstance(each, float) or (isinstance(each, Tensor) and each.numel() == 1)
-        ]
+        told = [each.detach() if isinstance(each, Tensor) else each for each in results]
+        numbers = [each for each in told if isinstance(each, float) or (isinstance(each, Tensor) and each.numel() == 1)]
         return [float(each) for each in numbers] if len(numbers) == len(results) else []
 
 

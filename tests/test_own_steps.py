@@ -1,0 +1,135 @@
+"""Steps that are not a plain loop: closures of optimizers, and threads of the user's."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.optim import SGD, AdamW, Optimizer
+
+import fathom as suite
+
+WIDTH, ITEMS = 64, 32
+PRODUCT = 2 * ITEMS * WIDTH * WIDTH  # FLOP of a forward pass; the weight's gradient takes as many
+
+
+def profiled(step: Callable[[], Any]) -> suite.Record:
+    return suite.profile(step, device="cpu", threads=1, name="step")
+
+
+def by_phase(record: suite.Record, kind: str = "MatMul") -> dict[str, float]:
+    """FLOP of the products of each phase."""
+    assert record.profile is not None
+    found: dict[str, float] = {}
+    for row in record.profile.rows:
+        if row.type == kind:
+            found[row.phase] = found.get(row.phase, 0.0) + (row.flop or 0.0)
+    return found
+
+
+def types_of(record: suite.Record, phase: str) -> set[str]:
+    assert record.profile is not None
+    return {row.type for row in record.profile.rows if row.phase == phase}
+
+
+def closure_step(model: nn.Module, optimizer: Optimizer) -> Callable[[], Any]:
+    inputs = torch.randn(ITEMS, WIDTH)
+
+    def closure() -> Tensor:
+        optimizer.zero_grad()
+        loss: Tensor = model(inputs).square().mean()
+        loss.backward()  # type: ignore[no-untyped-call]
+        return loss
+
+    return lambda: optimizer.step(closure)  # type: ignore[arg-type]
+
+
+def test_what_a_closure_does_is_not_the_optimizers_update() -> None:
+    """PyTorch Lightning gives every optimizer a closure with the forward and backward pass in it."""
+    model = nn.Linear(WIDTH, WIDTH)
+    record = profiled(closure_step(model, AdamW(model.parameters())))
+    assert by_phase(record) == {"forward": PRODUCT, "backward": PRODUCT}
+    assert types_of(record, "optimizer") == {"ApplyAdamW"}
+    assert "ApplyAdamW" not in types_of(record, "forward") | types_of(record, "backward")
+
+
+def test_lbfgs_calls_its_closure_several_times() -> None:
+    model = nn.Linear(WIDTH, WIDTH, bias=False)
+    optimizer = torch.optim.LBFGS(model.parameters(), lr=1e-3, max_iter=3, tolerance_grad=0, tolerance_change=0)
+    record = profiled(closure_step(model, optimizer))
+    found = by_phase(record)
+    assert found["forward"] == found["backward"] == 3 * PRODUCT
+    assert types_of(record, "optimizer") == {"ApplyLBFGS"}
+
+
+class OnGradients(SGD):
+    """An update of its own kind, with gradients on: nothing of it is a closure's."""
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            for weight in group["params"]:
+                weight.data.add_(weight.grad.matmul(weight.grad), alpha=-1e-6)
+
+
+def test_an_update_without_a_closure_is_one_whatever_it_calls() -> None:
+    model, inputs = nn.Linear(WIDTH, WIDTH, bias=False), torch.randn(ITEMS, WIDTH)
+    optimizer = OnGradients(model.parameters(), lr=0.1)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        model(inputs).sum().backward()
+        optimizer.step()
+
+    record = profiled(step)
+    assert by_phase(record) == {"forward": PRODUCT, "backward": PRODUCT}
+    assert types_of(record, "optimizer") == {"ApplyOnGradients"}
+
+
+class Towers(nn.Module):
+    """Two halves of a batch in two threads, which share a layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shared, self.head = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        with ThreadPoolExecutor(2) as pool:
+            halves = list(pool.map(self.shared, inputs.chunk(2)))
+        head: Tensor = self.head(torch.cat(halves))
+        return head
+
+
+@pytest.mark.parametrize(("phase", "products"), [("infer", {"forward": 2}), ("train", {"forward": 2, "backward": 3})])
+def test_ops_of_other_threads_are_counted(phase: str, products: dict[str, int]) -> None:
+    record = suite.profile(Towers(), torch.randn(ITEMS, WIDTH), phase=phase, device="cpu", threads=1)
+    assert by_phase(record) == {phase: count * PRODUCT for phase, count in products.items()}
+    assert record.profile is not None
+    forward = [row for row in record.profile.rows if (row.type, row.phase) == ("MatMul", "forward")]
+    assert {row.layer: row.flop for row in forward} == {"shared": PRODUCT, "head": PRODUCT}
+
+
+def test_two_threads_may_be_in_the_same_module_at_once() -> None:
+    model, inputs = nn.Linear(WIDTH, WIDTH), torch.randn(ITEMS, WIDTH)
+    inside = threading.Barrier(2, timeout=30)
+
+    class Meeting(nn.Module):
+        def forward(self, values: Tensor) -> Tensor:
+            inside.wait()  # both threads have entered
+            result: Tensor = model(values)
+            inside.wait()
+            return result
+
+    meeting = Meeting()
+
+    def step() -> None:
+        other = threading.Thread(target=meeting, args=(inputs,))
+        other.start()
+        meeting(inputs)
+        other.join()
+
+    assert by_phase(profiled(step)) == {"forward": 2 * PRODUCT}
