@@ -115,6 +115,15 @@ def test_a_weight_used_twice_is_cast_once() -> None:
     assert kept.peak_bytes == pytest.approx(4 * 512**2 + 2 * 512**2, rel=0.1), "one copy, and not two"
 
 
+def test_a_users_training_step_has_dropout_though_his_module_is_also_inferred() -> None:
+    module = nn.Sequential(nn.Linear(256, 1024), nn.ReLU(), nn.Dropout(0.5), nn.Linear(1024, 256))
+    sheet = cost_sheet(own(module, 512))
+    alone = Simulation(own(module, 512), "train").step("fp32")
+    trained = next(row for row in sheet.memory if row.precision == "fp32")
+    assert trained.activations == alone.activation_bytes
+    assert alone.activation_bytes >= (4 + 4 + 1) * 512 * 1024, "outputs of ReLU and dropout, and a mask of bytes"
+
+
 def test_a_storage_counts_once_in_blocks_until_its_last_view_is_gone() -> None:
     with LiveBytes() as live:
         first = torch.empty(1000, device="meta")

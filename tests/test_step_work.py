@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import fathom
@@ -138,6 +139,65 @@ def test_batch_normalisation_is_cudnns_on_a_gpu_in_single_precision() -> None:
             f"{op}_backward": layers,
         }
         assert all(each.flop for each in step.ops if "batch_norm" in each.op)
+
+
+class Attention(nn.Module):
+    """Eight heads of queries, and as many or fewer of keys and values."""
+
+    def __init__(self, heads: int, masked: bool = False, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.heads, self.masked, self.dropout = heads, masked, dropout
+        self.queries, self.keys = nn.Linear(32, 32), nn.Linear(32, 4 * heads)
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k = (layer(x).view(*x.shape[:2], -1, 4).transpose(1, 2) for layer in (self.queries, self.keys))
+        mask = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool, device=x.device) if self.masked else None
+        grouped = self.heads < 8
+        return F.scaled_dot_product_attention(
+            q, k, k, attn_mask=mask, dropout_p=self.dropout, is_causal=not self.masked, enable_gqa=grouped
+        )
+
+
+class Packed(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention = nn.MultiheadAttention(32, 8, batch_first=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        output: Tensor = self.attention(x, x, x, need_weights=False)[0]
+        return output
+
+
+ATTENTION = [
+    Attention(8),
+    Attention(2),
+    Attention(8, masked=True),
+    Attention(2, masked=True),
+    Attention(8, dropout=0.1),
+]
+
+
+@pytest.mark.parametrize(
+    "module", [*ATTENTION, Packed()], ids=["plain", "grouped", "mask", "both", "dropout", "packed"]
+)
+def test_attention_is_what_a_cpu_runs(module: nn.Module) -> None:
+    inputs = torch.rand(2, 16, 32)
+    with Products() as real:
+        torch.autograd.backward(module(inputs).sum())
+    step = step_work(OwnModel(module=module.to("meta"), inputs=inputs.to("meta"), batch=2), gpu=False)
+    simulated: Counter[str] = Counter()
+    for op, calls in zip(step.ops, step.calls, strict=True):
+        if is_multiply_add(op.op):
+            simulated[op.op] += calls
+    assert simulated == real.calls
+
+
+@pytest.mark.parametrize(("precision", "fused"), [("bf16", True), ("fp32", False)])
+def test_grouped_queries_are_flash_attention_on_a_gpu_in_half_precision_alone(precision: str, fused: bool) -> None:
+    workload = OwnModel(module=Attention(2).to("meta"), inputs=torch.empty(2, 16, 32, device="meta"), batch=2)
+    ops = {op.op for op in step_work(workload, "train", precision).ops}
+    assert ("aten::_scaled_dot_product_flash_attention" in ops) is fused
+    assert ("aten::_safe_softmax" in ops) is not fused
 
 
 def test_a_step_of_deepq_has_its_passes_without_gradients() -> None:

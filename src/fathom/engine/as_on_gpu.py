@@ -39,7 +39,7 @@ MODES = {torch.rnn_relu: 0, torch.rnn_tanh: 1, torch.lstm: 2, torch.gru: 3}  # o
 
 class AsOnGPU(TorchFunctionMode):
     def __init__(self, layers: bool = True) -> None:
-        """Without layers, only autocast and branches: what is left are the ops of a CPU."""
+        """Without layers, only autocast, branches and attention: what is left are the ops of a CPU."""
         super().__init__()
         self._layers = layers
         self._lower: torch.dtype | None = None
@@ -59,13 +59,13 @@ class AsOnGPU(TorchFunctionMode):
         given = kwargs or {}
         if func is Tensor.__bool__:
             return False
-        if self._layers and func is F.multi_head_attention_forward and _is_plain(*args, **given):
+        if func is F.multi_head_attention_forward and _is_plain(*args, **given):
             with self:
                 return _multi_head_attention(*args, **given), None
         if self._lower is not None:
             args, given = self._cast(func, args, given)
         if not self._layers:
-            return func(*args, **given)
+            return (_attention_on_cpu if func is F.scaled_dot_product_attention else func)(*args, **given)
         if func in MODES:
             return _recurrent(MODES[func], *args)
         return REPLACED.get(func, func)(*args, **given)
@@ -154,12 +154,16 @@ def _attention(
     is_causal: bool = False,
     **more: Any,
 ) -> Tensor:
-    """Flash attention in half precision without a mask, memory-efficient attention else: neither keeps the scores."""
+    """Flash attention in half precision without a mask, memory-efficient attention else: neither keeps the scores.
+
+    Of grouped queries (fewer heads of keys and values), only flash attention takes care.
+    """
     scale = more.get("scale")
-    if query.dim() != 4 or more.get("enable_gqa"):
+    flash = attn_mask is None and query.dtype in (torch.bfloat16, torch.float16)
+    if query.dim() != 4 or (more.get("enable_gqa") and not flash):
         return F.scaled_dot_product_attention(query, key, value, attn_mask, dropout_p, is_causal, **more)
     given = (query, key, value)
-    if attn_mask is None and query.dtype in (torch.bfloat16, torch.float16):
+    if flash:
         found = torch.ops.aten._scaled_dot_product_flash_attention(*given, dropout_p, is_causal, scale=scale)
     else:
         bias = None if attn_mask is None else attn_mask.to(query.dtype).expand(*query.shape[:-1], key.shape[-2])
@@ -167,6 +171,24 @@ def _attention(
         efficient = torch.ops.aten._scaled_dot_product_efficient_attention
         found = efficient(*given, bias, kept, dropout_p, is_causal, scale=scale)
     output: Tensor = found[0]
+    return output
+
+
+def _attention_on_cpu(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    **more: Any,
+) -> Tensor:
+    """A CPU's flash attention, which takes masks and grouped queries; with dropout, the scores are kept."""
+    if query.dim() != 4 or dropout_p or query.shape[-1] != value.shape[-1]:
+        return F.scaled_dot_product_attention(query, key, value, attn_mask, dropout_p, is_causal, **more)
+    mask = None if attn_mask is None else attn_mask.to(query.dtype)
+    flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+    output: Tensor = flash(query, key, value, 0.0, is_causal, attn_mask=mask, scale=more.get("scale"))[0]
     return output
 
 

@@ -106,7 +106,7 @@ class Simulation:
     def __init__(self, workload: Workload, phase: str, gpu: bool = True) -> None:
         self.workload, self.phase, self.gpu = workload, phase, gpu
         with META, LiveBytes(stand_ins=STAND_INS):
-            self.model = workload.model().train(phase == "train")
+            self.model = workload.model()
         self.optimizer = _with_state(workload, self.model, gpu) if phase == "train" else None
 
     def step(
@@ -118,6 +118,7 @@ class Simulation:
         """
         items = items or self.workload.batch
         batch = self.workload.shaped(items)
+        self.model.train(self.phase == "train")  # a user's module is one and the same in all simulations
         as_on_gpu, counter = AsOnGPU(layers=self.gpu), _Counter(counted, watch)
         engine = self._engine(_autocast(as_on_gpu, precision))
         live = counter.live = LiveBytes(counter, STAND_INS)
