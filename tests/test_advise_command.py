@@ -185,6 +185,28 @@ def test_a_model_of_ones_own_in_real_processes(
     assert (found["usual"]["own"], found["usual"]["batch"]) == (True, 6)
 
 
+@pytest.mark.parametrize(("kind", "label"), [("float16", "fp16"), ("bfloat16", "bf16"), ("float64", "fp64")])
+def test_a_model_that_is_not_in_fp32_has_one_precision(
+    kind: str, label: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It has no autocast: of a grid of precisions, all settings would be the same."""
+    made = f"torch.nn.Linear(64, 64).to(torch.{kind}), torch.randn(32, 64, dtype=torch.{kind})"
+    (tmp_path / f"model_in_{kind}.py").write_text(f"import torch\ndef make():\n    return {made}\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    name = f"model_in_{kind}:make"
+    plan = typed(monkeypatch, capsys, "advise", name, "--items", "1e6", "--on", "h100", "--count", "1")
+    assert {each["precision"] for each in plan["choices"]} == {label}
+    settings = [(each["batch"], each["engine"]) for each in plan["choices"]]
+    assert len(set(settings)) == len(settings), "every setting once"
+    assert typed(monkeypatch, capsys, "predict", name, "--on", "H100")["precision"] == label
+    for command in (["predict", name, "--on", "H100"], ["advise", name, "--items", "1e6", "--on", "h100"]):
+        assert fathom(monkeypatch, *command, "--precision", "tf32") == 2
+        assert f"precision tf32 is for a model in fp32; the parameters of this one are {label}" in (
+            " ".join(capsys.readouterr().err.split())
+        )
+
+
 def test_a_users_module_is_not_imported_to_tell_what_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "raising_model.py").write_text(OWN)
     monkeypatch.chdir(tmp_path)

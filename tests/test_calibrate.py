@@ -288,6 +288,11 @@ def test_a_budget_is_some_minutes(budget: str, tmp_path: Path, fathom: Typed) ->
     assert (code, "--budget" in said) == (2, True)
 
 
+def test_no_threads_are_refused_before_anything_is_timed(tmp_path: Path, fathom: Typed) -> None:
+    code, _, said = fathom("calibrate", "--threads", "0", "--out", str(tmp_path))
+    assert (code, "threads must be 1 to" in said) == (2, True)
+
+
 def test_of_several_launches_of_a_step_the_median_is_the_measured_one() -> None:
     spec = {"kind": "profiled", "preset": "tiny"}
     launches = []

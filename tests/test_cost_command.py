@@ -46,6 +46,12 @@ def peeks():
 
 def step():
     return lambda: None
+
+def frozen():
+    return nn.Linear(4, 4).requires_grad_(False), torch.ones(2, 4)
+
+def empty():
+    return nn.Linear(4, 4), torch.ones(0, 4)
 """
 
 
@@ -121,6 +127,9 @@ def test_a_model_that_needs_values_while_it_is_made_is_made_for_real(
         (["costed_model:nothing"], "costed_model has no nothing"),
         (["costed_model:peeks"], "item() cannot be called on meta tensors"),
         (["costed_model:make", "--batch", "3"], "a model of your own brings its own batch"),
+        (["costed_model:make", "--preset", "tiny"], "--preset is for the workloads"),
+        (["costed_model:frozen"], "no parameter of costed_model:frozen requires a gradient"),
+        (["costed_model:empty"], "the batch of costed_model:empty has no items"),
     ],
 )
 def test_a_mistake_is_one_line(

@@ -43,6 +43,7 @@ def test_busy_and_idle_add_up_and_overlap_never_hurts(gpus: int, compute_s: floa
 
 def test_a_link_of_the_speed_that_is_needed_keeps_all_busy() -> None:
     slow = Link(gpus=3, **GUIDE)
+    assert slow.bytes_per_s_needed is not None
     assert Link(gpus=3, **{**GUIDE, "bytes_per_s": slow.bytes_per_s_needed}).busy == pytest.approx(1)
     assert Link(gpus=2, bytes_per_gpu=1e9, bytes_per_s=1e10, compute_s=0.3).gpus_kept_busy == 3  # an exact multiple
 
@@ -69,4 +70,14 @@ def test_the_command_prints_the_example_and_refuses_nonsense_in_one_line(
     assert fathom(monkeypatch, "link", "--gpus", "4", "--json") == 0
     assert json.loads(capsys.readouterr().out)["all_transfers_s"] == pytest.approx(1.015873, abs=1e-6)
     assert fathom(monkeypatch, "link", "--compute", "0") == 2
-    assert capsys.readouterr().err.count("\n") == 1
+    refused = capsys.readouterr().err
+    assert refused.count("\n") == 1
+    assert "--compute must be above 0, not 0" in refused
+
+
+def test_without_overlap_no_link_keeps_a_gpu_busy(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert Link(gpus=3, **GUIDE, overlapped=False).bytes_per_s_needed is None
+    assert fathom(monkeypatch, "link", "--no-overlap") == 0
+    assert "none does" in capsys.readouterr().out

@@ -67,6 +67,6 @@ class Link:
         return math.floor(self.compute_s / self.transfer_s * (1 + 1e-12))  # an exact multiple is not lost to rounding
 
     @property
-    def bytes_per_s_needed(self) -> float:
-        """Of a link that would let all GPUs compute all the time, where data arrive during computation."""
-        return self.gpus * self.bytes_per_gpu / self.compute_s
+    def bytes_per_s_needed(self) -> float | None:
+        """Of a link that would let all GPUs compute all the time; None, as there is none, where they wait for data."""
+        return self.gpus * self.bytes_per_gpu / self.compute_s if self.overlapped else None

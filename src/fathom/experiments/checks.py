@@ -34,7 +34,8 @@ def check(spec: RunSpec) -> None:
 def check_threads(threads: int | None) -> None:
     """More threads than cores are sometimes wanted, to measure what that costs; many times more never are."""
     cores = usable_cores()
-    if threads is not None and threads > (most := THREADS_PER_CORE * cores):
+    most = THREADS_PER_CORE * cores
+    if threads is not None and not 1 <= threads <= most:
         raise BadOption(f"threads must be 1 to {most} on {cores} cores, not {threads}")
 
 

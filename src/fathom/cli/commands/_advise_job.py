@@ -11,6 +11,7 @@ from fathom.cli.commands._advise_plan import (
     HERE,
     PlanOptions,
     advised,
+    device_in,
     devices,
     host_here,
     largest_batch,
@@ -33,7 +34,7 @@ def advise_plan(name: str, workload: Workload, options: PlanOptions, as_json: bo
     known = devices(options)
     found, steps = planned(workload, options, known)
     choice = advised(found, workload, options, targets(known))
-    target = known[choice.device, choice.precision].target
+    target = device_in(known, choice.device, choice.precision).target
     step = steps(target, choice.precision, choice.batch)
     checks = rules.checks(
         step, target, choice.estimate, choice.interconnect, host_here() if choice.device == HERE else None

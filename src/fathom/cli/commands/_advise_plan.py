@@ -118,14 +118,16 @@ def advised(found: Plan, workload: Workload, options: PlanOptions, known: Sequen
 def planned(workload: Workload, options: PlanOptions, known: Mapping[tuple[str, str], Device]) -> tuple[Plan, Steps]:
     """All combinations; a step is simulated once for each batch and precision."""
     from fathom.engine.step_work import StepWorks  # torch
+    from fathom.measure.own.model import fixed_precision
 
-    own = workload.items_per_step(options.phase) // (workload.updates_per_step if options.phase == "train" else 1)
+    usual = workload.items_per_step(options.phase) // (workload.updates_per_step if options.phase == "train" else 1)
+    own = fixed_precision(workload, [each for each in options.precisions if options.precisions != DEFAULT_PRECISIONS])
     grid = Grid(
         targets=targets(known),
         counts=options.counts,
         interconnects=[catalogue.interconnect(each) for each in options.interconnects] or None,
-        batches=options.batches or list(dict.fromkeys(max(1, round(own * factor)) for factor in FACTORS)),
-        precisions=options.precisions,
+        batches=options.batches or list(dict.fromkeys(max(1, round(usual * factor)) for factor in FACTORS)),
+        precisions=[own] if own else options.precisions,
     )
     simulated: dict[tuple[bool, str, int], StepWork] = {}
     works = {gpu: StepWorks(workload, options.phase, gpu=gpu) for gpu in {each.gpu for each in grid.targets}}
@@ -136,14 +138,15 @@ def planned(workload: Workload, options: PlanOptions, known: Mapping[tuple[str, 
         def steps(target: Target, precision: str, batch: int) -> StepWork:
             key = target.gpu, precision, batch
             if key not in simulated:
-                simulated[key] = works[target.gpu].at(precision, batch)
+                step = works[target.gpu].at("fp32" if own else precision, batch)
+                simulated[key] = replace(step, precision=precision)
                 bar.advance(task)
             return simulated[key]
 
         joules = joules_per_item(options.references, workload.name, options.phase, options.preset)
 
         def predicted(step: StepWork, target: Target, count: int, link: Link | None) -> Estimate:
-            by = known[target.name, step.precision]
+            by = device_in(known, target.name, step.precision)
             return estimate(step, target, count=count, link=link, predictor=by.predictor, interval=by.interval_of(step))
 
         return plan(options.job, grid, steps, predicted, joules), steps
@@ -169,6 +172,11 @@ def devices(options: PlanOptions) -> dict[tuple[str, str], Device]:
             )
             found[device.target.name, precision] = device
     return found
+
+
+def device_in(known: Mapping[tuple[str, str], Device], name: str, precision: str) -> Device:
+    """For a precision of the model's own, that of any: ops say themselves what they compute in."""
+    return known.get((name, precision)) or next(each for (other, _), each in known.items() if other == name)
 
 
 def targets(known: Mapping[tuple[str, str], Device]) -> list[Target]:
@@ -262,8 +270,10 @@ def largest_batch(workload: Workload, phase: str, precision: str, target: Target
     from fathom.engine.cost_sheet import largest_batch as search
     from fathom.engine.cost_sheet import peak_bytes
     from fathom.engine.simulate import Simulation
+    from fathom.measure.own.model import fixed_precision
 
     steps = Simulation(workload, phase)
+    precision = "fp32" if fixed_precision(workload, ()) else precision
 
     def peak(items: int) -> int:
         return peak_bytes(workload, phase, steps.step(precision, items, counted=False))

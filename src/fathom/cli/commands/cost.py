@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from fathom.engine.cookbook import Count
     from fathom.engine.cost_sheet import CostSheet
 
+PUBLISHED = "paper"  # the default preset
 UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
 HOUR_S = 3600
 MEBI = 1 << 20
@@ -32,7 +33,7 @@ def command(
             "returns a model and a batch (and a loss, and an optimizer). Without it: the parameter table of --suite."
         ),
     ] = None,
-    preset: Annotated[str, typer.Option(help="tiny, small or paper (published sizes).")] = "paper",
+    preset: Annotated[str, typer.Option(help="tiny, small or paper (published sizes).")] = PUBLISHED,
     batch: Annotated[int | None, typer.Option(help="Items of a step; default: the preset's.")] = None,
     memory: Annotated[
         str | None, typer.Option(help="Device memory, such as 80GB or 141GiB: the largest batch that fits.")
@@ -77,6 +78,8 @@ def _sheet(name: str, preset: str, batch: int | None, limit: int | None, options
     if ":" in name and not _is_workload(name, Workload):
         if batch is not None or options:
             raise BadOption("a model of your own brings its own batch; --batch and --set are for the workloads")
+        if preset != PUBLISHED:
+            raise BadOption("--preset is for the workloads; a model of your own is made by its function")
         return cost_of_target(name, limit)
     changes = options | ({} if batch is None else {"batch": batch})
     return cost_sheet(workload_class(name).configured(preset, **changes), limit)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict
 from typing import Annotated
 
@@ -10,6 +11,7 @@ import typer
 from fathom.analysis.link import Link
 from fathom.cli.commands._options import Json
 from fathom.cli.terminal import count, print_facts, print_json, seconds, text
+from fathom.core.errors import BadOption
 
 DERIVED = ("transfer_s", "all_transfers_s", "iteration_s", "idle_s", "busy", "gpus_kept_busy", "bytes_per_s_needed")
 
@@ -28,6 +30,9 @@ def command(
 
     Transfers over one link add up: an iteration takes as long as all of them, or as the computation if that is longer.
     """
+    for option, value in (("gpus", gpus), ("gigabytes", gigabytes), ("bandwidth", bandwidth), ("compute", compute)):
+        if not 0 < value < math.inf:
+            raise BadOption(f"--{option} must be above 0, not {value:g}")
     link = Link(
         gpus=gpus,
         bytes_per_gpu=1e9 * gigabytes,
@@ -38,6 +43,7 @@ def command(
     if as_json:
         print_json(asdict(link) | {name: getattr(link, name) for name in DERIVED})
         return
+    needed = link.bytes_per_s_needed
     kept = f"{count(link.gpus_kept_busy, 'GPU')} without waiting" if overlap else "none: each waits for its own data"
     print_facts(
         f"{count(gpus, 'GPU')} behind one link of {text(bandwidth)} GB/s",
@@ -48,6 +54,6 @@ def command(
             ("each GPU idles", f"{link.idle_s:.6f} s per iteration"),
             ("each GPU is busy", f"{100 * link.busy:.2f} % of the time, at best"),
             ("this link feeds", kept),
-            ("link needed for 100 %", f"{text(link.bytes_per_s_needed / 1e9)} GB/s"),
+            ("link needed for 100 %", "none does" if needed is None else f"{text(needed / 1e9)} GB/s"),
         ],
     )

@@ -13,7 +13,7 @@ from fathom.engine.cost_sheet import CostSheet, cost_sheet
 from fathom.engine.step_work import step_work
 from fathom.measure.own.batch import items_in, on_device
 from fathom.measure.own.errors import one_line
-from fathom.measure.own.model import OwnModel, prepared
+from fathom.measure.own.model import OwnModel, fixed_precision, prepared
 from fathom.measure.own.target import from_target
 from fathom.measure.own.training import Criterion, LossLike, OptimizerLike
 from fathom.trace.step_work import StepWork
@@ -27,6 +27,8 @@ def cost_of_target(
 ) -> CostSheet:
     """The costs of what package.module:function makes; every fault is one line."""
     workload = workload_on_meta(target, loss, optimizer)
+    if not any(weight.requires_grad for weight in workload.model().parameters()):
+        raise BadOption(f"no parameter of {target} requires a gradient: the cost of training it cannot be counted")
     try:
         return replace(cost_sheet(workload, memory_bytes), name=target)
     except Exception as error:  # the model's own code runs here, and the meta device refuses what needs values
@@ -36,8 +38,10 @@ def cost_of_target(
 def step_of_target(target: str, phase: str, precision: str, items: int | None, *, gpu: bool) -> StepWork:
     """The op calls of a step of what package.module:function makes; every fault is one line."""
     workload = workload_on_meta(target)
+    own = fixed_precision(workload, [precision])
     try:
-        return replace(step_work(workload, phase, precision, items, gpu=gpu), workload=target)
+        step = step_work(workload, phase, "fp32" if own else precision, items, gpu=gpu)
+        return replace(step, workload=target, precision=own or precision)
     except Exception as error:  # the model's own code, as above
         raise one_line(f"the step of {target} on the meta device, where tensors have no values,", error) from None
 
@@ -52,12 +56,15 @@ def workload_on_meta(target: str, loss: LossLike = None, optimizer: OptimizerLik
         raise BadOption(f"{target} makes a step; its cost can be counted of a model and a batch alone")
     criterion = Criterion.of(loss if loss is not None else made.get("loss"), META)
     batch = on_device(made["batch"], META)
+    items = items_in(batch)
+    if items == 0:
+        raise BadOption(f"the batch of {target} has no items")
     return OwnModel(
         module=prepared(model, batch, META, criterion.wants_target),
         inputs=batch,
         criterion=criterion,
         updated_by=optimizer if optimizer is not None else made.get("optimizer"),
-        batch=items_in(batch) or 1,
+        batch=items or 1,
     )
 
 

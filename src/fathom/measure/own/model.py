@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -136,6 +136,19 @@ def precision_of(module: nn.Module, batch: Any, asked: str | None) -> str | None
     raise BadOption(
         f"precision {asked} is for a model in fp32; the parameters of this one are {own or 'of other types'}"
     )
+
+
+def fixed_precision(workload: Workload, asked: Sequence[str]) -> str | None:
+    """Of a model whose parameters are not in fp32, the only one that it can be run in; another that is asked for fails.
+
+    fp32 asks for nothing: it is the default.
+    """
+    if not isinstance(workload, OwnModel):
+        return None
+    for each in asked:
+        precision_of(workload.module, workload.inputs, each)
+    own = precision_of(workload.module, workload.inputs, None)
+    return None if own == "fp32" else own
 
 
 def _dtypes(tensors: Any) -> set[torch.dtype]:
