@@ -35,6 +35,7 @@ REAL = {  # the real data set that each workload reads in these tests
 }
 SMALLER: dict[str, dict[str, Any]] = {  # than tiny: bf16 is slow on a CPU that has no instructions for it
     "speech": {"batch": 2, "frames": 30, "phones": 4},
+    "deepq": {"learning_starts": 40},  # actions on the emulator before the first step
 }
 
 
