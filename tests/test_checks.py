@@ -27,7 +27,6 @@ MISTAKES = [
     (["run", "autoenc", "--phase", "training"], "no phase 'training'; did you mean train?"),
     (["run", "autoenc", "--precision", "fp16"], "no precision 'fp16'"),
     (["run", "autoenc", "--device", "gpu"], "no device 'gpu'; there may be: auto, cpu, cuda"),
-    (["run", "autoenc", "--device", "cpu:9"], "no device 'cpu:9'; there may be: auto, cpu, cuda"),
     (["run", "autoenc", "--device", "cpu", "--precision", "tf32"], "precision tf32 needs an NVIDIA GPU, not cpu"),
     (["run", "autoenc", "--engine", "cudagraf"], "no engine 'cudagraf'; did you mean cudagraph?"),
     (["run", "autoenc", "--steps", "0"], "steps must be at least 1, not 0"),

@@ -43,9 +43,7 @@ def check_device(name: str, precision: str | None = "fp32") -> None:
     """Raises where torch could not have such a device, or the device not such a precision, or cannot be imported."""
     kind, colon, index = name.partition(":")
     third_party = kind.isidentifier() and bool(entry_points(group="torch.backends"))  # it may add a kind of its own
-    known = kind in DEVICES or third_party
-    second_cpu = kind == "cpu" and index.strip("0") != ""  # torch takes any number for the one that there is
-    if (kind != "auto" or colon) and (bool(colon) != index.isdecimal() or not known or second_cpu):
+    if (kind != "auto" or colon) and (bool(colon) != index.isdecimal() or not (kind in DEVICES or third_party)):
         raise DeviceError(f"no device {shortened(name)!r}; there may be: auto, cpu, cuda, cuda:1, mps, xpu")
     if precision == "tf32" and kind not in ("auto", "cuda"):
         raise DeviceError(f"precision tf32 needs an NVIDIA GPU, not {name}")
