@@ -18,7 +18,10 @@ from typing import Any
 import psutil
 import pytest
 
+from fathom.core import heartbeat
 from fathom.core.errors import BadOption, Refused
+from fathom.core.heartbeat import Beat
+from fathom.experiments import launch
 from fathom.experiments.launch import JobFailed, run
 from fathom.experiments.ranks import Launch
 
@@ -174,3 +177,28 @@ def test_seeded_kills_of_a_random_rank_each_end_the_job_and_name_it(tmp_path: Pa
         victim, moment = chance.randrange(ranks), chance.randrange(1, 20)
         text = failure(tmp_path / str(number), {victim: "SIGKILL"}, ranks=ranks, at_step=moment)
         assert text == f"rank {victim}: killed by SIGKILL", number
+
+
+def test_a_rank_that_is_killed_later_than_the_one_to_blame_is_not_blamed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    long_ago = time.monotonic() - 100
+    waits = Beat(1, 0, "send-receive", 3, 14, 13, long_ago, long_ago)
+    hangs = Beat(2, 0, heartbeat.STEP, 3, 13, 13, long_ago, 0.0)
+    watch = launch._Watch(tmp_path, 20.0, lambda step: None, ())
+    looks = iter([{0: waits, 1: hangs}, {0: waits}])
+
+    def look() -> dict[int, Beat]:
+        found = next(looks, None)
+        if found is None:
+            watch._stop.set()
+        return found or {}
+
+    monkeypatch.setattr(watch, "_beats", look)
+    monkeypatch.setattr(watch, "_kill", lambda: None)
+    monkeypatch.setattr(launch, "POLL_S", 0.0)
+    watch._run()
+    assert watch.verdict is not None
+    assert watch.verdict.startswith(
+        "rank 1: no progress for 100 s in step 3; rank 0 waits in send-receive 14 since 100"
+    )

@@ -223,7 +223,7 @@ class _Watch:
             missing = self._expected - self._born  # which holds up all others
             now_s = time.monotonic()
             if verdict := self._unborn(min(missing)) if missing else stalled(beats, now_s, self.timeout_s):
-                self.verdict = verdict
+                self.verdict = self.verdict or verdict  # of those that are killed, some end later than others
                 self._kill()
 
     def _announce(self) -> None:
