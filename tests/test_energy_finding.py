@@ -109,7 +109,16 @@ def test_an_estimate_says_so_and_is_never_valid() -> None:
     guessed = energy_of(3.0, 0.01, parts=[part(1800, 6, kind=ESTIMATE, integrated_j=None)])
     runs = only([metered_record(energy=guessed)])
     assert runs.verdict == "estimated"
-    assert any(note.startswith("Estimated:") for note in analyse("energy", [metered_record(energy=guessed)]).notes)
+    finding = analyse("energy", [metered_record(energy=guessed)])
+    assert any(note.startswith("Estimated:") for note in finding.notes)
+    assert finding.summary.startswith("Joules per item, estimated: ")
+
+
+def test_settings_of_the_same_workload_each_have_their_number() -> None:
+    records = [metered_record(per_step_j=joules, spec={"batch": batch}) for joules, batch in ((4.0, 8), (4.0, 64))]
+    said = analyse("energy", records).summary
+    assert "batch 8" in said
+    assert "batch 64" in said
 
 
 def test_runs_made_for_their_energy_take_the_place_of_short_ones() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
 from sample_records import GPU, STEP_S, engine_run, record_of, study, trial_of, trial_record
 
 from fathom.analysis.compare import compare
@@ -12,6 +13,8 @@ from fathom.analysis.finding import Finding, Table, analyse, questions
 from fathom.analysis.questions.engines import COLUMNS
 from fathom.core.record import Record
 from fathom.core.spec import RunSpec
+from fathom.core.trial import FIRST_STEPS
+from fathom.experiments import engines
 from fathom.experiments.isolate import failed
 from fathom.report import runs
 
@@ -46,6 +49,31 @@ def test_the_sentence_counts_what_is_faster_and_what_is_wrong() -> None:
         "training: times as fast as eager 2 for autoenc (compile). 1 of 1 configuration in inference: times as fast as "
         "eager 2 for vgg (compile). 1 trial gave other results than eager."
     )
+
+
+def test_an_engine_that_may_as_well_be_slower_is_not_faster() -> None:
+    """Some turns were faster and others slower: the interval around the median holds 1."""
+    unsteady = engine_run(0.19, [2.0, 1.0, 0.5], turn_step_s=[0.3, 0.25, 0.19, 0.18, 0.18, 0.19, 0.4])
+    steady = engine_run(0.2, [2.0, 1.0, 0.5], turn_step_s=[0.2] * 7)
+    noisy = trial_of(eager=steady, engine=unsteady)
+    assert noisy.speedup > 1
+    record = trial_record("vgg", "fused", noisy)
+    answer = found(record)
+    assert answer.summary.endswith("another engine is faster than eager for 0 of 1 configuration in training.")
+    assert [row[6] for row in table(answer, "Eager and the best engine").rows] == ["eager"]
+    assert engines.best([record]) is None
+    assert engines.best([record, trial_record("vgg", "compile")]) is not None
+
+
+def test_steps_pay_back_where_they_are_faster_by_the_ratio_that_is_shown() -> None:
+    slower = trial_of(
+        eager=engine_run(0.2, [1.0], turn_step_s=[0.1, 0.2, 0.2, 0.3, 0.3]),
+        engine=engine_run(0.2, [1.0], turn_step_s=[0.19, 0.21, 0.21, 0.2, 0.2]),
+    )
+    assert slower.speedup < 1
+    assert slower.pays_back_after is None
+    twice = trial_of(0.2, 0.1, engine=engine_run(0.1, [2.0, 1.0, 0.5], start_s=FIRST_STEPS * 0.1 + 3.0))
+    assert twice.pays_back_after == pytest.approx(30), "3 s, at 0.1 s a step"
 
 
 def test_a_wrong_engine_is_an_alarm_and_never_the_best() -> None:

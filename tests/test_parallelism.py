@@ -12,6 +12,11 @@ from fathom.analysis.questions import layers, parallelism, phases
 from fathom.core.record import Record
 
 
+def test_training_runs_with_fewer_evaluations_are_no_sweep_of_threads() -> None:
+    trained = record_of("vgg", spec={"kind": "training", "evaluations": 3}, step_s=[])
+    assert not parallelism.analyse([trained]).answered
+
+
 def at_threads(workload: str, threads: int | None, **types: float) -> Record:
     rows = [op_row(kind, seconds) for kind, seconds in types.items()]
     return record_of(workload, rows, spec={"threads": threads})

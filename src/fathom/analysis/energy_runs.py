@@ -71,6 +71,10 @@ class EnergyRuns:
         return self._mean(lambda energy: energy.joules)
 
     @property
+    def steps(self) -> float:
+        return self._mean(lambda energy: energy.steps)
+
+    @property
     def window_s(self) -> float:
         return self._mean(lambda energy: energy.window_s)
 

@@ -190,7 +190,7 @@ def configuration(record: Record) -> RunSpec:
 
 _MEASURED_HOW: dict[str, Any] = {  # the fields that say how a run was measured, and not what it did
     **{"seed": 0, "warmup": 0, "steps": 1, "budget_s": None, "kind": "timed", "device": "auto"},
-    **{"window_s": None, "idle_s": None, "period_s": None, "estimates": False},
+    **{"window_s": None, "idle_s": None, "period_s": None, "estimates": False, "evaluations": None},
 }
 
 

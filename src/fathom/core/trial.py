@@ -79,9 +79,9 @@ class Trial:
     @property
     def pays_back_after(self) -> float | None:
         """Steps after which the time to start is regained; None where the engine's steps are no faster."""
-        gain_s = self.eager.step_s - self.engine.step_s
-        if gain_s <= 0:
+        if self.speedup <= 1:
             return None
+        gain_s = self.eager.step_s * (1 - 1 / self.speedup)
         return max(0.0, self.engine.preparation_s - self.eager.preparation_s) / gain_s
 
     def difference(self) -> float | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+from fathom.analysis.engine_trials import fastest
 from fathom.core import plugins
 from fathom.core.errors import FathomError
 from fathom.core.record import Record
@@ -62,17 +63,7 @@ def refusal(spec: RunSpec) -> str | None:
     return None
 
 
-def agrees(record: Record) -> bool:
-    return record.trial is not None and record.trial.disagreement(record.spec.precision or "fp32") is None
-
-
 def best(trials: Iterable[Record]) -> Record | None:
-    """The fastest trial whose engine agrees with eager and is faster; None where eager is the fastest."""
-    sound = [record for record in trials if record.outcome == "ok" and agrees(record)]
-    faster = [record for record in sound if _speedup(record) > 1]
-    return max(faster, key=_speedup, default=None)
-
-
-def _speedup(record: Record) -> float:
-    assert record.trial is not None
-    return record.trial.speedup
+    """The trial of the fastest engine that agrees with eager; None where none is shown to be faster."""
+    found = fastest([[record] for record in trials if record.outcome == "ok"])
+    return found[0] if found else None

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fathom import published
-from fathom.analysis.energy_runs import INVALID, LARGEST_SPREAD, EnergyRuns, in_words, joules, metered
+from fathom.analysis.energy_runs import INVALID, LARGEST_SPREAD, EnergyRuns, in_words, joules, labels, metered
 from fathom.analysis.finding import Cell, Chart, Finding, Table, not_measured
 from fathom.analysis.formatting import count, in_percent, least_and_most
 from fathom.analysis.learning_runs import Run, training_runs
@@ -71,12 +71,13 @@ def _summary(found: Sequence[EnergyRuns], trained: Sequence[Run]) -> str:
     sentences = []
     if found:
         valid = sum(runs.verdict != INVALID for runs in found)
-        named = {_name(runs, found): runs for runs in reversed(found) if not capped(runs.runs[0])}
+        named = _named([runs for runs in found if not capped(runs.runs[0])])
+        guess = ", estimated" if any(runs.estimated for runs in named.values()) else ""
         per_item = {name: runs.per_item_j for name, runs in named.items()}
         watts = {name: runs.mean_w for name, runs in named.items()}
         if named:
-            sentences.append(f"Joules per item: {least_and_most(per_item, '.3g')}.")
-            sentences.append(f"Average power: {least_and_most(watts, '.0f', ' W')}.")
+            sentences.append(f"Joules per item{guess}: {least_and_most(per_item, '.3g')}.")
+            sentences.append(f"Average power{guess}: {least_and_most(watts, '.0f', ' W')}.")
         sentences.append(f"{valid} of {count(len(found), 'measurement')} {'is' if valid == 1 else 'are'} valid.")
     if trained:
         spent = [f"{joules(_to_target(run))} ({run.name})" for run in sorted(trained, key=_to_target)]
@@ -84,9 +85,18 @@ def _summary(found: Sequence[EnergyRuns], trained: Sequence[Run]) -> str:
     return " ".join(sentences)
 
 
-def _name(runs: EnergyRuns, found: Sequence[EnergyRuns]) -> str:
+def _named(found: Sequence[EnergyRuns]) -> dict[str, EnergyRuns]:
+    """Each by its workload and phase, and by its machine and settings where there are several."""
     several = len({each.machine for each in found}) > 1
-    return f"{runs.workload} {runs.phase}{f' on {runs.machine}' if several else ''}"
+    rivals: dict[str, list[EnergyRuns]] = {}
+    for runs in found:
+        where = f" on {runs.machine}" if several else ""
+        rivals.setdefault(f"{runs.workload} {runs.phase}{where}", []).append(runs)
+    return {
+        f"{name}, {label}" if label else name: runs
+        for name, own in rivals.items()
+        for label, runs in zip(labels(own), own, strict=True)
+    }
 
 
 def _caps_in_words(pairs: Sequence[Capped]) -> list[str]:

@@ -10,12 +10,13 @@ import statistics
 from collections import defaultdict
 from collections.abc import Sequence
 
+from fathom.analysis.engine_trials import Launches, agrees, fastest, speedup, trials_of
 from fathom.analysis.finding import Cell, Chart, Finding, Series, Table, not_measured
 from fathom.analysis.formatting import DASH, count, listed, number
 from fathom.analysis.selection import workload_order
 from fathom.analysis.statistics import Interval, median_interval
 from fathom.core.record import Record
-from fathom.core.trial import COMPARED_STEPS, FACTOR, FIRST_STEPS, FLOORS, Trial
+from fathom.core.trial import COMPARED_STEPS, FACTOR, FIRST_STEPS, FLOORS
 
 TITLE = "How can the same work run faster?"
 ORDER = 52
@@ -50,13 +51,12 @@ def analyse(records: Sequence[Record]) -> Finding:
     )
 
 
-Launches = list[Record]  # of one trial: equal work, one process each
 Work = tuple[str, str, str]  # machine, preset, precision
 
 
 def _grouped(records: Sequence[Record]) -> dict[Work, list[Launches]]:
     """The launches of each trial, in the order of the suite, apart for each machine, preset and precision."""
-    by_spec: dict[tuple[str, str], Launches] = defaultdict(list)
+    by_spec: dict[tuple[str, str], list[Record]] = defaultdict(list)
     for record in records:
         by_spec[record.machine_label, record.spec.id].append(record)
     groups: dict[Work, list[Launches]] = defaultdict(list)
@@ -81,15 +81,15 @@ def row(record: Record) -> list[Cell]:
 
 
 def group_row(runs: Launches) -> list[Cell]:
-    spec, trials = runs[0].spec, _trials(runs)
-    speedup = median_interval([trial.speedups for trial in trials])
+    spec, trials = runs[0].spec, trials_of(runs)
+    faster = speedup(runs)
     updates = [trial.update_speedups for trial in trials if trial.update_speedups]
     disagreement = next((why for trial in trials if (why := trial.disagreement(spec.precision or "fp32"))), None)
     peak = _median([trial.engine.peak_device_bytes for trial in trials])
     return [
         *(_name(runs[0]), spec.phase, spec.engine),
         *(_ms([trial.eager.step_s for trial in trials]), _ms([trial.engine.step_s for trial in trials])),
-        *(speedup.median, _bounds(speedup), median_interval(updates).median if updates else None),
+        *(faster.median, _bounds(faster), median_interval(updates).median if updates else None),
         _median([trial.engine.preparation_s for trial in trials]),
         _median([trial.pays_back_after for trial in trials]),
         *(_percent([trial.engine.busy for trial in trials]), _percent([trial.eager.busy for trial in trials])),
@@ -100,26 +100,12 @@ def group_row(runs: Launches) -> list[Cell]:
     ]
 
 
-def fastest(groups: Sequence[Launches]) -> dict[tuple[str, str], Launches]:
-    """Workload and phase -> the trial of the fastest engine that agrees with eager and is faster than it."""
-    best: dict[tuple[str, str], Launches] = {}
+def _fastest(groups: Sequence[Launches]) -> dict[tuple[str, str], Launches]:
+    """Workload and phase -> the trial of the fastest engine, where one is faster than eager."""
+    rivals: dict[tuple[str, str], list[Launches]] = defaultdict(list)
     for runs in groups:
-        key = _name(runs[0]), runs[0].spec.phase
-        if _agrees(runs) and _speedup(runs) > max(1.0, _speedup(best[key]) if key in best else 1.0):
-            best[key] = runs
-    return best
-
-
-def _trials(runs: Launches) -> list[Trial]:
-    return [record.trial for record in runs if record.trial is not None]
-
-
-def _agrees(runs: Launches) -> bool:
-    return not any(trial.disagreement(runs[0].spec.precision or "fp32") for trial in _trials(runs))
-
-
-def _speedup(runs: Launches) -> float:
-    return statistics.median(trial.speedup for trial in _trials(runs))
+        rivals[_name(runs[0]), runs[0].spec.phase].append(runs)
+    return {key: best for key, own in rivals.items() if (best := fastest(own)) is not None}
 
 
 def _name(record: Record) -> str:
@@ -132,17 +118,17 @@ def _name(record: Record) -> str:
 
 
 def _summary(work: Work, groups: Sequence[Launches]) -> str:
-    best = fastest(groups)
+    best = _fastest(groups)
     sentences = []
     for phase, words in (("train", "training"), ("infer", "inference")):
         names = dict.fromkeys(_name(runs[0]) for runs in groups if runs[0].spec.phase == phase)
         faster = {name: best[name, phase] for name in names if (name, phase) in best}
         if not names:
             continue
-        gains = [f"{number(_speedup(runs))} for {name} ({runs[0].spec.engine})" for name, runs in faster.items()]
+        gains = [f"{number(speedup(runs).median)} for {name} ({runs[0].spec.engine})" for name, runs in faster.items()]
         told = f"{len(faster)} of {count(len(names), 'configuration')} in {words}"
         sentences.append(f"{told}: times as fast as eager {listed(gains)}." if gains else f"{told}.")
-    wrong = sum(not _agrees(runs) for runs in groups)
+    wrong = sum(not agrees(runs) for runs in groups)
     doubt = f" {count(wrong, 'trial')} gave other results than eager." if wrong else ""
     machine, preset, precision = work
     where = f"On {machine}, preset {preset}, {precision}"
@@ -153,16 +139,16 @@ def _best_table(groups: dict[Work, list[Launches]]) -> Table:
     """Eager and the best engine side by side."""
     rows: list[list[Cell]] = []
     for work, own in groups.items():
-        best = fastest(own)
+        best = _fastest(own)
         for key in dict.fromkeys((_name(runs[0]), runs[0].spec.phase) for runs in own):
             some = next(runs for runs in own if (_name(runs[0]), runs[0].spec.phase) == key)
             runs = best.get(key)
-            eager = _ms([trial.eager.step_s for trial in _trials(runs or some)])
-            own_cells: list[Cell] = [EAGER, eager, 1.0, _percent([t.eager.busy for t in _trials(some)])]
+            eager = _ms([trial.eager.step_s for trial in trials_of(runs or some)])
+            own_cells: list[Cell] = [EAGER, eager, 1.0, _percent([t.eager.busy for t in trials_of(some)])]
             if runs is not None:
-                trials = _trials(runs)
+                trials = trials_of(runs)
                 step, busy = _ms([t.engine.step_s for t in trials]), _percent([t.engine.busy for t in trials])
-                own_cells = [runs[0].spec.engine, step, _speedup(runs), busy]
+                own_cells = [runs[0].spec.engine, step, speedup(runs).median, busy]
             rows.append([*work, *key, eager, *own_cells])
     columns = ["machine", "preset", "precision", "workload", "phase", "eager step (ms)", "best engine", "its step (ms)"]
     return Table(title="Eager and the best engine", columns=[*columns, "times as fast", "GPU busy (%)"], rows=rows)
@@ -171,7 +157,7 @@ def _best_table(groups: dict[Work, list[Launches]]) -> Table:
 def _chart(work: Work, groups: Sequence[Launches]) -> Chart:
     engines = list(dict.fromkeys(runs[0].spec.engine for runs in groups))
     names = list(dict.fromkeys(f"{_name(runs[0])} {runs[0].spec.phase}" for runs in groups))
-    found = {(runs[0].spec.engine, f"{_name(runs[0])} {runs[0].spec.phase}"): _speedup(runs) for runs in groups}
+    found = {(runs[0].spec.engine, f"{_name(runs[0])} {runs[0].spec.phase}"): speedup(runs) for runs in groups}
     series = [Series(name=engine, x=names, y=[found.get((engine, each)) for each in names]) for engine in engines]
     return Chart(
         kind="bar",

@@ -66,7 +66,7 @@ def _summary(curves: Sequence[Curve]) -> str:
     else:
         sentences = _ranges(known)
     launches = {found.launches or 1 for _, found in known}
-    basis = "One launch a point: nothing is said of the next launch." if launches == {1} else ""
+    basis = "One launch of the largest job: nothing is said of the next one." if launches == {1} else ""
     return " ".join([*sentences, *filter(None, [basis])])
 
 

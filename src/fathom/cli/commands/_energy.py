@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from fathom.cli.terminal import count, human, print_facts, print_table, print_text, seconds, text
+from fathom.cli.terminal import human, print_facts, print_table, print_text, seconds, text
 from fathom.core.errors import BadOption
 from fathom.core.record import Record
 
@@ -59,7 +59,7 @@ def facts(runs: EnergyRuns, rates: Rates) -> list[tuple[str, str]]:
         ("verdict", in_words(runs)),
         ("energy per item", f"{joules(runs.per_item_j)} per {runs.item}"),
         ("energy per step", f"{joules(runs.per_step_j)} in {seconds(runs.step_s)}"),
-        ("energy of the window", f"{joules(runs.total_j)} in {seconds(runs.window_s)}, {count(first.steps, 'step')}"),
+        ("energy of the window", f"{joules(runs.total_j)} in {seconds(runs.window_s)}, {text(runs.steps)} steps"),
         ("average power", f"{text(runs.mean_w)} W"),
         ("peak power", "not shown by the meters" if runs.peak_w is None else f"{text(runs.peak_w)} W"),
         ("idle power", idle),

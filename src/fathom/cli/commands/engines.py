@@ -97,7 +97,8 @@ def trials(specs: Sequence[RunSpec], store: Store, timeout_s: float = engines.TI
     if done := len(specs) - len(refused) - len(left):
         human.print(f"{done} of {len(specs) - len(refused)} trials are in {store.folder} already")
     run_all(left, store, "trials", partial(isolated, heartbeat_timeout_s=timeout_s))
-    newest = {record.spec.id: record for record in sorted(store.records(), key=lambda each: each.started)}
+    kept = store.records() if store.folder.exists() else []  # where all are refused, nothing was written
+    newest = {record.spec.id: record for record in sorted(kept, key=lambda each: each.started)}
     found = [failed(spec, refused[spec.id]) if spec.id in refused else newest.get(spec.id) for spec in specs]
     return [record for record in found if record is not None]
 
@@ -123,7 +124,8 @@ def _report(records: Sequence[Record], out: Path, as_json: bool, *, reasons: boo
             human.print(f"not applicable: {', '.join(left_out)} (--engines NAME says why)", highlight=False)
         if ok:
             fastest = engines.best(own)
-            human.print(f"best: {fastest.spec.engine if fastest else engines.EAGER}", highlight=False)
+            named = fastest.spec.engine if fastest else f"{engines.EAGER}; no other is shown to be faster"
+            human.print(f"best: {named}", highlight=False)
     human.print(f"records: {out}", soft_wrap=True)
 
 
