@@ -44,15 +44,15 @@ class Frame(msgspec.Struct, gc=False):
 class Frames:
     """Makes frames, and numbers their contexts."""
 
-    def __init__(self, names: Set[str], roles: Mapping[str, str], turns: Sequence[float] = ()) -> None:
-        """Names are those of all events on the host; turns is when ops of the backward pass begin, in order."""
+    def __init__(self, names: Set[str], roles: Mapping[str, str], backward_begins: Sequence[float] = ()) -> None:
+        """Names are those of all events on the host; then when ops of the backward pass begin, in order."""
         self.roles = roles
         self.has_phases = FORWARD in names
         self.has_data = DATA in names
         self.has_modules = any(name.startswith((LAYER, MODULE)) for name in names)
         self.has_backward = any(name.startswith(EVALUATE) for name in names)
         self._backward = {name for name in names if is_backward(name)}
-        self._turns = turns
+        self._backward_begins = backward_begins
         self.contexts: list[Context] = []
         self._numbers: dict[tuple[str, str, str, str], int] = {}
         self._layer_of: dict[int, tuple[str, str]] = {}  # autograd sequence number -> layer and role
@@ -77,7 +77,7 @@ class Frames:
             frame.layer = f"{frame.layer}.{name.removeprefix(MODULE)}".lstrip(".")
         elif name.startswith("Optimizer.step#"):
             frame.phase, frame.optimizer = "optimizer", name.removeprefix("Optimizer.step#").split(".")[0]
-            frame.closure = bisect_left(self._turns, begin) < bisect_left(self._turns, end)
+            frame.closure = bisect_left(self._backward_begins, begin) < bisect_left(self._backward_begins, end)
         elif name.startswith("Optimizer.zero_grad"):
             frame.phase, frame.closure = "optimizer", False
         elif name.startswith("enumerate(DataLoader)"):

@@ -49,8 +49,8 @@ def breakdown(events: Iterable[Event] | EventColumns, roles: Mapping[str, str] |
     gpu_events = columns.chosen(columns.on_gpu)
     correlations = [args.correlation for args in all_launch_args(gpu_events)]
     steps = Steps.of(columns, on_host)
-    turns = np.sort(columns.begin[on_host & columns.named(is_backward)]).tolist()
-    walk = _Walk(columns, steps, Frames(columns.names_of(on_host), roles or {}, turns), set(correlations))
+    begins = np.sort(columns.begin[on_host & columns.named(is_backward)]).tolist()
+    walk = _Walk(columns, steps, Frames(columns.names_of(on_host), roles or {}, begins), set(correlations))
     # the thread with the forward pass first: backward ops look up its sequence numbers
     forward = columns.of_category("cpu_op") & ~columns.named(lambda name: name.startswith("autograd::"))
     for thread in sorted(threads, key=lambda thread: thread.first_begin(forward)):
