@@ -214,7 +214,8 @@ def test_engines_that_do_not_apply_are_shown_and_leave_no_record(
 ) -> None:
     """By name where all are tried; with the reason where they were asked for."""
     monkeypatch.setattr("fathom.cli.commands.engines.isolated", lambda *given, **more: pytest.fail("nothing applies"))
-    assert fathom(monkeypatch, *typed("--engines", "cudagraph,channels-last", "--out", tmp_path)) == 1
+    new = tmp_path / "new"  # a folder that nothing is ever written to
+    assert fathom(monkeypatch, *typed("--engines", "cudagraph,channels-last", "--out", new)) == 1
     told = capsys.readouterr().err
     assert "memnet train, cudagraph: engine cudagraph needs an NVIDIA GPU, not cpu\n" in told
     assert "memnet train, channels_last: engine channels_last changes nothing: memnet has no convolution" in told

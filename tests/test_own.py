@@ -21,6 +21,7 @@ from fathom.analysis.relatives import nearest_measured
 from fathom.analysis.selection import select
 from fathom.cli import terminal
 from fathom.cli.commands.profile import by_type
+from fathom.core.disturbance import Disturbance
 from fathom.core.errors import BadOption
 from fathom.core.record import OpRow
 from fathom.measure.held import Held
@@ -119,6 +120,22 @@ def test_the_command_tells_which_of_the_eight_it_is_like(
     assert told["workload"] == "mine_for_test:make"
     assert told["measured"] is None
     assert sum(row["percent"] for row in told["ops"]) == pytest.approx(100)
+
+
+@pytest.mark.parametrize("taken", [0.0, 0.4])
+def test_the_command_says_that_the_run_was_disturbed(
+    taken: float, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    disturbed = record_of(
+        "own", profile=profile_of([op_row("MatMul", 1.0)]), disturbance=Disturbance(steal=taken, load_before=0.1)
+    )
+    monkeypatch.setattr("fathom.cli.commands.profile.profile_target", lambda *given, **more: disturbed)
+    arguments = ("profile", "mine:make", "--device", "cpu", "--out")
+    said = ["40 % of the CPU time taken by the hypervisor (steal)"] if taken else []
+    assert fathom(monkeypatch, *arguments, tmp_path / "json", "--json") == 0
+    assert document(capsys)["disturbances"] == said
+    assert fathom(monkeypatch, *arguments, tmp_path / "text") == 0
+    assert ("Disturbed, so times and shares are not to be trusted: 40 %" in capsys.readouterr().out) == bool(taken)
 
 
 @pytest.mark.parametrize(
