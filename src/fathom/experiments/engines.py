@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from fathom.analysis.engine_trials import fastest
 from fathom.core import plugins
 from fathom.core.errors import FathomError
 from fathom.core.record import Record
@@ -65,5 +64,7 @@ def refusal(spec: RunSpec) -> str | None:
 
 def best(trials: Iterable[Record]) -> Record | None:
     """The trial of the fastest engine that agrees with eager; None where none is shown to be faster."""
+    from fathom.analysis.engine_trials import fastest  # SciPy, which takes a second
+
     found = fastest([[record] for record in trials if record.outcome == "ok"])
     return found[0] if found else None
