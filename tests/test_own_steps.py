@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.optim import SGD, AdamW, Optimizer
 
 import fathom as suite
+from fathom.analysis.actions import actions
 
 WIDTH, ITEMS = 64, 32
 PRODUCT = 2 * ITEMS * WIDTH * WIDTH  # FLOP of a forward pass; the weight's gradient takes as many
@@ -65,6 +66,7 @@ def test_lbfgs_calls_its_closure_several_times() -> None:
     found = by_phase(record)
     assert found["forward"] == found["backward"] == 3 * PRODUCT
     assert types_of(record, "optimizer") == {"ApplyLBFGS"}
+    assert not any("fused" in str(action) for action in actions(record)), "LBFGS has no such option"
 
 
 class OnGradients(SGD):

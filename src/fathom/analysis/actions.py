@@ -21,7 +21,7 @@ from fathom.trace.waits import is_wait
 MOST = 3
 LEAST_GAIN = 0.03  # of the step: below it an action is not worth a line
 FUSABLE = {"A", "C"}  # classes whose ops a compiler joins with their neighbours: elementwise, reductions
-FUSED = {"ApplyAdam", "ApplyAdamW", "ApplySGD", "ApplyAdagrad"}  # optimizers of torch that have fused=True
+HAVE_FUSED = {"ApplyAdam", "ApplyAdamW", "ApplySGD", "ApplyAdagrad"}  # optimizers of torch that have fused=True
 COPIES = ("Copy", "Cast")  # ... and what moves values in between
 FROM_HOST = "HtoD"  # in the names of copies
 PRODUCTS = ("MatMul", "BatchMatMul")
@@ -245,7 +245,7 @@ def optimizer(view: View) -> Action | None:
     """An update of many small kernels."""
     rows = [row for row in view.profile.rows if row.phase == "optimizer"]
     calls = sum(row.calls for row in rows)
-    if any("_fused_" in row.op for row in rows) or calls < 10 or not FUSED & {row.type for row in rows}:
+    if any("_fused_" in row.op for row in rows) or calls < 10 or not HAVE_FUSED & {row.type for row in rows}:
         return None
     share = view.share(rows)
     evidence = f"{100 * share:.0f} % of the step is the optimizer's update, in {calls:.0f} ops"

@@ -65,7 +65,11 @@ class AsOnGPU(TorchFunctionMode):
         if self._lower is not None:
             args, given = self._cast(func, args, given)
         if not self._layers:
-            return (_attention_on_cpu if func is F.scaled_dot_product_attention else func)(*args, **given)
+            return (
+                _attention(*args, **given, gpu=False)
+                if func is F.scaled_dot_product_attention
+                else func(*args, **given)
+            )
         if func in MODES:
             return _recurrent(MODES[func], *args)
         return REPLACED.get(func, func)(*args, **given)
@@ -152,43 +156,31 @@ def _attention(
     attn_mask: Tensor | None = None,
     dropout_p: float = 0.0,
     is_causal: bool = False,
+    *,
+    gpu: bool = True,
     **more: Any,
 ) -> Tensor:
-    """Flash attention in half precision without a mask, memory-efficient attention else: neither keeps the scores.
+    """Fused where the device fuses it, so that no scores are kept.
 
-    Of grouped queries (fewer heads of keys and values), only flash attention takes care.
+    A GPU has flash attention in half precision without a mask, and memory-efficient attention else, which takes no
+    grouped queries (fewer heads of keys and values). A CPU's flash attention takes masks and groups, and no dropout.
     """
-    scale = more.get("scale")
-    flash = attn_mask is None and query.dtype in (torch.bfloat16, torch.float16)
-    if query.dim() != 4 or (more.get("enable_gqa") and not flash):
-        return F.scaled_dot_product_attention(query, key, value, attn_mask, dropout_p, is_causal, **more)
-    given = (query, key, value)
-    if flash:
-        found = torch.ops.aten._scaled_dot_product_flash_attention(*given, dropout_p, is_causal, scale=scale)
+    given, aten = (query, key, value), torch.ops.aten
+    half = attn_mask is None and query.dtype in (torch.bfloat16, torch.float16)
+    fused = (half or not more.get("enable_gqa")) if gpu else not dropout_p and query.shape[-1] == value.shape[-1]
+    if query.dim() != 4 or not fused:
+        return F.scaled_dot_product_attention(*given, attn_mask, dropout_p, is_causal, **more)
+    scale, mask = more.get("scale"), None if attn_mask is None else attn_mask.to(query.dtype)
+    if not gpu:
+        flash = aten._scaled_dot_product_flash_attention_for_cpu
+        found = flash(*given, 0.0, is_causal, attn_mask=mask, scale=scale)
+    elif half:
+        found = aten._scaled_dot_product_flash_attention(*given, dropout_p, is_causal, scale=scale)
     else:
-        bias = None if attn_mask is None else attn_mask.to(query.dtype).expand(*query.shape[:-1], key.shape[-2])
-        kept = torch.is_grad_enabled()
-        efficient = torch.ops.aten._scaled_dot_product_efficient_attention
-        found = efficient(*given, bias, kept, dropout_p, is_causal, scale=scale)
+        bias = None if mask is None else mask.expand(*query.shape[:-1], key.shape[-2])
+        efficient = aten._scaled_dot_product_efficient_attention
+        found = efficient(*given, bias, torch.is_grad_enabled(), dropout_p, is_causal, scale=scale)
     output: Tensor = found[0]
-    return output
-
-
-def _attention_on_cpu(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attn_mask: Tensor | None = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    **more: Any,
-) -> Tensor:
-    """A CPU's flash attention, which takes masks and grouped queries; with dropout, the scores are kept."""
-    if query.dim() != 4 or dropout_p or query.shape[-1] != value.shape[-1]:
-        return F.scaled_dot_product_attention(query, key, value, attn_mask, dropout_p, is_causal, **more)
-    mask = None if attn_mask is None else attn_mask.to(query.dtype)
-    flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
-    output: Tensor = flash(query, key, value, 0.0, is_causal, attn_mask=mask, scale=more.get("scale"))[0]
     return output
 
 

@@ -72,7 +72,8 @@ def _summary(found: Sequence[EnergyRuns], trained: Sequence[Run]) -> str:
     if found:
         valid = sum(runs.verdict != INVALID for runs in found)
         named = _named([runs for runs in found if not capped(runs.runs[0])])
-        guess = ", estimated" if any(runs.estimated for runs in named.values()) else ""
+        guesses = {runs.estimated for runs in named.values()}
+        guess = {(True,): ", estimated", (False, True): ", partly estimated"}.get(tuple(sorted(guesses)), "")
         per_item = {name: runs.per_item_j for name, runs in named.items()}
         watts = {name: runs.mean_w for name, runs in named.items()}
         if named:
