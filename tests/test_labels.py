@@ -89,7 +89,7 @@ def test_fewer_cores_of_one_machine_keep_their_label() -> None:
 def test_two_machines_in_one_folder_are_numbered_in_the_order_of_their_runs() -> None:
     later = run_of(ONE, folder="a", started="2026-01-02T00:00:00.000+00:00")
     earlier = run_of(OTHER, folder="a", started="2026-01-01T00:00:00.000+00:00")
-    assert labels([later, earlier]) == ["Neoverse-N1 (a, machine 2), 2 cores", "Neoverse-N1 (a, machine 1), 2 cores"]
+    assert labels([later, earlier]) == ["Neoverse-N1 (machine 2), 2 cores", "Neoverse-N1 (machine 1), 2 cores"]
 
 
 def test_cards_of_one_name_are_told_apart_on_one_host_and_on_two() -> None:

@@ -369,6 +369,15 @@ def test_a_curve_says_which_data_it_is_of(split: str, title: str, note: str) -> 
     assert not any("the curve is of" in each and note not in each for each in finding.notes)
 
 
+def test_a_curve_on_training_data_has_no_line_at_a_target_that_held_out_data_must_reach() -> None:
+    def lines(split: str) -> list[str]:
+        (chart,) = learning.analyse([run_of(0, learnt(curve_split=split))]).charts
+        return [series.name for series in chart.series]
+
+    assert lines("validation") == ["seed 0", "target"]
+    assert lines("train") == ["seed 0"]
+
+
 def test_curves_of_different_data_are_in_different_charts() -> None:
     old = run_of(1, learnt(curve_split="test"))
     finding = learning.analyse([run_of(0), old])

@@ -1,7 +1,7 @@
 """Names of machines: each has its own, also where two machines have the same processor.
 
 Questions group and label runs by the processor's name. labelled() makes these names unique before records of several
-machines meet, by the folder that the records of each are in: "Neoverse-N1 (results/a), 2 cores".
+machines meet, by the folder that the records of each are in, or by a number: "Neoverse-N1 (results/a), 2 cores".
 """
 
 from __future__ import annotations
@@ -38,16 +38,25 @@ def _gpu_name(record: Record) -> str:
 
 
 def _unique(names: Mapping[Hashable, str], runs: Runs, thing: str) -> dict[Hashable, str]:
-    """New names for processors that share one: with the folders of their runs, and a number where these agree."""
-    common = {name for name, many in Counter(names.values()).items() if many > 1}
-    folders = {key: f"{name} ({_folders(runs[key])})" for key, name in names.items() if name in common}
-    unique, counts = {}, Counter(folders.values())
-    numbers: Counter[str] = Counter()
-    for key in sorted(folders, key=lambda key: min(record.started for record in runs[key])):
-        name = folders[key]
-        numbers[name] += 1
-        unique[key] = name if counts[name] == 1 else f"{name[:-1]}, {thing} {numbers[name]})"
+    """New names for processors that share one: by the folders of their runs, by a number, or by both."""
+    sharing: dict[str, list[Hashable]] = defaultdict(list)
+    for key in sorted(names, key=lambda key: min(record.started for record in runs[key])):
+        sharing[names[key]].append(key)
+    unique = {}
+    for name, keys in sharing.items():
+        if len(keys) > 1:
+            tags = _tags([_folders(runs[key]) for key in keys], thing)
+            unique |= {key: f"{name} ({tag})" for key, tag in zip(keys, tags, strict=True)}
     return unique
+
+
+def _tags(folders: Sequence[str], thing: str) -> list[str]:
+    counts, numbers, tags = Counter(folders), Counter[str](), []
+    for folder in folders:
+        numbers[folder] += 1
+        number = f"{thing} {numbers[folder]}"
+        tags.append(folder if counts[folder] == 1 else number if len(counts) == 1 else f"{folder}, {number}")
+    return tags
 
 
 def _folders(records: Sequence[Record]) -> str:

@@ -183,11 +183,12 @@ def _charts(runs: Sequence[Run]) -> list[Chart]:
 
 
 def _chart(runs: Sequence[Run]) -> Chart:
-    """The title says what all of them have in common, each line the rest."""
+    """The title says what all of them have in common, each line the rest; a curve on training data meets no target."""
     variants, evaluation = {run.variant for run in runs}, runs[0].learning
     machines = {run.record.machine_label for run in runs}
     longest = max(run.learning.curve[-1].seconds for run in runs)
-    targets = dict.fromkeys(run.learning.target for run in runs if run.learning.target is not None)
+    aiming = [run.learning for run in runs if run.learning.curve_split != "train"]
+    targets = dict.fromkeys(learning.target for learning in aiming if learning.target is not None)
     return Chart(
         kind="line",
         title=f"{runs[0].name if len(variants) == 1 else runs[0].subject}: {_measured(evaluation)}",
