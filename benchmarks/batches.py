@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from fathom.core.spec import RunSpec
+from fathom.core.spec import EAGER, RunSpec
 from fathom.core.store import Store
 from fathom.experiments.study import plan, run_all
 from fathom.workloads.base import workload_class
@@ -23,10 +23,12 @@ from fathom.workloads.base import workload_class
 FACTORS = (0.5, 2.0)  # of the preset's batch, as `fathom calibrate` times them
 
 
-def specs(names: Sequence[str], preset: str, device: str, factors: Sequence[float] = FACTORS) -> list[RunSpec]:
+def specs(
+    names: Sequence[str], preset: str, device: str, factors: Sequence[float] = FACTORS, engine: str = EAGER
+) -> list[RunSpec]:
     """The study's profiled runs of one device at other batches; a batch below 1 is left out."""
     found = []
-    for spec in plan(names, preset, [device]):
+    for spec in plan(names, preset, [device], engine):
         if spec.kind != "profiled" or spec.threads is not None:
             continue
         own = workload_class(spec.workload).configured(preset).batch
@@ -41,10 +43,11 @@ def main() -> None:
     parser.add_argument("--preset", default="small")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--factors", type=float, nargs="+", default=FACTORS, help="of the preset's batch")
+    parser.add_argument("--engine", default=EAGER)
     parser.add_argument("--launches", type=int, default=1)
     parser.add_argument("--out", type=Path, required=True)
     asked = parser.parse_args()
-    planned = specs(asked.names, asked.preset, asked.device, asked.factors) * asked.launches
+    planned = specs(asked.names, asked.preset, asked.device, asked.factors, asked.engine) * asked.launches
     for at, (record, path) in enumerate(run_all(planned, Store(asked.out), lambda *_: lambda *_: None), start=1):
         state = "disturbed" if record.disturbed else record.outcome
         print(f"{at}/{len(planned)} {record.spec.workload} {record.spec.phase} {record.spec.batch}: {state}, {path}")

@@ -282,6 +282,24 @@ def test_what_cannot_be_predicted_is_one_line(name: str, fathom: Typed) -> None:
     assert message in " ".join(said.split())
 
 
+def test_a_graph_on_a_device_that_is_not_here_has_no_host_and_no_measured_coverage(fathom: Typed) -> None:
+    eager, graph = (
+        json.loads(fathom("predict", "memnet", "--on", "H200", "--engine", engine, "--json")[1])
+        for engine in ("eager", "cudagraph")
+    )
+    assert graph["step_s"] < eager["step_s"] / 3
+    assert graph["step_s"] == pytest.approx(max(graph["device_s"], graph["host_s"]))
+    assert (eager["coverage"] is not None, graph["coverage"]) == (True, None)
+    assert fathom("predict", "memnet", "--on", "H200", "--engine", "cudagraph")[1].startswith("memnet, train, fp32, cu")
+
+
+@pytest.mark.parametrize("engine", ["compile", ""])
+def test_an_engine_whose_steps_are_not_predicted_is_refused(engine: str, fathom: Typed) -> None:
+    for asked in (("memnet", "--on", "H200"), ("--evaluate", "results/h200")):
+        code, _, said = fathom("predict", *asked, "--engine", engine)
+        assert (code, said.strip()) == (2, f"fathom: no engine to predict {engine!r}; there are: cudagraph, eager")
+
+
 @pytest.mark.parametrize("budget", ["0", "-1", "nan", "1e9"])
 def test_a_budget_is_some_minutes(budget: str, tmp_path: Path, fathom: Typed) -> None:
     code, _, said = fathom("calibrate", "--budget", budget, "--out", str(tmp_path))

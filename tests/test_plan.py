@@ -12,8 +12,8 @@ from fathom.predict import catalogue, rules
 from fathom.predict.communication import Link, fastest
 from fathom.predict.estimate import Estimate, Interval, estimate
 from fathom.predict.measured_energy import joules_per_item
-from fathom.predict.plan import COST, CUDAGRAPH, ENERGY, MEASURED, TDP_BOUND, TIME, Grid, Job, Plan, cannot_join, plan
-from fathom.predict.target import HostCosts, Target, gigabytes
+from fathom.predict.plan import COST, ENERGY, MEASURED, TDP_BOUND, TIME, Grid, Job, Plan, cannot_join, plan
+from fathom.predict.target import CUDAGRAPH, HostCosts, Target, gigabytes
 from fathom.trace.step_work import GradientReady, OpWork, StepWork
 
 FAST = Target(

@@ -45,7 +45,7 @@ from fathom.predict.predictors.op_by_op import OpByOp
 from fathom.predict.predictors.roofline import Roofline
 from fathom.predict.probe import Probe
 from fathom.predict.reference import nearest, shipped
-from fathom.predict.target import Target
+from fathom.predict.target import CUDAGRAPH, Target
 from fathom.trace.step_work import OpWork, StepWork
 
 TARGET = Target(name="device", gpu=False, flop_per_s={"fp32": 1e11}, bytes_per_s=1e10)
@@ -183,6 +183,35 @@ def test_a_workload_timed_at_one_batch_has_no_unseen_batch() -> None:
     calls += timed(drawn(8, 20), source_of("net", 4, "infer"))  # another phase is no other batch of this one
     scores = evaluate(campaign(calls), [Case(step(own), 1.0)], [EFFICIENCY])
     assert {each.situation for each in scores} == {UNSEEN_WORKLOAD, OP_BY_OP}
+
+
+def test_a_step_in_a_cuda_graph_waits_for_its_kernels_and_not_for_the_host() -> None:
+    """Its calls take 10 us on the device and 100 us to launch one by one."""
+    own = [product(64, 64 + at, 64) for at in range(20)]
+    calls = [TimedCall(work=op, seconds=1e-5, sources=(source_of("net", 8, "train"),)) for op in own]
+    calls += [TimedCall(work=op, seconds=1e-5, sources=("random 1",)) for op in drawn(4, 60)]
+    probes = [
+        Probe(name="random 1", phase="train", calls={"forward": n}, ops_s=n * 1e-5, step_s=n * 1e-4) for n in (10, 30)
+    ]
+    gpu = replace(campaign(calls, probes), device="cuda:0")
+    cases = [Case(step(own), 2e-3), Case(step(own), 2e-4, CUDAGRAPH)]
+    eager, graph = (each for each in evaluate(gpu, cases, [EFFICIENCY]) if each.situation == OP_BY_OP)
+    assert eager.error == pytest.approx(0, abs=0.01)
+    assert graph.error == pytest.approx(0, abs=0.01)
+    with pytest.raises(BadOption, match="cudagraph needs a GPU, and device is a CPU"):
+        evaluate(campaign(calls), cases, [EFFICIENCY])
+
+
+def test_a_step_of_which_a_tenth_was_not_timed_is_not_called_op_by_op() -> None:
+    own = [product(64, 64 + at, 64) for at in range(20)]
+    known = timed(own, source_of("net", 8, "train"))
+    others = timed(drawn(4, 60), "random 1")
+
+    def situations(calls: list[TimedCall]) -> set[str]:
+        return {each.situation for each in evaluate(campaign(calls + others), [Case(step(own), 1.0)], [EFFICIENCY])}
+
+    assert OP_BY_OP in situations(known)
+    assert OP_BY_OP not in situations(known[:17])
 
 
 def test_measured_steps_at_other_batches_correct_a_prediction() -> None:

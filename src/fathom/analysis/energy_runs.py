@@ -13,12 +13,12 @@ from fathom.analysis.formatting import number
 from fathom.analysis.selection import configuration, counted, machine_name, workload_order
 from fathom.core.energy import Energy
 from fathom.core.record import Record
-from fathom.core.spec import RunSpec
+from fathom.core.spec import EAGER, RunSpec
 
 LARGEST_SPREAD = 0.03  # of joules per item over the trials, for the measurement to be repeatable
 VALID, INVALID, ESTIMATED = "VALID", "INVALID", "estimated"
 CHOICES = ("batch", "precision", "engine", "power_cap_w", "clock_cap_mhz")  # what a sweep may differ in
-_NO_CHOICE: dict[str, Any] = dict.fromkeys(CHOICES) | {"precision": "fp32", "engine": "eager"}
+_NO_CHOICE: dict[str, Any] = dict.fromkeys(CHOICES) | {"precision": "fp32", "engine": EAGER}
 UNITS = {"power_cap_w": "{:g} W", "clock_cap_mhz": "{:g} MHz", "batch": "batch {}"}
 
 

@@ -42,7 +42,7 @@ def _unique(names: Mapping[Hashable, str], runs: Runs, thing: str) -> dict[Hasha
     sharing: dict[str, list[Hashable]] = defaultdict(list)
     for key in sorted(names, key=lambda key: min(record.started for record in runs[key])):
         sharing[names[key]].append(key)
-    unique = {}
+    unique: dict[Hashable, str] = {}
     for name, keys in sharing.items():
         if len(keys) > 1:
             tags = _tags([_folders(runs[key]) for key in keys], thing)

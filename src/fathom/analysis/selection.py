@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from fathom import published
 from fathom.analysis.formatting import listed
 from fathom.core.record import OpRow, Profile, Record
-from fathom.core.spec import PHASES, RunSpec
+from fathom.core.spec import EAGER, PHASES, RunSpec
 
 Key = TypeVar("Key", bound=Hashable)
 A_STEP = {"train": "a training step", "infer": "an inference step"}
@@ -169,7 +169,7 @@ def machine_name(record: Record) -> str:
 
     The same GPU in bf16, or replaying CUDA graphs, counts as another machine: such runs are not pooled with others.
     """
-    spec, usual = record.spec, ("fp32", "eager")
+    spec, usual = record.spec, ("fp32", EAGER)
     other = [value for value in (spec.precision, spec.engine) if value and value not in usual]
     return ", ".join([record.machine_label, *other])
 

@@ -12,8 +12,6 @@ import msgspec
 from fathom.core.spec import SEPARATOR
 from fathom.core.trial import Trial
 
-EAGER = "eager"
-
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:

@@ -27,6 +27,7 @@ SOURCES = {  # where the work comes from -> the fields that may then be None: no
     "trace": ("precision", "seed"),  # a profiler trace made elsewhere
     "ranks": ("precision", "seed"),  # messages between ranks, without a network
 }
+EAGER = "eager"  # the engine of a plain program
 KINDS = {  # what is measured -> the fields that say how long; the others keep their defaults
     "timed": ("warmup", "steps", "budget_s"),
     "profiled": ("warmup", "steps", "budget_s"),  # a timed pass, and a profiled one after it
@@ -82,7 +83,7 @@ class RunSpec:
     preset: str = "small"  # OWN where there is nothing to choose from
     device: str = "auto"
     precision: str | None = "fp32"
-    engine: str = "eager"
+    engine: str = EAGER
     batch: int | None = None
     power_cap_w: float | None = None  # set by whoever starts the run, and put back after it; None: as the machine is
     clock_cap_mhz: float | None = None

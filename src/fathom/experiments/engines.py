@@ -8,9 +8,8 @@ from dataclasses import replace
 from fathom.core import plugins
 from fathom.core.errors import FathomError
 from fathom.core.record import Record
-from fathom.core.spec import RunSpec
+from fathom.core.spec import EAGER, RunSpec
 
-EAGER = "eager"
 BEST = "best"  # of the candidates, by a trial
 COMBINED = ("compile+cudagraph", "channels_last+compile", "channels_last+compile+cudagraph", "compile+fused")
 TRIAL_S = 2.0  # of timed steps, for each engine that `best` tries

@@ -26,7 +26,7 @@ from torch.jit._script import RecursiveScriptModule
 from torch.profiler import ProfilerActivity, record_function
 
 from fathom.core.record import GpuTime, LightPass, OpRow, Profile
-from fathom.core.spec import RunSpec
+from fathom.core.spec import EAGER, RunSpec
 from fathom.engine.marks import Mark, marks_on
 from fathom.engine.session import Session, Step
 from fathom.machine.clock import StepClock, wait
@@ -83,7 +83,7 @@ def profiled(
         slowed, trace = _recorded(session, steps, shapes=True, trace_out=trace_out)
     found = walk.breakdown(trace.columns, roles(networks))
     notes = split_convolution_backward(found, session.device)
-    if session.spec.engine != "eager":
+    if session.spec.engine != EAGER:
         notes.append(traced_to_layers(session.spec.engine, found.rows()))
     matrix, copy = ceilings(session.device, session.spec.precision)
     profile = replace(

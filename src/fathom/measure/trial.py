@@ -12,7 +12,7 @@ import torch
 
 from fathom.core.events import OnProgress
 from fathom.core.record import Record, Sections
-from fathom.core.spec import RunSpec
+from fathom.core.spec import EAGER, RunSpec
 from fathom.core.trial import COMPARED_STEPS, FIRST_STEPS, ROUNDING, EngineRun, Trial
 from fathom.data.base import Batch
 from fathom.engine.session import Session
@@ -24,7 +24,6 @@ from fathom.measure.loop import as_record, non_finite
 from fathom.measure.profiling import busy_seconds
 from fathom.workloads.base import Output
 
-EAGER = "eager"
 TURNS = 7  # of each engine
 BUDGET_S = 7.0  # of all turns together, where the spec does not say
 ROUNDED = 2  # runs of eager that are rounded otherwise

@@ -16,6 +16,7 @@ from typing import TypedDict
 import msgspec
 
 from fathom.core.errors import BadOption, UnknownName
+from fathom.core.spec import EAGER
 from fathom.predict import catalogue
 from fathom.predict.campaign import SUFFIX, Campaign, find, read
 from fathom.predict.estimate import Interval
@@ -37,7 +38,6 @@ from fathom.predict.reference import as_reached, nearest, shipped
 from fathom.predict.target import HostCosts, Target
 from fathom.trace.step_work import StepWork
 
-MOSTLY = 0.95  # of the time in ops, from which the calls of a step count as timed
 ERRORS = ".errors.json"  # beside a calibration: what `fathom predict --evaluate` found
 
 
@@ -67,7 +67,7 @@ class Choice:
         """Errors of steps whose calls were timed say nothing of a step whose calls were not."""
         if self.partly is None or not isinstance(self.predictor, OpByOp):
             return self.interval
-        return self.interval if self.predictor.known_share(step, self.target) >= MOSTLY else self.partly
+        return self.interval if self.predictor.timed(step, self.target) else self.partly
 
     def corrected_by(self, cases: Sequence[Case], step: StepWork) -> Choice:
         """With measured steps of the same workload at other batches."""
@@ -77,7 +77,7 @@ class Choice:
             raise BadOption(
                 f"no undisturbed profiled step of {what} at another batch than {step.batch} on this machine"
             )
-        timed = isinstance(self.predictor, OpByOp) and self.predictor.known_share(step, self.target) >= MOSTLY
+        timed = isinstance(self.predictor, OpByOp) and self.predictor.timed(step, self.target)
         interval = self.others_run if timed else self.others_run_partly
         batches = ", ".join(str(case.step.batch) for case in cases if case.step.batch != step.batch)
         return replace(
@@ -90,34 +90,34 @@ class Choice:
         )
 
 
-def calibrated(path: Path, predictor: str, precision: str) -> Choice:
+def calibrated(path: Path, predictor: str, precision: str, engine: str = EAGER) -> Choice:
     """A machine that has been calibrated."""
-    campaign = read(path)
-    target = campaign.target()
+    campaign, errors = read(path), errors_of(path, engine)
+    target = campaign.target().executed_by(engine)
     notes = [f"calibrated: {len(campaign.calls)} op calls timed on {campaign.machine}"]
     notes += [f"the calibration was disturbed: {reason}" for reason in campaign.disturbances]
     if predictor == ROOFLINE:
-        return Choice(replace(target, host=HostCosts()), Roofline(), _error(path, ROOFLINE), notes, campaign)
-    fallback = predictor if predictor in FITS else _best_installed(path)
+        return Choice(replace(target, host=HostCosts()), Roofline(), _error(errors, ROOFLINE, engine), notes, campaign)
+    fallback = predictor if predictor in FITS else _best_installed(errors)
     fitted = FITS[fallback](campaign.calls, target, precision)
     found = Choice(
         target,
         fitted,
-        _error(path, fallback),
+        _error(errors, fallback, engine),
         notes,
         campaign,
-        others_run=_measured_error(path, OP_BY_OP, OP_BY_OP_OTHERS_RUN),
-        others_run_partly=_measured_error(path, fallback, OTHER_BATCHES_RUN),
+        others_run=_measured_error(errors, OP_BY_OP, OP_BY_OP_OTHERS_RUN),
+        others_run_partly=_measured_error(errors, fallback, OTHER_BATCHES_RUN),
     )
     if predictor in FITS:
         return found
     timed = OpByOp(campaign.calls, fitted)
-    return replace(found, predictor=timed, interval=_error(path, OP_BY_OP), partly=found.interval)
+    return replace(found, predictor=timed, interval=_error(errors, OP_BY_OP, engine), partly=found.interval)
 
 
-def elsewhere(device: catalogue.Device, predictor: str) -> Choice:
+def elsewhere(device: catalogue.Device, predictor: str, engine: str = EAGER) -> Choice:
     """A device that is not here."""
-    peaks = Target.of(device)
+    peaks = Target.of(device).executed_by(engine)
     if predictor not in (AUTO, ROOFLINE, EFFICIENCY):
         raise BadOption(f"predictor {predictor} needs a calibration of {device.name}; there is none")
     if predictor == ROOFLINE:
@@ -128,11 +128,17 @@ def elsewhere(device: catalogue.Device, predictor: str) -> Choice:
     note = (
         f"from {source.machine}: its class efficiencies, and as much of {device.name}'s peaks as it reaches of its own"
     )
-    return Choice(as_reached(peaks, source), source.predictor, known.other, [note], roof=peaks)
+    return Choice(as_reached(peaks, source).executed_by(engine), source.predictor, _other(engine), [note], roof=peaks)
 
 
 def chosen(
-    on: str | None, folder: Path, predictor: str, precision: str, peak_tflops: float | None, bandwidth: float | None
+    on: str | None,
+    folder: Path,
+    predictor: str,
+    precision: str,
+    peak_tflops: float | None,
+    bandwidth: float | None,
+    engine: str = EAGER,
 ) -> Choice:
     """By what the command was given."""
     if predictor not in PREDICTORS:
@@ -142,15 +148,15 @@ def chosen(
     if peak_tflops is not None and bandwidth is not None:
         if on is not None:
             raise BadOption("--on names a device, --peak-tflops and --bandwidth another; give one of them")
-        return elsewhere(catalogue.hypothetical(peak_tflops, bandwidth), predictor)
+        return elsewhere(catalogue.hypothetical(peak_tflops, bandwidth), predictor, engine)
     paths = find(folder)
     if on is None:
-        return calibrated(_only(paths, folder), predictor, precision)
+        return calibrated(_only(paths, folder), predictor, precision, engine)
     plain = _plain(on)
     for path in paths:
         if plain and _plain(path.name.removesuffix(SUFFIX)).startswith((plain, f"nvidia{plain}")):
-            return calibrated(path, predictor, precision)
-    return elsewhere(catalogue.device(on), predictor)
+            return calibrated(path, predictor, precision, engine)
+    return elsewhere(catalogue.device(on), predictor, engine)
 
 
 def _only(paths: Sequence[Path], folder: Path) -> Path:
@@ -166,27 +172,34 @@ def _plain(name: str) -> str:
     return "".join(letter for letter in name.lower() if letter.isalnum())
 
 
-def _best_installed(path: Path) -> str:
+def _best_installed(errors: Sequence[Summary]) -> str:
     """The predictor of unseen calls that was best in the evaluation; the nearest calls where there was none."""
-    found = [each for each in errors_of(path) if each.situation == UNSEEN_WORKLOAD and each.predictor != ROOFLINE]
+    found = [each for each in errors if each.situation == UNSEEN_WORKLOAD and each.predictor != ROOFLINE]
     usable = [each for each in found if each.predictor not in WITH_EXTRA or has_scikit_learn()]
     return min(usable, key=lambda each: each.mean_error).predictor if usable else NEIGHBOURS
 
 
-def errors_file(path: Path) -> Path:
-    return path.with_name(path.name.removesuffix(SUFFIX) + ERRORS)
+def errors_file(path: Path, engine: str = EAGER) -> Path:
+    of_engine = "" if engine == EAGER else f".{engine}"
+    return path.with_name(path.name.removesuffix(SUFFIX) + of_engine + ERRORS)
 
 
-def errors_of(path: Path) -> list[Summary]:
-    beside = errors_file(path)
+def errors_of(path: Path, engine: str = EAGER) -> list[Summary]:
+    beside = errors_file(path, engine)
     return msgspec.json.decode(beside.read_bytes(), type=list[Summary]) if beside.exists() else []
 
 
-def _error(path: Path, predictor: str) -> Interval:
+def _other(engine: str) -> Interval:
+    """That of predictions for other devices, measured on eager steps."""
+    found = shipped().other
+    return found if engine == EAGER else replace(found, coverage=None)
+
+
+def _error(errors: Sequence[Summary], predictor: str, engine: str) -> Interval:
     """As evaluated on this machine's records; else that of the machines that come with Fathom."""
-    return _measured_error(path, predictor, UNSEEN_WORKLOAD, OP_BY_OP) or shipped().other
+    return _measured_error(errors, predictor, UNSEEN_WORKLOAD, OP_BY_OP) or _other(engine)
 
 
-def _measured_error(path: Path, predictor: str, *situations: str) -> Interval | None:
-    found = [each for each in errors_of(path) if each.predictor == predictor and each.situation in situations]
+def _measured_error(errors: Sequence[Summary], predictor: str, *situations: str) -> Interval | None:
+    found = [each for each in errors if each.predictor == predictor and each.situation in situations]
     return found[0].interval if found else None

@@ -82,7 +82,7 @@ class Summary:
 
 def evaluate(campaign: Campaign, cases: Sequence[Case], predictors: Iterable[str] = FITS) -> list[Score]:
     if not cases:
-        raise DataError("no measured steps to compare with: undisturbed eager runs of this machine, one rank")
+        raise DataError("no measured steps to compare with: undisturbed runs of this machine and engine, one rank")
     chosen, scores = list(predictors), list[Score]()
     for workload in dict.fromkeys(case.step.workload for case in cases):
         own = [case for case in cases if case.step.workload == workload]
@@ -148,7 +148,9 @@ def _scores(campaign: Campaign, cases: Sequence[Case], situation: str, predictor
         for precision in dict.fromkeys(case.step.precision for case in cases):
             fitted = FITS[name](campaign.calls, bare, precision)
             found += [
-                _score(case, situation, name, estimate(case.step, bare, predictor=fitted).step_s)
+                _score(
+                    case, situation, name, estimate(case.step, bare.executed_by(case.engine), predictor=fitted).step_s
+                )
                 for case in cases
                 if case.step.precision == precision
             ]
@@ -156,7 +158,7 @@ def _scores(campaign: Campaign, cases: Sequence[Case], situation: str, predictor
 
 
 def _op_by_op(campaign: Campaign, without: Campaign, cases: Sequence[Case], predictors: Sequence[str]) -> list[Score]:
-    """Calls that were not timed, those that take too long, are predicted by what a prediction would take for them."""
+    """Of steps whose calls were timed, but for a few; these few are predicted as in a prediction."""
     timed = {each.work.spec: each for each in campaign.calls}
     if not campaign.timed_alone:
         return []
@@ -165,9 +167,9 @@ def _op_by_op(campaign: Campaign, without: Campaign, cases: Sequence[Case], pred
     scores = []
     for case in cases:
         own = [timed[op.spec] for op in case.step.ops if op.spec in timed]
-        if own:
-            predictor = OpByOp(own, fallbacks[case.step.precision])
-            scores.append(_score(case, OP_BY_OP, OP_BY_OP, estimate(case.step, target, predictor=predictor).step_s))
+        predictor, executed = OpByOp(own, fallbacks[case.step.precision]), target.executed_by(case.engine)
+        if predictor.timed(case.step, executed):
+            scores.append(_score(case, OP_BY_OP, OP_BY_OP, estimate(case.step, executed, predictor=predictor).step_s))
     return scores + [made for each in scores for made in _corrected(each, scores, OP_BY_OP_OTHERS_RUN)]
 
 

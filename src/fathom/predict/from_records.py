@@ -13,6 +13,7 @@ from fathom.analysis.limits import data_share
 from fathom.analysis.selection import op_seconds, profiled_step_s
 from fathom.core.errors import DataError
 from fathom.core.record import Record
+from fathom.core.spec import EAGER
 from fathom.predict.campaign import Campaign, TimedCall, source_of
 from fathom.predict.other_batches import Case
 from fathom.predict.probe import Probe
@@ -21,13 +22,13 @@ from fathom.trace.step_work import OpWork, StepWork, from_rows
 DATA = "data"  # the phase of rows that feed the step: no part of a prediction
 
 
-def usable(records: Iterable[Record]) -> list[Record]:
-    """Undisturbed profiled steps of the eager engine on one device, all its threads."""
+def usable(records: Iterable[Record], engine: str = EAGER) -> list[Record]:
+    """Undisturbed profiled steps of an engine on one device, all its threads."""
     return [
         each
         for each in records
         if each.outcome == "ok" and each.profile is not None and each.profile.rows and not each.disturbed
-        if each.spec.kind == "profiled" and each.spec.engine == "eager" and each.spec.ranks is None
+        if each.spec.kind == "profiled" and each.spec.engine == engine and each.spec.ranks is None
         if each.spec.threads is None and each.spec.power_cap_w is None and each.spec.clock_cap_mhz is None
     ]
 

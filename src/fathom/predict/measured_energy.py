@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from fathom.analysis.energy_runs import VALID, EnergyRuns, metered
 from fathom.core.errors import UnknownName
 from fathom.core.record import Record
+from fathom.core.spec import EAGER
 from fathom.predict import catalogue
 
 Key = tuple[str, str, int]  # device, precision, batch
@@ -18,7 +19,7 @@ def joules_per_item(records: Iterable[Record], workload: str, phase: str, preset
     found: dict[Key, float] = {}
     for runs in metered(records):
         spec = runs.spec
-        same = (runs.workload, runs.phase, spec.preset, spec.engine) == (workload, phase, preset, "eager")
+        same = (runs.workload, runs.phase, spec.preset, spec.engine) == (workload, phase, preset, EAGER)
         free = spec.power_cap_w is None and spec.clock_cap_mhz is None and spec.ranks is None
         device = _device(runs)
         if same and free and device is not None and spec.precision is not None and runs.verdict == VALID:

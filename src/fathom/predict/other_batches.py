@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from fathom.core.spec import EAGER
 from fathom.predict.estimate import estimate
 from fathom.predict.predictors.base import Predictor
 from fathom.predict.target import Target
@@ -18,6 +19,7 @@ class Case:
 
     step: StepWork
     measured_s: float
+    engine: str = EAGER
 
 
 class Corrected:

@@ -9,18 +9,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from fathom.core.errors import BadOption
+from fathom.core.spec import EAGER
 from fathom.predict.catalogue import Interconnect, interconnect
 from fathom.predict.communication import Link
 from fathom.predict.estimate import Estimate
 from fathom.predict.measured_energy import JoulesPerItem
-from fathom.predict.target import HostCosts, Target, gigabytes
+from fathom.predict.target import CUDAGRAPH, HostCosts, Target, gigabytes
 from fathom.trace.step_work import StepWork
 
 HOUR_S = 3600.0
-EAGER, CUDAGRAPH = "eager", "cudagraph"
 LEAST_SAVED = 0.99  # of a step, from which another engine is a choice of its own
 IN_SERVER = 8  # devices that NVLink or PCIe joins: those of one server
 NVLINK = {  # device of the catalogue -> the NVLink that it has
@@ -282,8 +282,8 @@ def _choices(
 ) -> list[Choice]:
     link = None if joined is None else Link.of(joined)
     engines = {EAGER: target}
-    if target.gpu and target.host != HostCosts():  # a graph is launched as one: what the host does per op is gone
-        engines[CUDAGRAPH] = replace(target, host=HostCosts(step_s=target.host.step_s))
+    if target.gpu and target.host != HostCosts():
+        engines[CUDAGRAPH] = target.executed_by(CUDAGRAPH)
     found: list[Choice] = []
     for engine, executed in engines.items():
         estimate = predict(step, executed, count, link)

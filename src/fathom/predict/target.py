@@ -6,14 +6,17 @@ Ceilings are measured (a campaign of `fathom calibrate`), from the catalogue, or
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import astuple, dataclass, field
+from dataclasses import astuple, dataclass, field, replace
 from typing import Protocol
 
-from fathom.core.errors import BadOption
+from fathom.core.errors import BadOption, UnknownName
+from fathom.core.spec import EAGER
 from fathom.predict.catalogue import PRECISIONS, Device
 from fathom.predict.cold_operands import cold_bytes
 from fathom.trace.step_work import OpWork, StepWork
 
+CUDAGRAPH = "cudagraph"
+ENGINES = (EAGER, CUDAGRAPH)  # whose steps are predicted
 WIDE = {"float": "fp32", "double": "fp64", "BFloat16": "bf16", "Half": "fp16"}  # a dtype of op rows -> precision
 
 
@@ -95,6 +98,16 @@ class Target:
             host=host,
             measured=True,
         )
+
+    def executed_by(self, engine: str) -> Target:
+        """A CUDA graph is launched as one: what the host does for each op call is gone."""
+        if engine not in ENGINES:
+            raise UnknownName.among("engine to predict", engine, ENGINES)
+        if engine == EAGER:
+            return self
+        if not self.gpu:
+            raise BadOption(f"{engine} needs a GPU, and {self.name} is a CPU")
+        return replace(self, host=HostCosts(step_s=self.host.step_s))
 
     def peak(self, precision: str) -> float:
         """FLOP/s of products in it. A device without it computes in the next wider one that it has."""

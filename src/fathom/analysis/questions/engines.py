@@ -16,11 +16,11 @@ from fathom.analysis.formatting import DASH, count, listed, number
 from fathom.analysis.selection import workload_order
 from fathom.analysis.statistics import Interval, median_interval
 from fathom.core.record import Record
+from fathom.core.spec import EAGER
 from fathom.core.trial import COMPARED_STEPS, FACTOR, FIRST_STEPS, FLOORS
 
 TITLE = "How can the same work run faster?"
 ORDER = 52
-EAGER = "eager"
 BUSY = 0.9  # of the step: a GPU that works as long has little to gain from another engine
 COLUMNS = [
     *("workload", "phase", "engine", "eager step (ms)", "step (ms)", "times as fast", "95 % interval", "update alone"),

@@ -23,7 +23,7 @@ from fathom.analysis.selection import completeness, on_cpu, usable
 from fathom.analysis.statistics import Interval
 from fathom.analysis.step_time import settled_steps
 from fathom.core.record import Record
-from fathom.core.spec import PHASES
+from fathom.core.spec import EAGER, PHASES
 
 TITLE = "Do workloads that scale over cores gain more from a GPU?"
 ORDER = 105
@@ -73,7 +73,7 @@ def gpu_gains(records: Sequence[Record]) -> dict[tuple[str, str, str], Ratio]:
     sides: dict[tuple[Work, str], dict[bool, list[Record]]] = defaultdict(dict)
     for (work, _), group in groups_by_work(usable(records, False, PHASES)[0]).items():
         run = group.runs[0]
-        if run.spec.engine == "eager":  # as the CPU's
+        if run.spec.engine == EAGER:  # as the CPU's
             sides[work, run.machine.cpu.name][on_cpu(run)] = group.runs
     found: dict[tuple[str, str, str], tuple[tuple[float | str, ...], Ratio]] = {}
     for (work, host), modes in sides.items():

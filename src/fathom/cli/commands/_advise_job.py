@@ -22,9 +22,10 @@ from fathom.cli.commands._advise_plan import (
 from fathom.cli.commands._advise_shown import document, print_plan
 from fathom.cli.terminal import print_json, print_text
 from fathom.core.advice import Setting
+from fathom.core.spec import EAGER
 from fathom.experiments import advise
 from fathom.predict import rules
-from fathom.predict.plan import EAGER, Choice
+from fathom.predict.plan import Choice
 
 if TYPE_CHECKING:
     from fathom.workloads.base import Workload

@@ -12,6 +12,7 @@ import msgspec
 from fathom.cli.terminal import count, human, print_json, print_table, print_text, skipped
 from fathom.core.errors import BadOption, UnknownName
 from fathom.core.record import Record
+from fathom.core.spec import EAGER
 from fathom.core.store import read_nonempty
 from fathom.predict import campaign as campaigns
 from fathom.predict.campaign import Campaign
@@ -22,43 +23,61 @@ from fathom.predict.from_records import campaign_of, case_of, usable
 from fathom.predict.other_batches import Case
 from fathom.predict.predictors.names import AUTO, ROOFLINE, WITH_EXTRA
 from fathom.predict.predictors.regression import has_scikit_learn
+from fathom.predict.target import ENGINES
 from fathom.trace.step_work import StepWork
 
 
-def evaluate(folders: Sequence[Path], calibration: Path, on: str | None, predictor: str, as_json: bool) -> None:
+def evaluate(
+    folders: Sequence[Path], calibration: Path, on: str | None, predictor: str, engine: str, as_json: bool
+) -> None:
     """With the calibration of the records' machine; where there is none, with the op rows of the other workloads."""
+    if engine not in ENGINES:
+        raise UnknownName.among("engine to predict", engine, ENGINES)
     chosen = _predictors(predictor)
     records = read_nonempty(folders, skipped)
-    machine, own = _machine(records, on)
-    path, campaign, cases = _material(own, machine, calibration)
+    machine, own = _machine(records, on, engine)
+    path, campaign, cases = _material(own, machine, calibration, engine)
     scores = scored(campaign, cases, chosen)
     found = summaries(scores)
     if path is not None and predictor == AUTO:
-        errors_file(path).write_bytes(msgspec.json.format(msgspec.json.encode(found), indent=1))
+        errors_file(path, engine).write_bytes(msgspec.json.format(msgspec.json.encode(found), indent=1))
     if as_json:
-        print_json({"machine": machine, "scores": [_row(each) for each in scores], "summaries": _plain(found)})
+        print_json(
+            {
+                "machine": machine,
+                "engine": engine,
+                "scores": [_row(each) for each in scores],
+                "summaries": _plain(found),
+            }
+        )
         return
     _print(machine, scores, found)
     source = f"{path}" if path else "op rows of the other workloads (no calibration of this machine)"
     human.print(f"predicted from {source}", style="dim", highlight=False)
 
 
-def _machine(records: Sequence[Record], on: str | None) -> tuple[str, list[Record]]:
-    labels = sorted({each.machine_label for each in usable(records)})
+def _machine(records: Sequence[Record], on: str | None, engine: str) -> tuple[str, list[Record]]:
+    labels = sorted({each.machine_label for each in usable(records, engine)})
     chosen = [label for label in labels if on is None or on.lower() in label.lower()]
     if len(chosen) != 1:
-        hint = "choose one by --on" if len(chosen) > 1 else "no undisturbed profiled runs among these records"
+        hint = (
+            "choose one by --on" if len(chosen) > 1 else f"no undisturbed profiled runs of {engine} among these records"
+        )
         raise BadOption(f"{hint}: {', '.join(chosen or labels) or 'none'}")
     return chosen[0], [each for each in records if each.machine_label == chosen[0]]
 
 
-def _material(records: Sequence[Record], machine: str, calibration: Path) -> tuple[Path | None, Campaign, list[Case]]:
+def _material(
+    records: Sequence[Record], machine: str, calibration: Path, engine: str
+) -> tuple[Path | None, Campaign, list[Case]]:
     for path in campaigns.find(calibration):
         found = campaigns.read(path)
         if found.machine == machine and (found.gpu or found.threads in _threads(records)):
             from fathom.measure.calibration.cases import cases_of
 
-            return path, found, cases_of(records, machine)
+            return path, found, cases_of(records, machine, engine)
+    if engine != EAGER:
+        raise BadOption(f"steps of {engine} are predicted from a calibration of {machine}; {calibration} has none")
     return None, campaign_of(records), [case_of(each) for each in usable(records)]
 
 

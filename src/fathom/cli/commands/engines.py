@@ -15,7 +15,7 @@ from fathom.cli.commands._running import own_store, run_all
 from fathom.cli.terminal import human, print_json, print_table
 from fathom.core.errors import BadOption
 from fathom.core.record import Record
-from fathom.core.spec import PHASES, RunSpec
+from fathom.core.spec import EAGER, PHASES, RunSpec
 from fathom.core.store import Store
 from fathom.experiments import engines
 from fathom.experiments.checks import check, check_external
@@ -124,7 +124,7 @@ def _report(records: Sequence[Record], out: Path, as_json: bool, *, reasons: boo
             human.print(f"not applicable: {', '.join(left_out)} (--engines NAME says why)", highlight=False)
         if ok:
             fastest = engines.best(own)
-            named = fastest.spec.engine if fastest else f"{engines.EAGER}; no other is shown to be faster"
+            named = fastest.spec.engine if fastest else f"{EAGER}; no other is shown to be faster"
             human.print(f"best: {named}", highlight=False)
     human.print(f"records: {out}", soft_wrap=True)
 

@@ -12,9 +12,10 @@ from fathom.cli.commands._options import Json, Phase, Set, options_of
 from fathom.cli.terminal import count as counted
 from fathom.cli.terminal import human, print_facts, print_json, print_table, seconds
 from fathom.core.errors import BadOption
-from fathom.core.spec import RunSpec
+from fathom.core.spec import EAGER, RunSpec
 from fathom.experiments.checks import check
 from fathom.predict.predictors.names import PREDICTORS
+from fathom.predict.target import ENGINES
 
 if TYPE_CHECKING:
     from fathom.predict.choice import Choice
@@ -35,6 +36,7 @@ def command(
     interconnect: Annotated[str | None, typer.Option(help="What joins them: one of `fathom devices`.")] = None,
     batch: Annotated[int | None, typer.Option(help="Items of one device; default: the preset's.")] = None,
     precision: Annotated[str, typer.Option(help="fp32, tf32 or bf16 (autocast).")] = "fp32",
+    engine: Annotated[str, typer.Option(help=f"{' or '.join(ENGINES)}: how its calls are launched.")] = EAGER,
     phase: Phase = "train",
     preset: Annotated[str, typer.Option(help="tiny, small or paper (published sizes).")] = "paper",
     predictor: Annotated[str, typer.Option(help=", ".join(PREDICTORS))] = PREDICTORS[0],
@@ -63,7 +65,7 @@ def command(
     from fathom.cli.commands import _evaluate  # SciPy is behind it, which --help need not wait for
 
     if evaluate:
-        _evaluate.evaluate(evaluate, calibration, on, predictor, as_json)
+        _evaluate.evaluate(evaluate, calibration, on, predictor, engine, as_json)
         return
     if scaling:
         _evaluate.scaling(scaling, as_json)
@@ -81,18 +83,22 @@ def command(
     from fathom.predict.estimate import estimate as estimated
 
     link = None if interconnect is None else Link.of(catalogue.interconnect(interconnect))
-    choice = chosen(on, calibration, predictor, precision, peak_tflops, bandwidth)
+    choice = chosen(on, calibration, predictor, precision, peak_tflops, bandwidth, engine)
     step = step_of(name, phase, precision, batch, preset, options_of(set_ or []), choice.target.gpu)
     if measured:
-        choice = choice.corrected_by(_cases(measured, step, preset, options_of(set_ or []), choice), step)
+        choice = choice.corrected_by(_cases(measured, step, preset, options_of(set_ or []), choice, engine), step)
     found = estimated(step, choice.target, count=count, link=link, **choice.how(step))
     if as_json:
-        print_json(dataclasses.asdict(found) | {"notes": choice.notes, "items_per_s": found.items_per_s})
+        print_json(
+            dataclasses.asdict(found) | {"notes": choice.notes, "items_per_s": found.items_per_s, "engine": engine}
+        )
     else:
-        _print(found, step, choice)
+        _print(found, step, choice, engine)
 
 
-def _cases(folders: list[Path], step: StepWork, preset: str, options: dict[str, Any], choice: Choice) -> list[Case]:
+def _cases(
+    folders: list[Path], step: StepWork, preset: str, options: dict[str, Any], choice: Choice, engine: str
+) -> list[Case]:
     """Measured steps of the same workload on the calibrated machine, at whatever batch."""
     if choice.campaign is None:
         raise BadOption("--measured corrects predictions of a calibrated machine; this one has no calibration")
@@ -107,7 +113,7 @@ def _cases(folders: list[Path], step: StepWork, preset: str, options: dict[str, 
         if (spec := each.spec)
         and (spec.workload, spec.phase, spec.precision or "fp32", spec.preset, dict(spec.options)) == same
     ]
-    return cases_of(own, choice.target.name)
+    return cases_of(own, choice.target.name, engine)
 
 
 def step_of(
@@ -128,7 +134,7 @@ def step_of(
     return step_work(workload_class(name).configured(preset, **changes), phase, precision, gpu=gpu)
 
 
-def _print(found: Estimate, step: StepWork, choice: Choice) -> None:
+def _print(found: Estimate, step: StepWork, choice: Choice, engine: str) -> None:
     covered = "coverage not measured" if found.coverage is None else f"held {found.coverage:.0%} of held-out steps"
     rows = [
         ("step", f"{seconds(found.step_s)} ({seconds(found.low_s)} to {seconds(found.high_s)}; {covered})"),
@@ -144,9 +150,8 @@ def _print(found: Estimate, step: StepWork, choice: Choice) -> None:
         text = f"{seconds(found.communication_s)}, {seconds(found.exposed_s)} of it exposed"
         rows.insert(3, ("communication", text))
     many = f"{found.count} x " if found.count > 1 else ""
-    title = (
-        f"{found.workload}, {found.phase}, {found.precision}, {counted(found.batch, step.item)} on {many}{found.target}"
-    )
+    how = ", ".join([found.phase, found.precision, *([] if engine == EAGER else [engine])])
+    title = f"{found.workload}, {how}, {counted(found.batch, step.item)} on {many}{found.target}"
     print_facts(title, rows)
     total = sum(found.by_family.values()) or 1.0
     cells = [[family, took, 100 * took / total] for family, took in found.by_family.items() if took > total / 1000]

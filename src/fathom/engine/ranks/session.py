@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from fathom.core.errors import BadOption, EngineError
-from fathom.core.spec import RunSpec
+from fathom.core.spec import EAGER, RunSpec
 from fathom.data.base import Dataset
 from fathom.engine.base import Infer, Loss, engine_class
 from fathom.engine.ranks.base import Parallel, Rank, RankedEngine, Strategy
@@ -22,7 +22,7 @@ class RankSession(Session):
 
     def __init__(self, spec: RunSpec, rank: Rank, strategy: Strategy, split: str | None = None) -> None:
         kind = workload_class(spec.workload)
-        if spec.engine != "eager":
+        if spec.engine != EAGER:
             raise EngineError(f"ranks run with engine eager, not {spec.engine}")
         if spec.phase != "train":
             raise BadOption("ranks divide training; inference has nothing to exchange")

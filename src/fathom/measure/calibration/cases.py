@@ -7,16 +7,17 @@ from collections import defaultdict
 from collections.abc import Iterable
 
 from fathom.core.record import Record
+from fathom.core.spec import EAGER
 from fathom.engine.step_work import step_work
 from fathom.predict.from_records import measured_s, usable
 from fathom.predict.other_batches import Case
 from fathom.workloads.base import workload_class
 
 
-def cases_of(records: Iterable[Record], machine: str) -> list[Case]:
+def cases_of(records: Iterable[Record], machine: str, engine: str = EAGER) -> list[Case]:
     """Of the undisturbed steps that were measured on this machine; of several launches of a run, the median."""
     launches: dict[str, list[Record]] = defaultdict(list)
-    for record in usable(records):
+    for record in usable(records, engine):
         if record.machine_label == machine and record.spec.source == "workload":
             launches[record.spec.id].append(record)
     return [_case(same) for same in launches.values()]
@@ -27,4 +28,4 @@ def _case(launches: list[Record]) -> Case:
     changes = dict(spec.options) | ({} if spec.batch is None else {"batch": spec.batch})
     workload = workload_class(spec.workload).configured(spec.preset, **changes)
     step = step_work(workload, spec.phase, spec.precision or "fp32", gpu=first.gpu is not None)
-    return Case(step, statistics.median(map(measured_s, launches)))
+    return Case(step, statistics.median(map(measured_s, launches)), spec.engine)

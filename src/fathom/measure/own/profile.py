@@ -16,7 +16,7 @@ from torch.optim import Optimizer
 
 from fathom.core.errors import BadOption, DoesNotFit, EngineError
 from fathom.core.record import Profile, Record
-from fathom.core.spec import OWN, RunSpec
+from fathom.core.spec import EAGER, OWN, RunSpec
 from fathom.engine.base import engine_class
 from fathom.engine.session import Session
 from fathom.machine.devices import resolve
@@ -32,7 +32,6 @@ from fathom.measure.profiling import profiled, traced_to_layers
 from fathom.workloads.base import Workload
 
 WARMUP = 3
-EAGER = "eager"
 COMPILED: dict[str, dict[str, Any] | None] = {  # engine -> what torch.compile is asked for
     EAGER: None,
     "compile": {},
@@ -51,7 +50,7 @@ def profile(
     phase: str = "train",
     device: str = "auto",
     precision: str | None = None,
-    engine: str = "eager",
+    engine: str = EAGER,
     threads: int | None = None,
     trace_out: Path | None = None,
     name: str | None = None,

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.dropout import _DropoutNd
 
-from fathom.core.advice import EAGER, Setting
+from fathom.core.advice import Setting
 from fathom.core.errors import BadOption, EngineError
-from fathom.core.spec import SEPARATOR, RunSpec
+from fathom.core.spec import EAGER, SEPARATOR, RunSpec
 from fathom.engine.base import engine_class
 from fathom.engine.engines.channels_last import IMAGE_DIMENSIONS
 from fathom.engine.session import Session

@@ -12,6 +12,8 @@ from fathom.predict.predictors.base import Predictor
 from fathom.predict.target import Target
 from fathom.trace.step_work import StepWork
 
+MOSTLY = 0.95  # of the time in ops, from which the calls of a step count as timed
+
 
 class OpByOp:
     name = "op by op"
@@ -23,6 +25,9 @@ class OpByOp:
     def seconds(self, step: StepWork, target: Target) -> list[float]:
         fallback = self._otherwise.seconds(step, target)
         return [self._known.get(op.spec, other) for op, other in zip(step.ops, fallback, strict=True)]
+
+    def timed(self, step: StepWork, target: Target) -> bool:
+        return self.known_share(step, target) >= MOSTLY
 
     def known_share(self, step: StepWork, target: Target) -> float:
         """The part of the predicted op time that was measured."""
