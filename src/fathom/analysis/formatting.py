@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from typing import TypeGuard
 
 DASH = "—"  # what is not measured
+HELD_AGAINST_A_TARGET = "quality"  # the heading of a column
 SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
@@ -54,11 +55,13 @@ def beside(value: float | None, target: float | None) -> str:
 
 def column(values: Sequence[object], heading: str = "") -> list[str]:
     """The cells of one column. Fractions share their decimals, so that points stand below one another: one for a
-    percentage, else three digits for the middle one; values of very different sizes have three digits each."""
+    percentage, else three digits for the middle one, and four where values are held against a target; values of very
+    different sizes have three digits each."""
     sizes = [abs(value) for value in values if isinstance(value, float) and math.isfinite(value) and value]
     percent = "(%" in heading
     wide = bool(sizes) and not percent and max(sizes) / min(sizes) > 100
-    decimals = 1 if percent else _decimals(statistics.median(sizes), 3) if sizes else 0
+    digits = 4 if heading == HELD_AGAINST_A_TARGET else 3
+    decimals = 1 if percent else _decimals(statistics.median(sizes), digits) if sizes else 0
     while decimals and all(_is_at(size, decimals - 1) for size in sizes):
         decimals -= 1
 
@@ -149,7 +152,7 @@ def mean_and_range(ratios: Mapping[str, float]) -> tuple[str, str]:
 
 def median_and_range(values: Sequence[float]) -> str:
     """32 (31 to 33): the median, the least and the greatest; 32 where they are the same."""
-    middle, least, most = (f"{of(values):.4g}" for of in (statistics.median, min, max))
+    middle, least, most = (number(of(values), 4) for of in (statistics.median, min, max))
     return middle if least == most else f"{middle} ({least} to {most})"
 
 
