@@ -575,3 +575,9 @@ def test_a_workload_that_is_broken_here_is_left_to_its_runs(monkeypatch: pytest.
     monkeypatch.setattr("fathom.workloads.base.workload_class", lambda name: 1 / 0)
     assert fathom(monkeypatch, *INTERLEAVED, "autoenc", "--runs", 1, "--out", tmp_path / "out") == 0
     assert len(ran) == 2
+
+
+def test_any_slowdown_may_fail_and_no_number_of_launches_is_named_for_it() -> None:
+    noisy = trials(6, paired=False)[0]
+    assert launches_needed(noisy, 6, noisy.detectable / 10) == 600
+    assert [launches_needed(noisy, 6, change) for change in (0.0, 1e-200)] == [None, None]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 import torch
 from conftest import real_data
 from PIL import Image
+from training_runs import learning_of, trained
 
 from fathom.core.spec import RunSpec
 from fathom.data import mnist
@@ -19,6 +21,7 @@ from fathom.training.run import train
 from fathom.training.trainer import HeldOut, recipe_for, trainer_for
 from fathom.workloads import autoenc
 from fathom.workloads.autoenc import Autoenc
+from fathom.workloads.base import State
 
 RECIPE = Autoenc.recipe
 ONE_EPOCH = {"adam": True, "batch": 100, "learning_rate": 0.003}
@@ -116,3 +119,26 @@ def test_drawn_digits_stand_in_rows() -> None:
     image = Image.open(io.BytesIO(base64.b64decode(mnist.tiled_png(digits, across=2))))
     assert image.size == (56, 56)
     assert [image.getpixel(at) for at in ((14, 14), (42, 14), (14, 42))] == [255, 0, 255]
+
+
+def test_a_result_is_not_lost_for_want_of_a_picture(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> list[object]:
+        raise RuntimeError("no such picture\nand more")
+
+    monkeypatch.setattr(type(RECIPE), "artifacts", broken)
+    spec = RunSpec(workload="autoenc", preset="tiny", device="cpu", threads=1, kind="training", evaluations=1)
+    record = trained(spec)
+    assert (record.outcome, learning_of(record).artifacts) == ("ok", [])
+    assert learning_of(record).quality is not None
+    assert "no tables or images of the result: RuntimeError: no such picture" in record.notes
+
+
+def test_fewer_test_digits_than_a_line_of_the_picture() -> None:
+    workload = Autoenc.configured("tiny")
+    state = State(
+        model=workload.model(), device=torch.device("cpu"), source=None, batches=iter(()), optimizer=None,
+        autocast=nullcontext,
+    )  # fmt: skip
+    few = mnist.Digits(pixels=torch.zeros(7, 784, dtype=torch.uint8))
+    _, seen = RECIPE.artifacts(workload, state, few)
+    assert Image.open(io.BytesIO(base64.b64decode(str(seen.png)))).size == (7 * 28, 2 * 28)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from itertools import islice
 from pathlib import Path
 
@@ -323,3 +324,56 @@ def test_the_protocol_says_how_often_the_test_set_was_evaluated() -> None:
 def test_augmentation_options_still_go_by_their_old_names() -> None:
     old = VGG.configured("tiny", turn=15.0, colour=0.3, hole=0.25)
     assert old == VGG.configured("tiny", rotation=15.0, color_jitter=0.3, cutout=0.25)
+
+
+IMAGES = RunSpec(
+    workload="alexnet", preset="tiny", device="cpu", threads=1, kind="training", evaluations=2,
+    options={"batch": 8, "classes": 3},
+)  # fmt: skip
+
+
+def test_a_checkpoint_of_other_files_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(FOLDER, str(tmp_path / "checkpoints"))
+    spec = dataclasses.replace(IMAGES, data=str(write_set(tmp_path / "set")))
+    with pytest.raises(Killed):
+        trained(spec, die_at=2)
+    images = tmp_path / "set/train/class0/0.jpg", tmp_path / "set/train/class0/later.jpg"
+    images[0].rename(images[1])
+    with pytest.raises(DataError, match="remove it to start over: the files of the data were others then"):
+        trained(spec)
+    images[1].rename(images[0])
+    assert learning_of(trained(spec)).resumed == 1
+
+
+def test_test_images_of_another_class_are_refused_and_not_replaced_by_those_of_validation(tmp_path: Path) -> None:
+    root = write_set(tmp_path)
+    (root / "train").rename(root / "val")
+    write_set(tmp_path / "more")
+    (root / "more/train").rename(root / "train")
+    (root / "test/class0").rename(root / "test/unknown")
+    with pytest.raises(DataError, match="unknown: the training set has no such class"):
+        workload_class("alexnet").configured("tiny", classes=3).open(root, "test")
+
+
+def test_a_class_folder_that_is_no_unicode_text_is_named_before_training(tmp_path: Path) -> None:
+    root = write_set(tmp_path)
+    (root / "train/class1").rename(root / "train" / os.fsdecode(b"caf\xe9"))
+    with pytest.raises(DataError, match=r"the name of the folder b'caf\\xe9' is no UTF-8 text"):
+        workload_class("alexnet").configured("tiny", classes=3).open(root, "train")
+
+
+def test_a_test_image_that_cannot_be_read_leaves_what_was_learnt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(FOLDER, str(tmp_path / "checkpoints"))
+    root = write_set(tmp_path / "set", side=160)  # larger than is decoded at the start
+    whole = (root / "test/class2/7.jpg").read_bytes()
+    (root / "test/class2/7.jpg").write_bytes(whole[: len(whole) // 2] + bytes(len(whole) - len(whole) // 2))
+    failed = trained(dataclasses.replace(IMAGES, data=str(root)))
+    assert failed.outcome == "failed"
+    assert str(failed.reason).startswith("trained, and not tested: ")
+    assert "7.jpg" in str(failed.reason)
+    assert (len(learning_of(failed).curve), learning_of(failed).quality) == (2, None)
+    (root / "test/class2/7.jpg").write_bytes(whole)
+    record = trained(dataclasses.replace(IMAGES, data=str(root)))
+    assert (record.outcome, numbers(record)) == ("ok", numbers(failed))

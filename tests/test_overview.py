@@ -184,3 +184,14 @@ def test_communication_that_nothing_hides_is_named() -> None:
     assert found.gain == pytest.approx(0.3)
     assert "most of it all_reduce" in found.evidence
     assert "GPU busy 90 % of the step, 30 % with communication alone" in "\n".join(overview(record).lines(record))
+
+
+def test_attention_that_is_one_op_already_is_not_advised() -> None:
+    """On a CPU with dropout it is computed by products and a softmax of its own."""
+    rows = [
+        op_row("Softmax", 0.3, shapes="[8, 12, 512, 512] []", layer="block"),
+        op_row("MatMul", 0.3, op="aten::bmm", layer="block"),
+        op_row("ScaledDotProductAttention", 0.1, op="aten::_scaled_dot_product_attention_math", layer="block"),
+        op_row("MatMul", 0.3, op="aten::addmm", layer="mlp"),
+    ]
+    assert not [action for action in actions(on_gpu(*rows, gpu=gpu_time(1, 1, 0))) if "attention" in action.what]

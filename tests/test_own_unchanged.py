@@ -202,3 +202,24 @@ def test_a_module_that_was_moved_to_a_gpu_is_back_where_it_was(make: Callable[[]
     fathom.profile(module, X, phase=phase, device="cuda", optimizer="adam")
     assert condition(module) == before
     assert all(torch.equal(one, other) for one, other in zip(torch.cuda.get_rng_state_all(), state, strict=True))
+
+
+def test_a_sparse_buffer_beside_an_optimizer_is_put_back() -> None:
+    class Sparse(nn.Module):
+        graph: Tensor
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("graph", torch.eye(8).to_sparse())
+            self.layer = nn.Linear(4, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            found: Tensor = self.layer(torch.sparse.mm(self.graph, x))
+            return found
+
+    module = Sparse()
+    before = module.layer.weight.detach().clone()
+    fathom.profile(module, X, optimizer=torch.optim.SGD(module.parameters(), lr=0.1))
+    assert torch.equal(module.layer.weight, before)
+    assert module.layer.weight.grad is None
+    assert torch.equal(module.graph.to_dense(), torch.eye(8))

@@ -10,7 +10,7 @@ from conftest import fathom as run_fathom
 from sample_records import record_of
 
 from fathom.analysis.finding import Finding, analyse
-from fathom.analysis.rank_jobs import STRONG, WEAK, curves_of, law, serial_fraction
+from fathom.analysis.rank_jobs import STRONG, WEAK, curves_of, elapsed_s, law, serial_fraction
 from fathom.core.ranks import Ranks, RankSeries
 from fathom.core.record import Record
 from fathom.core.spec import RunSpec
@@ -252,3 +252,26 @@ def test_launches_that_differ_too_much_bound_no_speed_up() -> None:
     two = rows(finding)[1]
     assert two["speed-up"] is not None
     assert (two["speed-up from"], two["efficiency to (%)"]) == (None, None)
+
+
+def test_ranks_that_meet_every_fourth_step_are_as_fast_as_their_meetings() -> None:
+    """Steps of 1 s, and a meeting of 5 s after every fourth; the slower rank alternates between two meetings."""
+    slow, fast = [2.0, 1.0, 2.0, 1.0], [1.0, 2.0, 1.0, 2.0]  # 6 s each, though the slower of each step takes 8 s
+    steps = [[*of_rank[:3], of_rank[3] + 5.0] * 4 for of_rank in (slow, fast)]
+    met = [0.0, 0.0, 0.0, 5.0] * 4
+    record = job(2, 1.0, strategy="local_sgd", strategy_options={"period": 4})
+    assert record.ranks is not None
+    series = [
+        replace(each, step_s=own, compute_s=[s - m for s, m in zip(own, met, strict=True)], exposed_s=met,
+                wait_s=[0.0] * 16, hidden_s=[0.0] * 16, wire_bytes=[0, 0, 0, 4000] * 4)
+        for each, own in zip(record.ranks.series, steps, strict=True)
+    ]  # fmt: skip
+    together = [max(same) for same in zip(*steps, strict=True)]
+    held = replace(record.ranks, series=series, settings={"period": 4})
+    record = replace(record, step_s=together, ranks=held)
+    (curve,) = curves_of([record])
+    assert curve.widest.step.median == pytest.approx(11 / 4)
+    assert curve.widest.part_s("exposed_s") == pytest.approx(5 / 4)
+    assert curve.widest.wire_bytes == pytest.approx(1000)
+    assert elapsed_s(record)[3::4] == pytest.approx([11, 22, 33, 44])
+    assert sum(together) == pytest.approx(52), "the slowest of each step is no time that passed"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections import Counter
 from functools import partial
 from typing import Any
@@ -11,8 +12,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.checkpoint import checkpoint
 
 import fathom
+from fathom.core.errors import BadOption
 from fathom.engine.call_specs import decode, encode
 from fathom.engine.live import LiveBytes
 from fathom.engine.op_calls import call_of
@@ -279,3 +282,53 @@ def test_several_indices_are_within_every_dimension() -> None:
     func, args, kwargs = decode(encode(torch.ops.aten.index.Tensor, (torch.rand(100, 3), indices), {}), CPU)
     assert func(*args, **kwargs).shape == (50,)
     assert max(int(each.max()) for each in args[1]) < 3
+
+
+class Checkpointed(nn.Module):
+    """Layers that are computed again in the backward pass."""
+
+    def __init__(self, reentrant: bool) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(16, 16), nn.Dropout(0.1), nn.Linear(16, 16))
+        self.reentrant = reentrant
+
+    def forward(self, x: Tensor) -> Tensor:
+        found: Tensor = checkpoint(self.layers, x.requires_grad_(), use_reentrant=self.reentrant)
+        return found
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("gpu", [False, True])
+def test_checkpointed_layers_are_computed_again_as_they_were(precision: str, gpu: bool, reentrant: bool) -> None:
+    """Both forward, and again: but for the last, where torch stops as soon as it has what the gradients need."""
+    workload = OwnModel(module=Checkpointed(reentrant).to("meta"), inputs=torch.empty(4, 16, device="meta"), batch=4)
+    before = inspect.unwrap(checkpoint).__kwdefaults__["context_fn"]
+    step = step_work(workload, "train", precision, gpu=gpu)
+    products: Counter[str] = Counter()
+    for op, calls in zip(step.ops, step.calls, strict=True):
+        if op.op == "aten::addmm":
+            products[op.dtypes.split()[0]] += calls
+    if not reentrant:
+        assert products == {"float" if precision == "fp32" else "BFloat16": 3}
+    assert products.total() == (4 if reentrant else 3)
+    assert inspect.unwrap(checkpoint).__kwdefaults__["context_fn"] is before
+
+
+def test_a_batch_without_rows_has_no_other_size() -> None:
+    """A list of images, as detection networks take them: 64 of them are not the same two."""
+    images = [torch.empty(3, 8, 8, device="meta"), torch.empty(3, 8, 8, device="meta")]
+    workload = OwnModel(module=FirstOf().to("meta"), inputs=(images,), batch=2)
+    assert step_work(workload, "infer").batch == 2
+    with pytest.raises(BadOption, match="no tensor with a row an item"):
+        step_work(workload, "infer", items=64)
+
+
+class FirstOf(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Conv2d(3, 4, 3)
+
+    def forward(self, images: list[Tensor]) -> Tensor:
+        found: Tensor = self.layer(torch.stack(images))
+        return found

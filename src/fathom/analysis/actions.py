@@ -213,6 +213,11 @@ def attention(view: View) -> Action | None:
     if not softmax:
         return None
     layers = {row.layer for row in softmax}
+    fused = {row.layer for row in view.profile.rows if "scaled_dot_product" in row.op}
+    if layers <= fused:  # these are the products of a kernel that writes them out: a CPU's, with dropout or a gradient
+        return None
+    layers -= fused
+    softmax = [row for row in softmax if row.layer in layers]
     scores = [row for row in view.profile.rows if row.op.endswith(("bmm", "matmul")) and row.layer in layers]
     share = view.share([*softmax, *scores])
     evidence = f"{100 * share:.0f} % of the step is attention as separate products and softmax"
@@ -264,7 +269,7 @@ def layout(view: View) -> Action | None:
 
 def outside_ops(view: View) -> Action | None:
     """On a CPU, Python and the framework between ops."""
-    if view.on_gpu or view.profile.unprofiled_s is None:
+    if view.on_gpu or view.profile.unprofiled_s is None or not view.profile.rows:
         return None
     share = 1 - sum(view.shares.values())
     evidence = f"{100 * share:.0f} % of the step is outside ops, in Python and torch's own code"

@@ -13,7 +13,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import statistics
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from fathom.analysis.labels import labelled
@@ -37,6 +37,15 @@ RUN_COLUMNS = {  # of frame(), with their types
     "batch": COUNT,  # missing: the preset's
     "threads": COUNT,  # intra-op threads that torch used
     "cores": COUNT,  # how many it was bound to; missing: not bound
+    "ranks": COUNT,  # of a job of several workers, or one in such a series; missing: no such job
+    "nodes": COUNT,
+    "strategy": TEXT,
+    "strategy_options": TEXT,  # changed ones, as JSON
+    "scaling": TEXT,  # weak or strong
+    "slow_rank": TEXT,  # what was injected: rank and factor, as JSON
+    "slow_link": TEXT,
+    "power_cap_w": NUMBER,
+    "clock_cap_mhz": NUMBER,
     "source": TEXT,  # a workload, a user's model or step, or a trace
     "data": TEXT,  # missing: synthetic, or a user's own
     "seed": COUNT,
@@ -58,6 +67,7 @@ RUN_COLUMNS = {  # of frame(), with their types
     "quality": NUMBER,
     "target_reached": SWITCH,
     "training_s": NUMBER,
+    "training_machines": COUNT,  # above 1, time and energy are those of none
     "energy_j": NUMBER,  # of a training run
     "step_energy_j": NUMBER,  # of a timed step; missing: not metered
     "mean_power_w": NUMBER,
@@ -66,6 +76,7 @@ RUN_COLUMNS = {  # of frame(), with their types
     "gpu_shared": SWITCH,
     "disturbed": SWITCH,  # missing: nobody looked, and nothing shows it
     "others_cpu": NUMBER,  # CPU-seconds per second of other processes
+    "cpu_slowdown": NUMBER,  # of a fixed loop, against its fastest time on that machine
     "started": TIME,
     "spec": TEXT,  # its id: equal for equal work
     "commit": TEXT,
@@ -90,14 +101,16 @@ def _run(record: Record) -> dict[str, Any]:
     energy = record.energy
     return {
         **{name: getattr(spec, name) for name in ("workload", "phase", "kind", "preset", "precision", "engine")},
-        **{name: getattr(spec, name) for name in ("batch", "source", "data", "seed")},
+        **{name: getattr(spec, name) for name in ("batch", "source", "data", "seed", "ranks", "strategy", "scaling")},
+        **{name: getattr(spec, name) for name in ("power_cap_w", "clock_cap_mhz")},
+        **{name: _json(getattr(spec, name)) for name in ("options", "strategy_options", "slow_rank", "slow_link")},
+        "nodes": spec.nodes if spec.ranks else None,
         **{name: getattr(record, name) for name in ("id", "device", "outcome", "reason", "item", "items_per_step")},
         **{name: getattr(record, name) for name in ("parameters", "peak_host_bytes", "peak_device_bytes", "started")},
         **dataclasses.asdict(record.sections),
         "machine": record.machine_label,
         "threads": spec.threads or machine.cpu.threads,
         "cores": len(spec.cores) if spec.cores else None,
-        "options": json.dumps(dict(spec.options), sort_keys=True) if spec.options else None,
         "steps": len(record.step_s),
         "step_median_s": step_s,
         "items_per_s": throughput([record]),
@@ -107,7 +120,7 @@ def _run(record: Record) -> dict[str, Any]:
         "quality": learning.quality if learning else None,
         "target_reached": learning.reached if learning else None,
         "training_s": learning.seconds if learning else None,
-        "training_machines": 1 + len(learning.earlier) if learning else None,  # above 1, time and energy are of none
+        "training_machines": 1 + len(learning.earlier) if learning else None,
         "energy_j": learning.energy_j if learning else None,
         "step_energy_j": energy.per_step_j if energy else None,
         "mean_power_w": energy.mean_w if energy else None,
@@ -122,3 +135,10 @@ def _run(record: Record) -> dict[str, Any]:
         "torch": machine.libraries.get("torch"),
         "schema": record.schema,
     }
+
+
+def _json(value: Any) -> str | None:
+    """Options and pairs; missing where there is nothing."""
+    if not value:
+        return None
+    return json.dumps(dict(value) if isinstance(value, Mapping) else value, sort_keys=True)

@@ -21,6 +21,7 @@ Array = NDArray[np.float64]
 
 CHANCE = 0.005  # how often equal launches may differ by more than the noise: a table has some sixteen lines
 RESAMPLES = 1000  # of a bootstrap
+LEAST_CHANGE = 1e-4  # that any number of launches could show
 FEW = 5  # launches below which their scatter is not estimated
 FLOOR = 0.15  # assumed difference of two equal launches where it is not estimated: two studies differed by 0.11
 
@@ -73,8 +74,11 @@ def ratio(a: Launches, b: Launches, *, paired: bool = False, seed: int = 0) -> R
 
 
 def launches_needed(found: Ratio, launches: int, change: float) -> int | None:
-    """How many of each would show such a change; None where these do. Noise falls with the root of their number."""
-    if found.detectable <= change:
+    """How many of each would show such a change; None where these do, or where none would: below a ten-thousandth.
+
+    Noise falls with the root of their number.
+    """
+    if found.detectable <= change or change < LEAST_CHANGE:
         return None
     return 2 * FEW if launches < FEW else math.ceil(launches * (found.detectable / change) ** 2)
 

@@ -233,6 +233,7 @@ class Learning:
     selected: int | None = None  # the evaluation whose weights were tested, from 1 on; None is the last
     departures: list[str] = field(default_factory=list)  # settings that differ from the default training recipe
     recipe: str | None = None  # the id of the recipe's fields; None in records that have none
+    data_id: str | None = None  # of its files' names and sizes; None for synthetic data, and in older records
     resumed: int = 0  # how often it was resumed after a kill
     earlier: list[EarlierMachine] = field(
         default_factory=list

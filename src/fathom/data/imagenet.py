@@ -169,9 +169,12 @@ class _OtherSize(Exception):
 
 
 def has_validation(folder: Path) -> bool:
-    """Whether there are validation images beside test images of the same classes: none are taken of training then."""
+    """Whether there are validation images beside test images: none are taken of training then.
+
+    Test images that share no class with the training images have none: Tiny ImageNet has test/images.
+    """
     train, *others = (set(_class_folders(folder / name)) for name in ("train", *SPLIT_FOLDERS))
-    return all(others) and all(classes <= train for classes in others)
+    return all(classes & train for classes in others)
 
 
 def _find(folder: Path, split: str) -> Files:
@@ -299,11 +302,15 @@ def _class_folders(root: Path) -> list[str]:
     """The names of the subfolders, sorted; empty if the folder does not exist."""
     try:
         with os.scandir(root) as entries:
-            return sorted(entry.name for entry in entries if entry.is_dir() and not entry.name.startswith("."))
+            names = sorted(entry.name for entry in entries if entry.is_dir() and not entry.name.startswith("."))
     except (FileNotFoundError, NotADirectoryError):
         return []
     except OSError as error:
         raise DataError.at(root, f"cannot be read: {error.strerror or error}") from None
+    for name in names:
+        if name != os.fsencode(name).decode(errors="replace"):  # records and reports are Unicode text
+            raise DataError.at(root, f"the name of the folder {os.fsencode(name)!r} is no UTF-8 text; rename it")
+    return names
 
 
 def _is_jpeg(name: str, left_out: Counter[str]) -> bool:

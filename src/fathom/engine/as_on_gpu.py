@@ -6,11 +6,13 @@ branch on a tensor's value is not taken, so that a decoding loop runs to its ful
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
+import torch.utils.checkpoint as checkpoints
 from torch import Tensor
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
@@ -54,6 +56,27 @@ class AsOnGPU(TorchFunctionMode):
         finally:
             self._lower = None
             self._copies.clear()
+
+    @contextmanager
+    def recomputing(self) -> Iterator[None]:
+        """Checkpointed layers are computed again as they were: a backward pass knows no modes by itself."""
+        defaults: dict[str, Any] = inspect.unwrap(checkpoints.checkpoint).__kwdefaults__
+        usual = checkpoints.noop_context_fn
+
+        def again() -> tuple[AbstractContextManager[Any], AbstractContextManager[Any]]:
+            return nullcontext(), self._again(self._lower)
+
+        # both, as a reentrant checkpoint takes no other contexts than the module's own
+        defaults["context_fn"] = checkpoints.noop_context_fn = again
+        try:
+            yield
+        finally:
+            defaults["context_fn"] = checkpoints.noop_context_fn = usual
+
+    @contextmanager
+    def _again(self, lower: torch.dtype | None) -> Iterator[None]:
+        with self, nullcontext() if lower is None else self.autocast(lower):
+            yield
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         given = kwargs or {}

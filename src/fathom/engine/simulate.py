@@ -168,7 +168,7 @@ def _step(
 ) -> tuple[int, int]:
     """Peaks of forward and backward, and of what follows them."""
     live.restart_peak()
-    with META, as_on_gpu, live:
+    with META, as_on_gpu, as_on_gpu.recomputing(), live:
         if phase == "infer":
             engine.infer(batch)
             return live.peak, 0

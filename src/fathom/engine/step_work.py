@@ -36,7 +36,7 @@ class StepWorks:
         steps, calls = self._simulation, _Calls()
         workload = steps.workload
         updates = workload.updates_per_step if steps.phase == "train" else 1
-        items = items or workload.items_per_step(steps.phase) // updates
+        items = workload.items_per_step(steps.phase) // updates if items is None else items
         hooks = [
             weight.register_post_accumulate_grad_hook(calls.on_gradient)  # type: ignore[no-untyped-call]
             for weight in steps.model.parameters()

@@ -133,6 +133,18 @@ def check_fit(specs: Sequence[RunSpec]) -> None:
             raise BadOption(f"{where}: strategy {strategy.name} {refusal}")
 
 
+def check_any_fits(specs: Sequence[RunSpec]) -> None:
+    """Raises where none of the jobs could run; of several, one that cannot is a failed record beside the others."""
+    refusals = []
+    for spec in specs:
+        try:
+            check_fit([spec])
+            return
+        except BadOption as refusal:
+            refusals.append(refusal)
+    raise refusals[0]
+
+
 def collectives(
     counts: Sequence[int], device: str, least_bytes: int, most_bytes: int, operations: Sequence[str], nodes: int = 1
 ) -> list[RunSpec]:

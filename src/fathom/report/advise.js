@@ -28,6 +28,7 @@
   /** Hours with their interval, energy and cost of a choice; or why there are none. */
   function answer(choice) {
     if (!(choice.items > 0) || !(choice.epochs > 0)) return { refused: "data size and epochs must be above 0" };
+    if (choice.price !== null && !(choice.price >= 0)) return { refused: "a price must be 0 or more" };
     const step = steps.get(keyOf(choice));
     if (!step) return { refused: refusal(choice) };
     const number = Math.ceil(choice.items / (choice.count * choice.batch)) * choice.epochs;

@@ -10,8 +10,9 @@ from typing import Any
 import torch
 
 from fathom.core.disturbance import Disturbance
+from fathom.core.errors import DataError
 from fathom.core.events import OnEvent, OnProgress, throttled
-from fathom.core.record import EarlierMachine, Learning, Point, Record
+from fathom.core.record import Artifact, EarlierMachine, Learning, Point, Record
 from fathom.core.spec import RunSpec
 from fathom.data.base import notes_of
 from fathom.engine.session import Session
@@ -20,6 +21,7 @@ from fathom.machine.host import fingerprint, gpu_shared, gpu_uuid
 from fathom.machine.meter import Counters, Target
 from fathom.measure.loop import recorded
 from fathom.training.checkpoint import Checkpoint
+from fathom.training.data_id import data_id
 from fathom.training.trainer import Trainer, held_out_for, recipe_for, trainer_for, training_split
 from fathom.training.whereabouts import Whereabouts
 
@@ -41,6 +43,7 @@ def _train(spec: RunSpec, on_progress: OnProgress, on_event: OnEvent) -> Record:
         if run.resume():
             on_event({"resumed": len(run.curve), "evaluations": trainer.evaluations, "left": run.left})
         run.run(throttled(on_progress), on_event)
+        learning = run.result()
         machine = fingerprint(session.device)
         held_out = {"validation": trainer.held_out.validation, "test": trainer.held_out.test}
         told = [*machine.cpu.quota_notes, *session.data_notes, *notes_of(held_out), *trainer.notes()]
@@ -49,12 +52,12 @@ def _train(spec: RunSpec, on_progress: OnProgress, on_event: OnEvent) -> Record:
             machine=machine,
             device=str(session.device),
             gpu_uuid=gpu_uuid(session.device),
-            outcome="failed" if run.diverged else "ok",
-            reason=run.diverged,
+            outcome="failed" if run.failure else "ok",
+            reason=run.failure,
             item=session.workload.item_of(spec.phase),
             items_per_step=trainer.items_per_step,
             parameters=trainer.parameters,
-            learning=run.result(),
+            learning=learning,
             disturbance=Disturbance(gpu_shared=run.gpu_shared),
             notes=[*told, *([run.checkpoint.problem] if run.checkpoint.problem else [])],
         )
@@ -71,13 +74,15 @@ class TrainingRun:
         self.resumed = 0
         self.here, self.earlier = Whereabouts.of(session.device), list[EarlierMachine]()
         self.left: str | None = None  # the other machine that the checkpoint is of
-        self.diverged: str | None = None
+        self.diverged = False
+        self.failure: str | None = None
         self.selected: int | None = None  # the evaluation whose weights are tested, from 1 on
         self.meter = Counters(Target.of(session.device))
         self.gpu_shared = gpu_shared(session.device)  # None where that is not known
         self.metered = self.meter.joules()  # up to the last evaluation
         self.begun = time.perf_counter()
         self.checkpoint = Checkpoint(session.spec, session.device)
+        self.data_id = data_id(session.spec)
 
     @property
     def finished(self) -> bool:
@@ -92,7 +97,8 @@ class TrainingRun:
             begun = time.perf_counter()
             loss, items = self.trainer.train(lambda done: self._on_step(done, total, on_progress))
             if not math.isfinite(loss):
-                self.diverged = f"the loss is {loss} before evaluation {len(self.curve) + 1}"
+                self.diverged = True
+                self.failure = f"the loss is {loss} before evaluation {len(self.curve) + 1}"
                 return
             speed = items / (time.perf_counter() - begun)  # the loss was read, so the device is done
             on_event({"evaluating": len(self.curve) + 1})
@@ -132,7 +138,7 @@ class TrainingRun:
     def result(self) -> Learning:
         recipe, spec = self.recipe, self.session.spec
         last = self.curve[-1] if self.curve else None
-        quality, artifacts = self.trainer.test() if last and not self.diverged else (None, [])
+        quality, artifacts = self._tested() if last and not self.diverged else (None, [])
         reached = None if recipe.target is None else quality is not None and bool(recipe.reached(quality))
         return Learning(
             metric=recipe.metric,
@@ -144,6 +150,7 @@ class TrainingRun:
             curve_split=recipe.validated_on,
             selected=self.selected,
             recipe=recipe.id,
+            data_id=self.data_id,
             departures=departures(self.trainer),
             data=data_label(self.trainer, spec),
             quality=quality,
@@ -158,6 +165,14 @@ class TrainingRun:
             artifacts=artifacts,
         )
 
+    def _tested(self) -> tuple[float | None, list[Artifact]]:
+        """Nothing where the test data cannot be read: what was learnt is kept, and the test can be made again."""
+        try:
+            return self.trainer.test()
+        except DataError as error:
+            self.failure = f"trained, and not tested: {error}"
+            return None, []
+
     def resume(self) -> bool:
         """Continues from this run's checkpoint, where there is one: the same numbers follow as without a break."""
         try:
@@ -166,6 +181,8 @@ class TrainingRun:
                 return False
             if kept["recipe"] != self.recipe.id:
                 raise ValueError("the recipe was another one then")
+            if kept.get("data_id", self.data_id) != self.data_id:
+                raise ValueError("the files of the data were others then")
             self.trainer.load_state_dict(kept["trainer"])
             self.curve = [Point(**point) for point in kept["curve"]]
             self.seconds, self.joules, self.resumed = kept["seconds"], kept["joules"], kept["resumed"] + 1
@@ -198,6 +215,7 @@ class TrainingRun:
                 "gpu_shared": self.gpu_shared,
                 "selected": self.selected,
                 "recipe": self.recipe.id,
+                "data_id": self.data_id,
                 "machine": vars(self.here),
                 "earlier": [vars(each) for each in self.earlier],
             }

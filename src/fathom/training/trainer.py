@@ -50,6 +50,7 @@ class Trainer:
         self.guard = FiniteGradients(self.state) if recipe.skips_nonfinite_gradients else None
         self.mean = WeightMean(self.state.model, self.workload.averaging) if self.workload.averaging else None
         self.best: dict[str, Tensor] | None = None  # the weights that did best in validation so far
+        self.not_shown: str | None = None  # why the result has no artifacts, where that is an error
 
     @property
     def steps_per_evaluation(self) -> int:
@@ -98,7 +99,14 @@ class Trainer:
         """The result of the selected weights, and what is worth showing of them; training is over after this."""
         if self.best is not None:
             self.candidate().model.load_state_dict(self.best)
-        return self._evaluate(self.held_out.test), self.artifacts()
+        quality = self._evaluate(self.held_out.test)
+        try:
+            return quality, self.artifacts()
+        except Exception as error:  # whatever it is, a result is not lost for want of a picture
+            self.not_shown = (
+                f"no tables or images of the result: {type(error).__name__}: {str(error).partition(chr(10))[0]}"
+            )
+            return quality, []
 
     def _evaluate(self, data: Any) -> float:
         candidate = self.candidate()
@@ -122,7 +130,8 @@ class Trainer:
     def notes(self) -> list[str]:
         """What should be known of how it was trained."""
         skipped = self.guard.skipped if self.guard else 0
-        return [f"{skipped} update{'s' if skipped > 1 else ''} skipped: non-finite gradients"] if skipped else []
+        notes = [f"{skipped} update{'s' if skipped > 1 else ''} skipped: non-finite gradients"] if skipped else []
+        return notes + ([self.not_shown] if self.not_shown else [])
 
     def state_dict(self) -> dict[str, Any]:
         """Tensors, numbers and words alone, so that a checkpoint can be read without running anything in it."""

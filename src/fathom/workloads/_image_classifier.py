@@ -82,7 +82,8 @@ class ImageRecipe(Recipe["ImageClassifier"]):
     better: Literal["higher", "lower"] = "higher"
     engine: str = "cudagraph"
     protocol: str = (
-        "all images of the test set, each whole, scaled to the network's input, the mean of its probabilities and "
+        "all images of the test set, small squares whole and others cropped to their centre, scaled to the network's "
+        "input, the mean of its probabilities and "
         "those of its mirror image; a running mean of the weights is evaluated after every epoch on the validation "
         "images (where the folder has none, a twentieth of the training images, which training does not see), and the "
         "best of these is tested once"
@@ -159,7 +160,7 @@ class ImageClassifier(Workload):
             return self._images(folder, "train" if split == "train_subset" else split)
         found = part_of_training(partial(self._images, folder), split)
         if split == "validation" and isinstance(found, imagenet.Images):
-            found.augment = False  # these are training images, and seen whole
+            found.augment = False  # these are training images, and not cropped at random
         return found
 
     def _images(self, folder: Path, split: str) -> imagenet.Images | Thumbnails:

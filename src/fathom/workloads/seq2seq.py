@@ -8,6 +8,7 @@ Three LSTM layers read the reversed source, three write the target, and additive
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -118,7 +119,7 @@ class TranslationRecipe(Recipe["Seq2Seq"]):
             Artifact(
                 title="Mean attention to each fifth of the source, while each fifth of the target is written",
                 columns=["written", *(f"{fifth} fifth" for fifth in FIFTHS)],
-                rows=[[f"{fifth} fifth", *(round(share, 2) for share in row)] for fifth, row in attention],
+                rows=[[f"{fifth} fifth", *map(_share, row)] for fifth, row in attention],
             ),
         ]
 
@@ -145,6 +146,7 @@ class Seq2Seq(Workload):
             "batch": 16,
             "source_vocabulary": 200,
             "target_vocabulary": 200,
+            "subwords": False,  # bytes alone are more than 200
             "embedding": 64,
             "hidden": 64,
             "source_length": 8,
@@ -294,6 +296,11 @@ class Seq2Seq(Workload):
     def arranged(self, source: Tensor) -> Tensor:
         """The source as the encoder reads it: padding first, then the words, from the last to the first."""
         return source.flip(1) if self.reverse_source else _right_aligned(source)
+
+
+def _share(value: float) -> float | None:
+    """None where no sentence has words in that fifth."""
+    return None if math.isnan(value) else round(value, 2)
 
 
 def _direction(found: Sequence[str], usual: Mapping[str, Any], asked: Mapping[str, Any]) -> tuple[str, str]:

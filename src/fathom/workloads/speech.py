@@ -82,7 +82,10 @@ class SpeechRecipe(Recipe["Speech"]):
         return found
 
     def evaluate(self, workload: Speech, state: State, data: Utterances) -> float:
-        return 100 * compared(*workload.transcribed(state, data)).wer
+        references, hypotheses = workload.transcribed(state, data)
+        if not any(references):
+            raise DataError("no phone of these utterances is scored, so there is no error rate")
+        return 100 * compared(references, hypotheses).wer
 
     def artifacts(self, workload: Speech, state: State, data: Utterances) -> list[Artifact]:
         """Some utterances beside their transcripts, and the most frequent errors."""

@@ -138,6 +138,9 @@ class Karate(Workload):
 
     def real(self, folder: Path, split: str = "train") -> Graph:
         edges, labels = (_rows(folder / name) for name in ("edges.csv", "labels.csv"))
+        for line, edge in enumerate(edges, start=1):
+            if not all(0 <= member < len(labels) for member in edge):
+                raise DataError.at(folder / "edges.csv", f"line {line}: labels.csv has no such member")
         return Graph(torch.tensor(edges), torch.tensor(labels).flatten())
 
     def fit(self, source: Graph) -> Self:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -157,8 +156,7 @@ def _gain(curve: Curve, point: Point) -> list[Cell]:
         return [None] * len(GAIN)
     values = [found.median, found.low, found.high]
     values += [100 * value / point.actors for value in values]
-    bounded = math.isfinite(found.high)
-    return [value if bounded or index % 3 == 0 else None for index, value in enumerate(values)]
+    return [value if found.bounded or index % 3 == 0 else None for index, value in enumerate(values)]
 
 
 def _frames(curves: Sequence[Curve]) -> Chart:

@@ -16,7 +16,7 @@ from itertools import accumulate
 
 from fathom.analysis.finding import Cell, Chart, Finding, Series, Table, not_measured
 from fathom.analysis.formatting import count, number, seconds
-from fathom.analysis.rank_jobs import job_name
+from fathom.analysis.rank_jobs import elapsed_s, job_name
 from fathom.analysis.rank_quality import quality_charts, quality_sentences, quality_sweeps, quality_table, tasks_of
 from fathom.analysis.rank_sweeps import (
     STATEMENT,
@@ -175,7 +175,7 @@ def course_of(record: Record, summed: bool = False) -> Course:
     window = max(LEAST_WINDOW, round(WINDOW * len(values)))
     sums = [0.0, *accumulate(values)]
     ends = range(window, len(values) + 1)
-    elapsed = list(accumulate([*record.warmup_s, *record.step_s]))
+    elapsed = elapsed_s(record)
     return Course(
         losses=[(sums[end] - sums[end - window]) / window for end in ends],
         items=[end * record.items_per_step for end in ends],

@@ -58,8 +58,19 @@ def _sentence(machine: str, verdicts: Sequence[Verdict]) -> str:
     reached = [100 * verdict.of_peak for verdict in own if verdict.of_peak]
     if not reached:
         return f"On {machine}: {limits}."
-    why = " Above 100 % is possible: FLOP count convolution by its definition." if max(reached) > 100 else ""
+    why = f" {_above(own)}" if max(reached) > 100 else ""
     return f"On {machine}: {limits}. At most {max(reached):.0f} % of the measured peak FLOP/s over a whole step.{why}"
+
+
+def _above(verdicts: Sequence[Verdict]) -> str:
+    """Why some are above the peak: convolutions may need fewer FLOP than are counted; else the peak is too low."""
+    above = [verdict.group for verdict in verdicts if verdict.of_peak and verdict.of_peak > 1]
+    convolve = [group for group in above if any("conv" in row.op for row in longest(group).rows)]
+    others = list(dict.fromkeys(group.workload for group in above if group not in convolve))
+    sentences = ["Above 100 % is possible: FLOP count convolution by its definition."] if convolve else []
+    if others:
+        sentences.append(f"The peak of {listed(others)} was measured too low, as on a busy machine: run it again.")
+    return " ".join(sentences)
 
 
 def _verdict_table(verdicts: Sequence[Verdict]) -> Table:

@@ -79,7 +79,10 @@ def result(record: Record) -> str:
     if record.trial:
         trial = record.trial
         steps = f"{seconds(trial.engine.step_s)} per step, eager {seconds(trial.eager.step_s)}"
-        return f"{steps}: {trial.speedup:.3g} times as fast"
+        from fathom.analysis.engine_trials import speedup
+
+        found = speedup([record])
+        return f"{steps}: {found.median:.3g} ({found.low:.3g} to {found.high:.3g}) times as fast, turn by turn"
     if record.learning and record.learning.quality is not None:
         learning = record.learning
         reached = f"{learning.quality:.4g} {learning.unit}, {learning.split} data"

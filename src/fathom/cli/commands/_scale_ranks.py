@@ -45,7 +45,7 @@ class Options:
     def launch(self) -> Launch:
         meeting = self.rendezvous or (f"first-node:{PORT}" if self.slurm else None)
         return Launch(
-            timeout_s=self.timeout or TIMEOUT_S,
+            timeout_s=TIMEOUT_S if self.timeout is None else self.timeout,
             max_restarts=self.max_restarts or 0,
             nodes=self.nodes or 1,
             rendezvous=meeting,
@@ -76,8 +76,7 @@ def measure(
     counts = _series.counts_of(ranks, "--ranks")
     specs = _plan([replace(ranked, strategy_options=each) for each in tried], names, counts, options.evaluations)
     check_external(specs)
-    if len(tried) > 1:
-        jobs.check_fit(specs)
+    (jobs.check_fit if len(tried) > 1 else jobs.check_any_fits)(specs)
     if options.slurm:
         write(options.slurm, sys.argv[1:], launch.nodes)
         human.print(f"batch file: {options.slurm}; submit it with sbatch {options.slurm}")

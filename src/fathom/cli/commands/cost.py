@@ -109,8 +109,11 @@ def _print(sheet: CostSheet, items: float | None, memory: str | None) -> None:
     print_table("Memory of a training step (MiB)", columns, cells)
     peaks = ", ".join(f"{precision} {_mib(peak):,} MiB" for precision, peak in sheet.infer_peak.items())
     print_text(f"Peak of an inference step: {peaks}")
+    from fathom.engine.cost_sheet import MOST_ITEMS
+
     for (phase, precision), most in sheet.largest.items():
         fits = count(most, sheet.item) if most else f"not even one {sheet.item}"
+        fits = f"at least {fits}" if most == MOST_ITEMS else fits
         print_text(f"Largest batch in {memory}, {phase}, {precision}: {fits}")
     if items is not None:
         _print_epoch(sheet, items)

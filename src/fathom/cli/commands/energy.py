@@ -184,7 +184,8 @@ def _report(
     known = list({record.id: record for record in [*others, *records]}.values())
     if as_json:
         made = document(found, found_sweeps(found), known, rates, slower)
-        print_json(made | {"records": str(out), "not_metered": unmetered})
+        hints = _hints(trials) if unmetered else []
+        print_json(made | {"records": str(out), "not_metered": unmetered, "not_found": hints})
         return
     for runs in found:
         print_measurement(runs, rates)

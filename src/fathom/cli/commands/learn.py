@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -62,7 +62,7 @@ def command(
     specs = [replace(spec, seed=seed + number) for number in range(runs)]
     _announce(spec, recipe, specs)
     store = own_store(out)
-    left = store.remaining(specs, lambda record: record.learning is not None and record.learning.recipe == recipe.id)
+    left = store.remaining(specs, _same_task(spec, recipe))
     if done := len(specs) - len(left):
         _say(f"{done} of {count(runs, 'run')} in {out} already; another --out trains again")
     for each in left:
@@ -105,6 +105,19 @@ def _planned(
     )
     Session(spec)  # refuses what every run would be refused for
     return recipe, spec
+
+
+def _same_task(spec: RunSpec, recipe: Recipe[Any]) -> Callable[[Record], bool]:
+    """Whether a run of this spec was of this recipe and of the data as they are now."""
+    from fathom.training.data_id import data_id
+
+    files = data_id(spec)
+
+    def same(record: Record) -> bool:
+        learning = record.learning
+        return learning is not None and learning.recipe == recipe.id and learning.data_id in (None, files)
+
+    return same
 
 
 def _announce(spec: RunSpec, recipe: Recipe[Any], specs: Sequence[RunSpec]) -> None:
@@ -218,7 +231,7 @@ class View:
         if not self._bar.disable or self._first is None or self._done == self._first[0]:
             return spent
         done, since = self._first
-        left = (self._total - self._done) * (now - since) / (self._done - done)
+        left = max(0, self._total - self._done) * (now - since) / (self._done - done)
         return f"{spent}, at most {left:.0f} s left"
 
 

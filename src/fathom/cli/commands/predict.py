@@ -127,6 +127,8 @@ def step_of(
     from fathom.workloads.base import workload_class
 
     if ":" in name:
+        if batch is not None and batch < 1:
+            raise BadOption(f"--batch must be at least 1, not {batch}")
         if options:
             raise BadOption("--set is for the workloads; a model of your own is made by its function")
         return step_of_target(name, phase, precision, batch, gpu=gpu)

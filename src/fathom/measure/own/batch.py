@@ -17,6 +17,7 @@ from torch.nn.utils.rnn import PackedSequence
 from fathom.core.errors import BadOption
 
 TARGETS = ("labels", "label", "targets", "target", "y")  # names that a batch may have its target under
+NO_ROWS = "its batch has no tensor with a row an item: no other size can be made of it"
 WHOLE = "a tuple of one element, (batch,), passes it whole"
 
 

@@ -31,6 +31,8 @@ def cost_of_target(
         raise BadOption(f"no parameter of {target} requires a gradient: the cost of training it cannot be counted")
     try:
         return replace(cost_sheet(workload, memory_bytes), name=target)
+    except BadOption:
+        raise
     except Exception as error:  # the model's own code runs here, and the meta device refuses what needs values
         raise one_line(f"the step of {target} on the meta device, where tensors have no values,", error) from None
 
@@ -42,6 +44,8 @@ def step_of_target(target: str, phase: str, precision: str, items: int | None, *
     try:
         step = step_work(workload, phase, "fp32" if own else precision, items, gpu=gpu)
         return replace(step, workload=target, precision=own or precision)
+    except BadOption:
+        raise
     except Exception as error:  # the model's own code, as above
         raise one_line(f"the step of {target} on the meta device, where tensors have no values,", error) from None
 

@@ -15,7 +15,7 @@ from torch.optim import Optimizer
 
 from fathom.core.errors import BadOption
 from fathom.engine.session import AUTOCAST, Session
-from fathom.measure.own.batch import Takes, bind, on_device, rebuilt, tensors_in
+from fathom.measure.own.batch import NO_ROWS, Takes, bind, on_device, rebuilt, tensors_in
 from fathom.measure.own.training import Criterion, OptimizerLike, optimizer_of
 from fathom.workloads.base import Output, Workload
 
@@ -51,14 +51,19 @@ class OwnModel(Workload):
 
     def shaped(self, items: int) -> Any:
         """The batch with as many items: every tensor that has one row an item has that many rows."""
+        changed = 0
 
         def resized(leaf: Any) -> Any:
+            nonlocal changed
             rows = isinstance(leaf, Tensor) and leaf.dim() > 0 and len(leaf) == self.batch
             if not rows:
                 return leaf
+            changed += 1
             return _with_rows(leaf, items).requires_grad_(leaf.requires_grad)
 
         batch = on_device(rebuilt(self.inputs, resized), torch.device("meta"))
+        if not changed and items != self.batch:
+            raise BadOption(NO_ROWS)
         return bind(takes_of(self.module), batch, wants_target=self.criterion.wants_target)
 
     def forward(self, model: nn.Module, batch: Any) -> Any:

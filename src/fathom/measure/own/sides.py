@@ -18,7 +18,7 @@ from fathom.engine.base import engine_class
 from fathom.engine.engines.channels_last import IMAGE_DIMENSIONS
 from fathom.engine.session import Session
 from fathom.machine.devices import resolve
-from fathom.measure.own.batch import items_in, rebuilt
+from fathom.measure.own.batch import NO_ROWS, items_in, rebuilt
 from fathom.measure.own.model import OwnModel, OwnSession, precision_of, prepared
 from fathom.measure.own.step import StepSession, check_step, device_of, network_of
 from fathom.measure.own.training import Criterion
@@ -113,7 +113,7 @@ class OwnSides:
 
         sized = rebuilt(batch, rows)
         if not resized:
-            raise BadOption("its batch has no tensor with a row an item: no other size can be made of it")
+            raise BadOption(NO_ROWS)
         return sized
 
     def _laid_out(self, module: nn.Module, batch: Any, parts: set[str]) -> tuple[nn.Module, Any]:

@@ -84,9 +84,9 @@ class _Tensor:
 
     def put_back(self) -> None:
         with torch.inference_mode(self.tensor.is_inference()), torch.no_grad():
-            if not torch.equal(self.data, self.values):
+            if not _same_values(self.data, self.values):
                 self.data.copy_(self.values)
-            moved = self.tensor.device != self.data.device or self.tensor.data_ptr() != self.data.data_ptr()
+            moved = self.tensor.device != self.data.device or not _same_memory(self.tensor, self.data)
             if moved or self.tensor.dtype != self.data.dtype:
                 self.tensor.data = self.data
             if self.tensor.is_leaf:
@@ -94,6 +94,19 @@ class _Tensor:
                 self.tensor.grad = self.gradient
             if self.gradient is not None and self.gradient_values is not None:
                 self.gradient.copy_(self.gradient_values)
+
+
+def _same_values(one: Tensor, other: Tensor) -> bool:
+    """False for layouts that cannot be compared: these are copied, whatever they hold."""
+    return one.layout == torch.strided and torch.equal(one, other)
+
+
+def _same_memory(one: Tensor, other: Tensor) -> bool:
+    """Values of a sparse tensor are one of its parts."""
+    if one.layout != other.layout:
+        return False
+    parts = (one._values(), other._values()) if one.layout == torch.sparse_coo else (one, other)
+    return one.layout not in (torch.strided, torch.sparse_coo) or parts[0].data_ptr() == parts[1].data_ptr()
 
 
 class PutBack(AbstractContextManager[None]):
