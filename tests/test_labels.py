@@ -131,6 +131,11 @@ def test_core_scaling_curves_of_two_machines_are_two() -> None:
     ]
 
 
+def test_core_scaling_curves_of_other_settings_say_which() -> None:
+    bound = [run_of(ONE, spec={"cores": (0,), "threads": 1, "batch": batch}) for batch in (None, 64)]
+    assert [curve.name for curve in curves_of(labelled(bound))] == ["memnet (batch default)", "memnet (batch 64)"]
+
+
 def test_a_side_of_two_machines_is_not_compared() -> None:
     (found,) = compare([run_of(ONE, 1.0), run_of(OTHER, 3.0)], [run_of(ONE, 2.0)])
     assert (found.verdict, found.ratio) == ("not comparable", None)

@@ -275,3 +275,9 @@ def test_ranks_that_meet_every_fourth_step_are_as_fast_as_their_meetings() -> No
     assert curve.widest.wire_bytes == pytest.approx(1000)
     assert elapsed_s(record)[3::4] == pytest.approx([11, 22, 33, 44])
     assert sum(together) == pytest.approx(52), "the slowest of each step is no time that passed"
+
+
+def test_curves_of_other_settings_say_which() -> None:
+    records = [job(ranks, 1.0, batch=batch) for ranks in (1, 2) for batch in (None, 64)]
+    names = {curve.name for curve in curves_of(records)}
+    assert names == {"vgg, ddp (batch default), weak", "vgg, ddp (batch 64), weak"}

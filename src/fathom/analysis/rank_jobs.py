@@ -11,11 +11,12 @@ from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
 from fathom.analysis.questions.cores import quotient
-from fathom.analysis.selection import configuration, workload_order
+from fathom.analysis.selection import configuration, told_apart, workload_order
 from fathom.analysis.statistics import Interval, median_interval
 from fathom.analysis.step_time import step_time
 from fathom.core.ranks import RankSeries, strategy_shown
 from fathom.core.record import Record
+from fathom.core.spec import RunSpec
 
 WEAK, STRONG = "weak", "strong"
 PARTS = ("compute_s", "exposed_s", "wait_s", "hidden_s")
@@ -130,16 +131,18 @@ def curves_of(records: Sequence[Record]) -> list[Curve]:
     groups: dict[tuple[str, ...], dict[str, dict[int, list[Record]]]] = defaultdict(
         lambda: defaultdict(lambda: defaultdict(list))
     )
+    specs: dict[str, RunSpec] = {}
     for record in records:
         if record.outcome == "ok" and record.step_s and record.ranks and record.spec.strategy:
             free = dataclasses.replace(
                 configuration(record), ranks=2, nodes=1, scaling=None, slow_rank=None, slow_link=None
             )
             key = (record.spec.workload, record.machine_label, circumstances(record), _strategy(record), str(free))
+            specs[str(free)] = free
             scalings = (WEAK, STRONG) if record.spec.ranks == 1 else (record.spec.scaling or WEAK,)
             for scaling in scalings:
                 groups[key][scaling][record.ranks.ranks].append(record)
-    curves = []
+    curves, free_specs = [], []
     for (workload, machine, apart, strategy, free_text), by_scaling in list(groups.items()):
         if apart:  # one rank is on one node, and has no slower one among its peers: the base is the same
             for scaling, jobs in groups[workload, machine, "", strategy, free_text].items():
@@ -151,8 +154,14 @@ def curves_of(records: Sequence[Record]) -> list[Curve]:
                 found = [Job(ranks, jobs[ranks]) for ranks in sorted(jobs)]
                 named = ", ".join(filter(None, [strategy, apart]))
                 curves.append(Curve(workload, machine, named, scaling, found))
+                free_specs.append(specs[free_text])
     if len({curve.machine for curve in curves}) > 1:
         curves = [dataclasses.replace(curve, apart=curve.machine) for curve in curves]
+    full_names = told_apart([(curve.name, spec) for curve, spec in zip(curves, free_specs, strict=True)])
+    curves = [
+        dataclasses.replace(curve, strategy=curve.strategy + name.removeprefix(curve.name))
+        for curve, name in zip(curves, full_names, strict=True)
+    ]
     return sorted(
         curves, key=lambda curve: (curve.machine, workload_order(curve.workload), curve.strategy, curve.scaling)
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import statistics
 from collections import Counter, defaultdict
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -192,6 +192,24 @@ _MEASURED_HOW: dict[str, Any] = {  # the fields that say how a run was measured,
     **{"seed": 0, "warmup": 0, "steps": 1, "budget_s": None, "kind": "timed", "device": "auto"},
     **{"window_s": None, "idle_s": None, "period_s": None, "estimates": False, "evaluations": None},
 }
+
+
+def told_apart(named: Sequence[tuple[str, RunSpec]]) -> list[str]:
+    """Names, of which those that are the same say in what their specs differ: "memnet (batch 16)"."""
+    return [f"{name} ({settings})" if (settings := _own_settings(name, spec, named)) else name for name, spec in named]
+
+
+def _own_settings(name: str, spec: RunSpec, named: Sequence[tuple[str, RunSpec]]) -> str:
+    alike = [other for other_name, other in named if other_name == name]
+    fields = [field.name for field in dataclasses.fields(RunSpec)]
+    differing = [field for field in fields if len({str(getattr(other, field)) for other in alike}) > 1]
+    return ", ".join(f"{field.replace('_', ' ')} {_setting(getattr(spec, field))}" for field in differing)
+
+
+def _setting(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return " ".join(f"{key}={each}" for key, each in sorted(value.items())) or "none"
+    return "default" if value is None else str(value)
 
 
 def completeness(record: Record) -> tuple[float | str, ...]:

@@ -17,10 +17,11 @@ from fathom import published
 from fathom.analysis.finding import Cell, Chart, Finding, Series, Table, not_measured
 from fathom.analysis.formatting import in_percent, listed
 from fathom.analysis.questions.parallelism import serial_fraction
-from fathom.analysis.selection import configuration, counted, counted_threads, on_cpu, workload_order
+from fathom.analysis.selection import configuration, counted, counted_threads, on_cpu, told_apart, workload_order
 from fathom.analysis.statistics import Interval
 from fathom.analysis.step_time import step_time
 from fathom.core.record import Record
+from fathom.core.spec import RunSpec
 
 TITLE = "Parallel efficiency: how do workloads scale over CPU cores?"
 ORDER = 100
@@ -115,16 +116,22 @@ def curves_of(records: Sequence[Record]) -> list[Curve]:
     groups: dict[tuple[str, str, str, str], dict[tuple[int, str], list[Record]]] = defaultdict(
         lambda: defaultdict(list)
     )
+    specs: dict[tuple[str, str, str, str], RunSpec] = {}
     for record in records:
         if record.spec.cores and record.outcome == "ok" and record.step_s and on_cpu(record):
-            free = str(dataclasses.replace(configuration(record), cores=None, threads=None))
-            key = (record.spec.workload, record.spec.phase, record.machine.cpu.name, free)
+            free = dataclasses.replace(configuration(record), cores=None, threads=None)
+            key = (record.spec.workload, record.spec.phase, record.machine.cpu.name, str(free))
+            specs[key] = free
             groups[key][len(record.spec.cores), _mode(record)].append(record)
     several = len({cpu for _, _, cpu, _ in groups}) > 1
+    names = [
+        workload + (f" {phase}" if phase != "train" else "") + (f" on {cpu}" if several else "")
+        for workload, phase, cpu, _ in groups
+    ]
+    names = told_apart(list(zip(names, (specs[key] for key in groups), strict=True)))
     curves = []
-    for (workload, phase, cpu, _), runs_by_binding in groups.items():
+    for name, ((workload, phase, cpu, _), runs_by_binding) in zip(names, groups.items(), strict=True):
         bindings = [_binding(count, mode, runs) for (count, mode), runs in sorted(runs_by_binding.items())]
-        name = workload + (f" {phase}" if phase != "train" else "") + (f" on {cpu}" if several else "")
         curves.append(Curve(workload, phase, cpu, bindings, name))
     return sorted(curves, key=lambda curve: (curve.cpu, workload_order(curve.workload), curve.phase != "train"))
 

@@ -91,7 +91,7 @@ def group_row(runs: Launches) -> list[Cell]:
         *(_ms([trial.eager.step_s for trial in trials]), _ms([trial.engine.step_s for trial in trials])),
         *(faster.median, _bounds(faster), median_interval(updates).median if updates else None),
         _median([trial.engine.preparation_s for trial in trials]),
-        _median([trial.pays_back_after for trial in trials]),
+        _median([trial.pays_back_after for trial in trials]) if faster.low > 1 else None,  # else no gain is shown
         *(_percent([trial.engine.busy for trial in trials]), _percent([trial.eager.busy for trial in trials])),
         None if peak is None else peak / 2**30,
         *(_median([trial.engine.step_j for trial in trials]), _median([trial.eager.step_j for trial in trials])),
