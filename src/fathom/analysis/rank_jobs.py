@@ -201,7 +201,7 @@ def period(run: Record) -> int:
 def elapsed_s(run: Record) -> list[float]:
     """Seconds to the end of each step, warm-up included: that of the rank which is last at the next meeting."""
     every, own = period(run), [each.step_s for each in run.ranks.series] if run.ranks else []
-    if every == 1 or not all(own):
+    if every == 1 or {len(each) for each in own} != {len(run.step_s)}:
         return list(accumulate([*run.warmup_s, *run.step_s]))
     ends, met = list(accumulate(run.warmup_s)), math.fsum(run.warmup_s)
     since = [0.0] * len(own)  # the last meeting, by rank
@@ -232,7 +232,7 @@ def _mean_over_ranks(run: Record, name: str) -> float:
     """The median over the steps of the mean over the ranks; where they meet every few steps, over these few."""
     series: list[RankSeries] = run.ranks.series if run.ranks else []
     steps = [statistics.fmean(same) for same in zip(*(getattr(each, name) for each in series), strict=False)]
-    if period(run) > 1:
+    if period(run) > 1 and len(steps) == len(run.step_s):
         bounds = [index - len(run.warmup_s) for index in _meetings(run)]
         steps = [statistics.fmean(steps[begin:end]) for begin, end in pairwise(bounds)] or [statistics.fmean(steps)]
     return statistics.median(steps) if steps else 0.0
