@@ -72,7 +72,7 @@ def test_the_command_prints_the_example_and_refuses_nonsense_in_one_line(
     assert fathom(monkeypatch, "link", "--compute", "0") == 2
     refused = capsys.readouterr().err
     assert refused.count("\n") == 1
-    assert "--compute must be above 0, not 0" in refused
+    assert "--compute must be above 0 and below 1e+15, not 0" in refused
 
 
 def test_without_overlap_no_link_keeps_a_gpu_busy(

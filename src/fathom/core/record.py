@@ -349,7 +349,7 @@ class Record:
         if not isinstance(data, dict) or not {"schema", "spec", "outcome"} <= data.keys():
             raise DataError(f"{origin}: not a Fathom record")
         if type(data["schema"]) is not int or data["schema"] not in (*UPGRADES, SCHEMA):
-            found = " ".join(str(data["schema"]).split())[:40]
+            found = " ".join(repr(data["schema"]).split())[:40]
             raise DataError(f"{origin}: schema {found}, this Fathom reads schemas 1 to {SCHEMA}")
         try:
             while data["schema"] != SCHEMA:

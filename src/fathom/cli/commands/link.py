@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import asdict
 from typing import Annotated
 
@@ -14,6 +13,7 @@ from fathom.cli.terminal import count, print_facts, print_json, seconds, text
 from fathom.core.errors import BadOption
 
 DERIVED = ("transfer_s", "all_transfers_s", "iteration_s", "idle_s", "busy", "gpus_kept_busy", "bytes_per_s_needed")
+MOST = 1e15  # of any of them: beyond, no link is meant
 
 
 def command(
@@ -31,8 +31,8 @@ def command(
     Transfers over one link add up: an iteration takes as long as all of them, or as the computation if that is longer.
     """
     for option, value in (("gpus", gpus), ("gigabytes", gigabytes), ("bandwidth", bandwidth), ("compute", compute)):
-        if not 0 < value < math.inf:
-            raise BadOption(f"--{option} must be above 0, not {value:g}")
+        if not 0 < value < MOST:
+            raise BadOption(f"--{option} must be above 0 and below {MOST:g}, not {value:g}")
     link = Link(
         gpus=gpus,
         bytes_per_gpu=1e9 * gigabytes,
