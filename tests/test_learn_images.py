@@ -31,6 +31,7 @@ from fathom.data._thumbnails import (
 )
 from fathom.training import checkpoint
 from fathom.training.checkpoint import FOLDER
+from fathom.training.data_id import data_id
 from fathom.workloads._image_classifier import ImageClassifier, ImageRecipe
 from fathom.workloads.alexnet import AlexNet
 from fathom.workloads.base import State, workload_class
@@ -343,6 +344,17 @@ def test_a_checkpoint_of_other_files_is_refused(tmp_path: Path, monkeypatch: pyt
         trained(spec)
     images[1].rename(images[0])
     assert learning_of(trained(spec)).resumed == 1
+
+
+def test_records_below_the_data_are_no_part_of_it(tmp_path: Path) -> None:
+    spec = dataclasses.replace(IMAGES, data=str(write_set(tmp_path / "set")))
+    before = data_id(spec)
+    (tmp_path / "set/records/checkpoints").mkdir(parents=True)
+    for name in (".lock-1", "alexnet.json", "checkpoints/alexnet.pt"):
+        (tmp_path / "set/records" / name).write_text("x")
+    assert data_id(spec) == before
+    (tmp_path / "set/train/class0/more.jpg").write_text("x")
+    assert data_id(spec) != before
 
 
 def test_test_images_of_another_class_are_refused_and_not_replaced_by_those_of_validation(tmp_path: Path) -> None:

@@ -280,7 +280,7 @@ def test_numbers(value: float, shown: str) -> None:
 def test_a_quality_that_missed_its_target_by_little_does_not_read_as_the_target() -> None:
     assert formatting.column([92.97, 93.0, 90.1], "quality") == ["92.97", "93.00", "90.10"]
     assert formatting.column([92.97, 93.0, 90.1], "step (ms)") == ["93.0", "93.0", "90.1"]
-    assert formatting.median_and_range([-97.59, -98.0]) == "−97.80 (−98 to −97.59)"
+    assert formatting.median_and_range([-97.59, -98.0]) == "−97.8 (−98 to −97.59)"
 
 
 def test_columns_share_their_decimals() -> None:

@@ -152,7 +152,7 @@ def mean_and_range(ratios: Mapping[str, float]) -> tuple[str, str]:
 
 def median_and_range(values: Sequence[float]) -> str:
     """32 (31 to 33): the median, the least and the greatest; 32 where they are the same."""
-    middle, least, most = (number(of(values), 4) for of in (statistics.median, min, max))
+    middle, least, most = (_minus(f"{of(values):.4g}") for of in (statistics.median, min, max))
     return middle if least == most else f"{middle} ({least} to {most})"
 
 
