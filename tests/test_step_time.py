@@ -101,6 +101,19 @@ def test_a_failed_run_has_no_step_time(monkeypatch: pytest.MonkeyPatch, capsys: 
     assert study._row(failed)["95 % interval (ms)"] is None
 
 
+# launches that differ
+
+
+def test_two_launches_that_differ_bound_nothing_and_that_is_said() -> None:
+    runs = [replace(SINGLE, step_s=[seconds] * 20) for seconds in (1.0, 1.6)]
+    step = step_time(runs)
+    assert step.high > 10 * step.median
+    assert bounds_in_words(step, runs) == "no interval: too scattered over 2 launches"
+    (table,) = (each for each in phases.analyse(runs).tables if "interval" in each.columns)
+    (row,) = table.rows
+    assert row[table.columns.index("interval")] == "no interval: too scattered over 2 launches"
+
+
 # a single step
 
 
@@ -108,7 +121,7 @@ def test_a_single_step_is_never_printed_as_infinite(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert in_words(SINGLE) == "100 ms (one step: no interval)"
-    assert bounds_in_words(step_time([SINGLE]), [SINGLE]) == "not bounded by one step"
+    assert bounds_in_words(step_time([SINGLE]), [SINGLE]) == "one step: no interval"
     printed = told(monkeypatch, capsys, SINGLE)
     assert "100 ms (one step: no interval)" in printed
     assert "inf" not in printed

@@ -195,7 +195,7 @@ _MEASURED_HOW: dict[str, Any] = {  # the fields that say how a run was measured,
 
 
 def told_apart(named: Sequence[tuple[str, RunSpec]]) -> list[str]:
-    """Names, of which those that are the same say in what their specs differ: "memnet (batch 16)"."""
+    """Names, of which those that are the same say in what their specs differ: "NAME (batch 16)"."""
     return [f"{name} ({settings})" if (settings := _own_settings(name, spec, named)) else name for name, spec in named]
 
 

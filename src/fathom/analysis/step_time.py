@@ -65,24 +65,23 @@ def levels_in_words(run: Record) -> str:
 
 def bounds_in_words(step: Interval, runs: Sequence[Record]) -> str:
     """The interval in milliseconds with what it claims, and which of its runs are unsteady."""
-    if bounded(step):
-        shown = f"{number(1000 * step.low)} – {number(1000 * step.high)} {step.claim}"
-    else:
-        shown = "not bounded by one step"
-    return "; ".join([shown, *_unsteady(runs)])
+    bounds = f"{number(1000 * step.low)} – {number(1000 * step.high)} {step.claim}"
+    return "; ".join([no_interval(step) or bounds, *_unsteady(runs)])
 
 
 def in_words(run: Record) -> str:
     """The headline of one run: 12.3 ms (95 % interval 12.1 ms to 12.6 ms within this process)."""
     step = step_time([run])
     bounds = f"95 % interval {seconds(step.low)} to {seconds(step.high)} {step.claim}"
-    shown = [bounds if bounded(step) else "one step: no interval", *_unsteady([run])]
+    shown = [no_interval(step) or bounds, *_unsteady([run])]
     return f"{seconds(step.median)} ({'; '.join(shown)})"
 
 
-def bounded(step: Interval) -> bool:
-    """Whether it has an interval at all: a single step bounds nothing."""
-    return math.isfinite(step.high)
+def no_interval(step: Interval) -> str:
+    """Why it has none that says anything; "" where it has one."""
+    if not math.isfinite(step.high):
+        return "one step: no interval"
+    return "" if step.bounded else f"no interval: too scattered {step.claim}"
 
 
 def _unsteady(runs: Sequence[Record]) -> list[str]:

@@ -32,7 +32,7 @@ from fathom.analysis.questions._timings import (
 )
 from fathom.analysis.ratio import FLOOR, Ratio
 from fathom.analysis.selection import usable, workload_order
-from fathom.analysis.step_time import UNSTEADY, bounded, levels, throughput
+from fathom.analysis.step_time import UNSTEADY, levels, no_interval, throughput
 from fathom.core.record import Record
 from fathom.core.spec import PHASES
 
@@ -142,8 +142,9 @@ def _step_table(timings: Timings, base: str) -> Table:
     rows: list[list[Cell]] = []
     for timing in timings.values():
         work = timing.work
-        holds = timing.step.claim if bounded(timing.step) else "one step: no interval"
-        step: list[Cell] = [1000 * timing.step.median, *_bounds(1000 * timing.step.low, 1000 * timing.step.high), holds]
+        none = no_interval(timing.step)
+        bounds: list[Cell] = [None, None] if none else [1000 * timing.step.low, 1000 * timing.step.high]
+        step: list[Cell] = [1000 * timing.step.median, *bounds, none or timing.step.claim]
         rates: list[Cell] = [throughput(timing.group.runs), relative(timings, timing, base)]
         head: list[Cell] = [work.workload, work.phase, timing.machine, work.preset, work.items]
         rows.append([*head, len(timing.group.runs), *step, *rates])
