@@ -31,10 +31,10 @@ class Job:
 
     @property
     def step(self) -> Interval:
-        """Where ranks meet every few steps alone, a step is the mean of those from one meeting to the next."""
+        """In a job that synchronises every few steps, the mean over the steps from one synchronisation to the next."""
         if all(period(run) == 1 for run in self.runs):
             return step_time(self.runs)
-        return median_interval([_between_meetings(run) for run in self.runs])
+        return median_interval([_between_synchronisations(run) for run in self.runs])
 
     @property
     def items_per_step(self) -> int:
@@ -46,7 +46,7 @@ class Job:
         return self.items_per_step / step_s if step_s > 0 else None
 
     def part_s(self, name: str) -> float:
-        """Of a step, in the median over steps (or meetings) and launches; the mean over the ranks."""
+        """Of a step, in the median over steps (or synchronisations) and launches; the mean over the ranks."""
         return statistics.median(_mean_over_ranks(run, name) for run in self.runs)
 
     @property
@@ -193,46 +193,46 @@ def circumstances(record: Record) -> str:
 
 
 def period(run: Record) -> int:
-    """Steps from one meeting of the ranks to the next: in local SGD they average their weights every few steps."""
+    """Steps from one synchronisation to the next: in local SGD ranks average their weights every few steps."""
     every = run.ranks.settings.get("period") if run.ranks else None
     return every if isinstance(every, int) and every > 1 else 1
 
 
 def elapsed_s(run: Record) -> list[float]:
-    """Seconds to the end of each step, warm-up included: that of the rank which is last at the next meeting."""
+    """Seconds to the end of each step, warm-up included: that of the slowest rank since the last synchronisation."""
     every, own = period(run), [each.step_s for each in run.ranks.series] if run.ranks else []
     if every == 1 or {len(each) for each in own} != {len(run.step_s)}:
         return list(accumulate([*run.warmup_s, *run.step_s]))
-    ends, met = list(accumulate(run.warmup_s)), math.fsum(run.warmup_s)
-    since = [0.0] * len(own)  # the last meeting, by rank
+    ends, synchronised = list(accumulate(run.warmup_s)), math.fsum(run.warmup_s)
+    since = [0.0] * len(own)  # the last synchronisation, by rank
     for number, same in enumerate(zip(*own, strict=True), start=len(run.warmup_s) + 1):
         since = [spent + step_s for spent, step_s in zip(since, same, strict=True)]
-        ends.append(met + max(since))
+        ends.append(synchronised + max(since))
         if number % every == 0:
-            met, since = ends[-1], [0.0] * len(own)
+            synchronised, since = ends[-1], [0.0] * len(own)
     return ends
 
 
-def _between_meetings(run: Record) -> list[float]:
-    """Mean steps, each over the steps from one meeting to the next; over all steps where there are not two meetings."""
+def _between_synchronisations(run: Record) -> list[float]:
+    """Mean steps, each from one synchronisation to the next; over all steps where there are not two."""
     ends = [0.0, *elapsed_s(run)]
-    bounds = [index for index in _meetings(run) if index < len(ends)]
+    bounds = [index for index in _synchronisations(run) if index < len(ends)]
     found = [(ends[end] - ends[begin]) / (end - begin) for begin, end in pairwise(bounds)]
     warm = len(run.warmup_s)
     return found or [(ends[-1] - ends[warm]) / max(1, len(ends) - 1 - warm)]
 
 
-def _meetings(run: Record) -> range:
-    """The steps after which the ranks have met, from the first that is timed from its begin on."""
+def _synchronisations(run: Record) -> range:
+    """The steps after which the ranks have synchronised, from the first that only timed steps follow."""
     every, warm = period(run), len(run.warmup_s)
     return range(-(-warm // every) * every, warm + len(run.step_s) + 1, every)
 
 
 def _mean_over_ranks(run: Record, name: str) -> float:
-    """The median over the steps of the mean over the ranks; where they meet every few steps, over these few."""
+    """The median over the steps of the mean over the ranks; where ranks synchronise every few steps, over these few."""
     series: list[RankSeries] = run.ranks.series if run.ranks else []
     steps = [statistics.fmean(same) for same in zip(*(getattr(each, name) for each in series), strict=False)]
     if period(run) > 1 and len(steps) == len(run.step_s):
-        bounds = [index - len(run.warmup_s) for index in _meetings(run)]
+        bounds = [index - len(run.warmup_s) for index in _synchronisations(run)]
         steps = [statistics.fmean(steps[begin:end]) for begin, end in pairwise(bounds)] or [statistics.fmean(steps)]
     return statistics.median(steps) if steps else 0.0

@@ -101,8 +101,7 @@ class Target:
 
     def executed_by(self, engine: str) -> Target:
         """A CUDA graph is launched as one: what the host does for each op call is gone."""
-        if engine not in ENGINES:
-            raise UnknownName.among("engine to predict", engine, ENGINES)
+        check_engine(engine)
         if engine == EAGER:
             return self
         if not self.gpu:
@@ -117,6 +116,11 @@ class Target:
         if rate is None:
             raise BadOption(f"no {precision} peak of {self.name} is known")
         return rate
+
+
+def check_engine(name: str) -> None:
+    if name not in ENGINES:
+        raise UnknownName.among("engine to predict", name, ENGINES)
 
 
 def precision_of(op: OpWork, step: StepWork) -> str:

@@ -24,6 +24,7 @@ from fathom.analysis.limits import (
 from fathom.analysis.selection import RunGroup, Selection, op_seconds, select
 from fathom.core.record import OpRow, Profile, Record
 
+CONVOLUTION = "D"  # of the 2016 classes
 TITLE = "What limits each workload?"
 ORDER = 40
 LEAST_PERCENT = 1.0  # of op time; rows and types below it are not listed
@@ -65,11 +66,13 @@ def _sentence(machine: str, verdicts: Sequence[Verdict]) -> str:
 def _above(verdicts: Sequence[Verdict]) -> str:
     """Why some are above the peak: convolutions may need fewer FLOP than are counted; else the peak is too low."""
     above = [verdict.group for verdict in verdicts if verdict.of_peak and verdict.of_peak > 1]
-    convolve = [group for group in above if any("conv" in row.op for row in longest(group).rows)]
+    convolve = [group for group in above if any(row.group == CONVOLUTION for row in longest(group).rows)]
     others = list(dict.fromkeys(group.workload for group in above if group not in convolve))
     sentences = ["Above 100 % is possible: FLOP count convolution by its definition."] if convolve else []
     if others:
-        sentences.append(f"The peak of {listed(others)} was measured too low, as on a busy machine: run it again.")
+        sentences.append(
+            f"The peak of {listed(others)} must have been measured too low, as on a busy machine: run it again."
+        )
     return " ".join(sentences)
 
 

@@ -23,7 +23,7 @@ from fathom.predict.from_records import campaign_of, case_of, usable
 from fathom.predict.other_batches import Case
 from fathom.predict.predictors.names import AUTO, ROOFLINE, WITH_EXTRA
 from fathom.predict.predictors.regression import has_scikit_learn
-from fathom.predict.target import ENGINES
+from fathom.predict.target import check_engine
 from fathom.trace.step_work import StepWork
 
 
@@ -31,8 +31,7 @@ def evaluate(
     folders: Sequence[Path], calibration: Path, on: str | None, predictor: str, engine: str, as_json: bool
 ) -> None:
     """With the calibration of the records' machine; where there is none, with the op rows of the other workloads."""
-    if engine not in ENGINES:
-        raise UnknownName.among("engine to predict", engine, ENGINES)
+    check_engine(engine)
     chosen = _predictors(predictor)
     records = read_nonempty(folders, skipped)
     machine, own = _machine(records, on, engine)

@@ -82,7 +82,9 @@ def result(record: Record) -> str:
         from fathom.analysis.engine_trials import speedup
 
         found = speedup([record])
-        return f"{steps}: {found.median:.3g} ({found.low:.3g} to {found.high:.3g}) times as fast, turn by turn"
+        return (
+            f"{steps}: {found.median:.3g} times as fast (95 % interval {found.low:.3g} to {found.high:.3g} over turns)"
+        )
     if record.learning and record.learning.quality is not None:
         learning = record.learning
         reached = f"{learning.quality:.4g} {learning.unit}, {learning.split} data"
