@@ -180,7 +180,7 @@ def test_a_model_of_ones_own_in_real_processes(
     found = typed(monkeypatch, capsys, *arguments)
     fused, graph = found["trials"]
     assert fused["failed"] is None
-    assert len(fused["trial"]["engine"]["turn_step_s"]) == 7
+    assert 7 <= len(fused["trial"]["engine"]["turn_step_s"]) <= 15
     assert graph["failed"].startswith("engine cudagraph alone is for workloads")
     assert (found["usual"]["own"], found["usual"]["batch"]) == (True, 6)
 

@@ -7,7 +7,14 @@ import pytest
 from sample_records import record_of
 from sample_series import autoregressive
 
-from fathom.analysis.statistics import changepoints, coefficient_of_variation, drift, median_interval, steady_state
+from fathom.analysis.statistics import (
+    changepoints,
+    coefficient_of_variation,
+    drift,
+    median_interval,
+    ratio_interval,
+    steady_state,
+)
 from fathom.analysis.step_time import settled_steps
 
 
@@ -236,3 +243,23 @@ def test_the_same_steps_give_the_same_interval() -> None:
     assert median_interval([steps]) == median_interval([steps])
     one = median_interval([[3.0]])
     assert (one.low, one.median, one.high, one.claim) == (0.0, 3.0, np.inf, "within this process")
+
+
+def test_three_disturbed_turns_of_fifteen_do_not_widen_the_interval_of_a_ratio() -> None:
+    turns = [2.0 + 0.01 * number for number in range(12)]
+    found = ratio_interval([[*turns, 0.1, 0.1, 0.1]])
+    assert (found.low, found.median, found.high) == pytest.approx((2.0, 2.04, 2.08))  # the 4th, 8th and 12th of 15
+    assert ratio_interval([[*turns, 0.1, 0.1, 0.1, 0.1]]).low == pytest.approx(0.1)
+
+
+def test_the_interval_of_a_ratio_holds_the_true_one_in_95_of_100_trials() -> None:
+    random = np.random.default_rng(0)
+    for turns in (7, 15):
+        trials = random.lognormal(0.5, 0.2, (4000, turns))
+        held = [bounds.low <= np.exp(0.5) <= bounds.high for each in trials if (bounds := ratio_interval([list(each)]))]
+        assert 0.95 <= np.mean(held) <= 0.99
+
+
+def test_one_turn_and_several_launches_are_what_they_are_for_step_times() -> None:
+    for launches in ([[2.0]], [[2.0, 2.1], [1.9, 2.2], [2.0, 2.3]]):
+        assert ratio_interval(launches) == median_interval(launches)

@@ -213,6 +213,22 @@ def measured(**spec: Any) -> Record:
     return Record.from_json(json.loads(json.dumps(record.to_json())))  # it can be read again
 
 
+@pytest.mark.parametrize(("step_s", "turns", "steps"), [(0.001, 15, (233, 233)), (0.35, 10, (1, 1)), (2.0, 7, (1, 1))])
+def test_turns_are_as_many_as_the_budget_holds(
+    monkeypatch: pytest.MonkeyPatch, step_s: float, turns: int, steps: tuple[int, int]
+) -> None:
+    sides = []
+    with measuring.Session(RunSpec(workload="memnet", preset="tiny", device="cpu")) as session:
+        for _ in range(2):
+            sides.append(measuring.Running(session, 0.0, 0.0, [], None))
+        monkeypatch.setattr(measuring.Running, "timed", lambda self, count: step_s)
+        seen: list[tuple[int, int]] = []
+        found = measuring.in_turns(sides, 7.0, lambda turn, of: seen.append((turn, of)))
+    assert [len(side.turn_step_s) for side in found] == [turns, turns]
+    assert tuple(side.steps // turns for side in found) == steps
+    assert seen == [(turn + 1, turns) for turn in range(turns)]
+
+
 @pytest.mark.usefixtures("short")
 @pytest.mark.parametrize(("phase", "engine"), [("train", "fused"), ("infer", "eager")])
 def test_a_trial_compares_and_times_both(phase: str, engine: str) -> None:

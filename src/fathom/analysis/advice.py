@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from fathom.analysis.actions import actions_by_rule
-from fathom.analysis.statistics import median_interval
+from fathom.analysis.statistics import ratio_interval
 from fathom.core.advice import Setting, SettingTrial
 from fathom.core.record import Record
 from fathom.core.spec import SEPARATOR
@@ -86,7 +86,7 @@ def _does(setting: Setting, rule: str) -> bool:
 
 
 def _measured(trial: SettingTrial) -> Change:
-    interval = median_interval([trial.gains])
+    interval = ratio_interval([trial.gains])
     return Change(
         what=in_code(trial.setting),
         times=interval.median,

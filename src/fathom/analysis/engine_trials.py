@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fathom.analysis.statistics import Interval, median_interval
+from fathom.analysis.statistics import Interval, ratio_interval
 from fathom.core.record import Record
 from fathom.core.trial import Trial
 
@@ -22,7 +22,7 @@ def agrees(runs: Launches) -> bool:
 
 def speedup(runs: Launches) -> Interval:
     """Eager's step time over the engine's."""
-    return median_interval([trial.speedups for trial in trials_of(runs)])
+    return ratio_interval([trial.speedups for trial in trials_of(runs)])
 
 
 def fastest(trials: Sequence[Launches]) -> Launches | None:

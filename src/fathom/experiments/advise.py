@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from fathom.analysis.statistics import median_interval
+from fathom.analysis.statistics import ratio_interval
 from fathom.core.advice import Setting, SettingTrial
 from fathom.core.errors import DataError, FathomError
 from fathom.core.events import OnProgress, no_progress
@@ -121,7 +121,7 @@ def is_sound(trial: SettingTrial) -> bool:
 
 def helps(trial: SettingTrial) -> bool:
     """Faster by more than the turns scatter, with the same results."""
-    return is_sound(trial) and gain(trial) >= LEAST_GAIN and median_interval([trial.gains]).low > 1
+    return is_sound(trial) and gain(trial) >= LEAST_GAIN and ratio_interval([trial.gains]).low > 1
 
 
 def ranked(trials: Iterable[SettingTrial]) -> list[SettingTrial]:

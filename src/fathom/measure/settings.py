@@ -32,7 +32,7 @@ from fathom.measure.own.errors import users_fault
 from fathom.measure.own.sides import OwnSides
 from fathom.measure.own.step import StepSession
 from fathom.measure.own.target import from_target
-from fathom.measure.trial import BUDGET_S, ROUNDED, TURNS, Running, compared, in_turns, started
+from fathom.measure.trial import BUDGET_S, ROUNDED, TURNS, Running, compared, in_turns, shown_by, started
 from fathom.workloads.base import Workload
 
 PARTS = ROUNDED + 2 + TURNS  # of a trial, for its progress
@@ -127,7 +127,7 @@ def _tried(
             asked = zip(sides, (Setting(), setting), process, strict=True)
             sides = [replace(side, results=_results(work.compared, each, own, steps)) for side, each, own in asked]
         watch = Watch(sessions[1].device)
-        runs = in_turns(sides, base.budget_s or BUDGET_S, lambda turn: progress(ROUNDED + 2 + turn, PARTS))
+        runs = in_turns(sides, base.budget_s or BUDGET_S, shown_by(progress))
         watch.look()
     trial = Trial(eager=runs[0], engine=runs[1])
     return SettingTrial(

@@ -24,7 +24,8 @@ from fathom.measure.loop import as_record, non_finite
 from fathom.measure.profiling import busy_seconds
 from fathom.workloads.base import Output
 
-TURNS = 7  # of each engine
+TURNS = 15  # of each side: three that were disturbed, all on one side, do not reach the 95 % interval of the median
+FEWEST_TURNS = 7  # where steps are so long that the budget holds no more
 BUDGET_S = 7.0  # of all turns together, where the spec does not say
 ROUNDED = 2  # runs of eager that are rounded otherwise
 BUSY_STEPS = 10  # under the profiler, for the time that the GPU works
@@ -81,10 +82,15 @@ def measured(spec: RunSpec, progress: OnProgress, begun: float) -> Record:
         if record.outcome != "ok":
             return record  # there is nothing to compare with
         watch = Watch(session.device)
-        runs = in_turns([eager, engine], spec.budget_s or BUDGET_S, lambda turn: progress(ROUNDED + 2 + turn, parts))
+        runs = in_turns([eager, engine], spec.budget_s or BUDGET_S, shown_by(progress))
         watch.look()
         trial = compared(Trial(eager=runs[0], engine=runs[1]), eager.results, engine.results, rounded)
         return replace(record, trial=trial, disturbance=watch.disturbance())
+
+
+def shown_by(progress: OnProgress) -> OnProgress:
+    """Turns, as the last parts of a trial."""
+    return lambda turn, turns: progress(ROUNDED + 2 + turn, ROUNDED + 2 + turns)
 
 
 def _rounded_otherwise(spec: RunSpec, progress: OnProgress, parts: int) -> list[list[Any]]:
@@ -165,27 +171,30 @@ def _round_otherwise(session: Session, seed: int, precision: str | None = None) 
             weight.add_(weight * sign, alpha=unit)  # a factor of 1 + unit would itself be rounded to 1
 
 
-def in_turns(both: list[Running], budget_s: float, on_turn: Callable[[int], None]) -> list[EngineRun]:
+def in_turns(both: list[Running], budget_s: float, on_turn: OnProgress) -> list[EngineRun]:
     """Turns of equal length, in which the one that begins alternates; energy is counted over each turn."""
-    steps = [max(1, round(budget_s / TURNS / len(both) / max(1e-5, each.timed(3)))) for each in both]
+    step_s = [max(1e-5, each.timed(3)) for each in both]
+    turns_of_one = int(budget_s / sum(step_s))  # where each turn is a single step
+    number = min(TURNS, max(FEWEST_TURNS, turns_of_one))
+    steps = [max(1, round(budget_s / number / len(both) / each)) for each in step_s]
     batches = [_fixed_batch(each.session) for each in both]
     counters = [Counters(Target.of(each.session.device)) for each in both]
     turns: list[list[float]] = [[] for _ in both]
     alone: list[list[float]] = [[] for _ in both]
     joules: list[float | None] = [0.0 for _ in both]
-    for turn in range(TURNS):
+    for turn in range(number):
         for side in (0, 1) if turn % 2 else (1, 0):
             before = counters[side].joules()
             turns[side].append(both[side].timed(steps[side]))
             joules[side] = _sum(joules[side], before, counters[side].joules())
             if (batch := batches[side]) is not None:
                 alone[side].append(both[side].timed_updates(batch, steps[side]))
-        on_turn(turn + 1)
+        on_turn(turn + 1, number)
     return [
         EngineRun(
             start_s=each.start_s,
             turn_step_s=turns[side],
-            steps=steps[side] * TURNS,
+            steps=steps[side] * number,
             losses=each.results if each.session.spec.phase == "train" else [],
             peak_device_bytes=each.peak,
             energy_j=joules[side],

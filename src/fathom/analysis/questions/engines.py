@@ -14,7 +14,7 @@ from fathom.analysis.engine_trials import Launches, agrees, fastest, speedup, tr
 from fathom.analysis.finding import Cell, Chart, Finding, Series, Table, not_measured
 from fathom.analysis.formatting import DASH, count, listed, number
 from fathom.analysis.selection import workload_order
-from fathom.analysis.statistics import Interval, median_interval
+from fathom.analysis.statistics import Interval, ratio_interval
 from fathom.core.record import Record
 from fathom.core.spec import EAGER
 from fathom.core.trial import COMPARED_STEPS, FACTOR, FIRST_STEPS, FLOORS
@@ -89,7 +89,7 @@ def group_row(runs: Launches) -> list[Cell]:
     return [
         *(_name(runs[0]), spec.phase, spec.engine),
         *(_ms([trial.eager.step_s for trial in trials]), _ms([trial.engine.step_s for trial in trials])),
-        *(faster.median, _bounds(faster), median_interval(updates).median if updates else None),
+        *(faster.median, _bounds(faster), ratio_interval(updates).median if updates else None),
         _median([trial.engine.preparation_s for trial in trials]),
         _median([trial.pays_back_after for trial in trials]) if faster.low > 1 else None,  # else no gain is shown
         *(_percent([trial.engine.busy for trial in trials]), _percent([trial.eager.busy for trial in trials])),

@@ -219,9 +219,9 @@ COLUMNS = ["setting", "times the items/s", "95 % interval", "ms a step", "items 
 def trial_row(trial: SettingTrial) -> list[Any]:
     if trial.trial is None:
         return [str(trial.setting), *[None] * 6, outcome(trial)]
-    from fathom.analysis.statistics import median_interval
+    from fathom.analysis.statistics import ratio_interval
 
-    interval, run = median_interval([trial.gains]), trial.trial.engine
+    interval, run = ratio_interval([trial.gains]), trial.trial.engine
     note = f"disturbed: {'; '.join(trial.disturbed)}" if trial.disturbed else ""
     shown = f"{interval.low:.3g} to {interval.high:.3g}"
     times = [interval.median, shown, 1000 * run.step_s, trial.items, run.preparation_s]
