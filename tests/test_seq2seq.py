@@ -16,6 +16,7 @@ from torch import Tensor
 from fathom.core.errors import BadOption
 from fathom.data._vocabulary import EOS, GO, PAD, UNK
 from fathom.engine.session import load
+from fathom.workloads import _translator
 from fathom.workloads._translator import CHECK_EVERY, Translator, beam_search, greedy
 from fathom.workloads.seq2seq import Seq2Seq
 
@@ -304,6 +305,22 @@ def test_decoding_stops_soon_after_all_have_ended(width: int, monkeypatch: pytes
     assert output["tokens"].shape == (4, 50)
     assert output["tokens"].tolist() == [[EOS] + [PAD] * 49] * 4
     assert output["lengths"].tolist() == [0] * 4
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("width", [1, 3])
+@pytest.mark.parametrize("bias", [0.0, 1.0, 100.0])
+def test_decoding_to_the_full_length_gives_what_stopping_gives(
+    width: int, bias: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A CUDA graph cannot stop when all sentences have ended."""
+    workload, model = small_model()
+    model.projection.bias[EOS] = bias
+    workload = dataclasses.replace(workload, target_length=50, beam=width)
+    stopped = workload.infer(model, {"source": SOURCES})
+    monkeypatch.setattr(_translator, "_all_ended", lambda ended, position: False)
+    whole = workload.infer(model, {"source": SOURCES})
+    assert all(torch.equal(stopped[name], whole[name]) for name in stopped)
 
 
 def test_it_learns_pairs_by_heart_and_says_them() -> None:

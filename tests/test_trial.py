@@ -16,6 +16,7 @@ import fathom as suite
 from fathom.core.record import Record
 from fathom.core.spec import RunSpec
 from fathom.core.trial import FACTOR, FIRST_STEPS, FLOORS, Trial
+from fathom.engine.session import Session
 from fathom.experiments.engines import best
 from fathom.measure import trial as measuring
 
@@ -218,7 +219,7 @@ def test_turns_are_as_many_as_the_budget_holds(
     monkeypatch: pytest.MonkeyPatch, step_s: float, turns: int, steps: tuple[int, int]
 ) -> None:
     sides = []
-    with measuring.Session(RunSpec(workload="memnet", preset="tiny", device="cpu")) as session:
+    with Session(RunSpec(workload="memnet", preset="tiny", device="cpu")) as session:
         for _ in range(2):
             sides.append(measuring.Running(session, 0.0, 0.0, [], None))
         monkeypatch.setattr(measuring.Running, "timed", lambda self, count: step_s)

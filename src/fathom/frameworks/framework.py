@@ -34,7 +34,7 @@ class Framework(abc.ABC):
     """A plug-in of runners/. It imports its library inside its methods, so that listing frameworks costs nothing."""
 
     title: ClassVar[str]
-    requires: ClassVar[tuple[str, ...]]  # modules, which are the names of their packages, too
+    requires: ClassVar[tuple[str, ...]]  # modules
     extra: ClassVar[str | None] = None  # of this package, that installs them
     phases: ClassVar[tuple[str, ...]] = PHASES
 
@@ -67,11 +67,10 @@ class Framework(abc.ABC):
     @classmethod
     def versions(cls) -> dict[str, str]:
         found = {}
+        packages = metadata.packages_distributions()  # tensorflow may be installed as tensorflow-cpu
         for name in cls.requires:
-            try:
-                found[name] = metadata.version(name)
-            except metadata.PackageNotFoundError:  # a module that is no package, such as a test's
-                continue
+            for distribution in packages.get(name, [])[:1]:  # none of a module that is no package, such as a test's
+                found[name] = metadata.version(distribution)
         return found
 
 

@@ -143,6 +143,14 @@ class ReplayBuffer:
         return stack * (self._back <= history[:, None])[:, :, None, None]
 
     def _staged(self, array: NDArray[np.generic]) -> Tensor:
-        """Pinned memory, so that the copy to a GPU is asynchronous; torch reuses it when the copy is done."""
+        """Pinned memory, so that the copy to a GPU is asynchronous; torch reuses it when the copy is done.
+
+        NumPy fills it: torch would copy with a thread on every core, and these threads spin on while the emulators need
+        the cores.
+        """
         tensor = torch.from_numpy(array)
-        return tensor.pin_memory() if self.frames.device.type == "cuda" else tensor
+        if self.frames.device.type != "cuda":
+            return tensor
+        pinned = torch.empty_like(tensor, pin_memory=True)
+        np.copyto(pinned.numpy(), array)
+        return pinned

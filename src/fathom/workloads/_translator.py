@@ -189,7 +189,7 @@ def greedy(model: Translator, source: Tensor, length: int) -> Output:
         total += log_prob.masked_fill(ended, 0)
         tokens[:, position] = word = word.masked_fill(ended, PAD)
         ended |= word == EOS
-        if _may_end(position) and bool(ended.all()):
+        if _all_ended(ended, position):
             break
     return _output(tokens, total / (tokens != PAD).sum(1))
 
@@ -230,7 +230,7 @@ def beam_search(model: Translator, source: Tensor, length: int, width: int) -> O
     for position in range(length):
         log_probs, state = model.next_word(beam.tokens[:, :, position].flatten(), state, memory)
         state = state.map(_select(beam.extend(log_probs, position)))
-        if _may_end(position) and bool(beam.ended.all()):
+        if _all_ended(beam.ended, position):
             break
     return _output(beam.tokens[:, 0, 1:], beam.score[:, 0])
 
@@ -271,9 +271,12 @@ class Beam:
         return (self.first + parent).flatten()
 
 
-def _may_end(position: int) -> bool:
-    """Whether to look if all sentences have ended; not in an export, whose steps cannot depend on the data."""
-    return position % CHECK_EVERY == CHECK_EVERY - 1 and not torch.compiler.is_exporting()
+def _all_ended(ended: Tensor, position: int) -> bool:
+    """Whether to stop. An export and a CUDA graph cannot look at the data: they decode to the full length."""
+    if position % CHECK_EVERY != CHECK_EVERY - 1 or torch.compiler.is_exporting():
+        return False
+    captured = ended.is_cuda and torch.cuda.is_current_stream_capturing()
+    return not captured and bool(ended.all())
 
 
 def _repeat(times: int) -> Callable[[Tensor], Tensor]:
