@@ -63,7 +63,9 @@ WHERE_A_RECORD_IS_NAMED = (
     "docs/ranks.md",
     "docs/advise.md",
     "docs/energy.md",
+    "docs/engines.md",
     "docs/feed.md",
+    "docs/frameworks.md",
     "docs/inference-engines.md",
     "docs/predict.md",
 )  # in paragraphs that name something below results/

@@ -19,7 +19,7 @@ from typing import Any
 from fathom.analysis import formatting
 from fathom.analysis.finding import Cell, Finding, Table, analyse
 from fathom.analysis.frame import frame
-from fathom.core import plugins
+from fathom.core import framework_store, plugins
 from fathom.core.record import Record
 from fathom.core.store import read
 from fathom.report.text import chart_table
@@ -211,7 +211,8 @@ class Sources:
         if question not in plugins.names("questions"):
             raise BadReference(f"no question {question!r}")
         if (folder, question) not in self._findings:
-            self._findings[folder, question] = analyse(question, self.records(folder))
+            frameworks = framework_store.read([self.root / folder], lambda problem: None)  # read() tells of problems
+            self._findings[folder, question] = analyse(question, self.records(folder), frameworks)
         return self._findings[folder, question]
 
     def tables(self, folder: str, question: str) -> list[Table]:

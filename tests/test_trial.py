@@ -60,6 +60,7 @@ def test_when_starting_is_regained(eager: dict[str, Any], engine: dict[str, Any]
 def test_energy_and_busy_time_are_of_a_step() -> None:
     run = engine_run(0.1, energy_j=60.0, busy_s=0.09)
     assert [run.step_j, run.busy] == pytest.approx([2, 0.9])
+    assert engine_run(0.1, energy_j=60.0, metered_steps=20).step_j == pytest.approx(3)
     assert (engine_run(0.1).step_j, engine_run(0.1).busy) == (None, None)
 
 
@@ -228,6 +229,33 @@ def test_turns_are_as_many_as_the_budget_holds(
     assert [len(side.turn_step_s) for side in found] == [turns, turns]
     assert tuple(side.steps // turns for side in found) == steps
     assert seen == [(turn + 1, turns) for turn in range(turns)]
+
+
+class Counted:
+    """Counters of a machine that takes 40 W."""
+
+    spent = 0.0
+
+    def __init__(self, target: object) -> None:
+        self.begun = Counted.spent
+
+    def joules(self) -> float:
+        return Counted.spent - self.begun
+
+
+def test_energy_is_counted_over_two_seconds_of_each_side(monkeypatch: pytest.MonkeyPatch) -> None:
+    def timed(self: measuring.Running, steps: int) -> float:
+        Counted.spent += 40 * steps * self.setup_s
+        return self.setup_s
+
+    monkeypatch.setattr(measuring, "Counters", Counted)
+    monkeypatch.setattr(measuring.Running, "timed", timed)
+    with Session(RunSpec(workload="memnet", preset="tiny", device="cpu")) as session:
+        sides = [measuring.Running(session, step_s, 0.0, [], None) for step_s in (0.5, 0.125)]
+        found = measuring.in_turns(sides, 1.0, lambda turn, of: None)
+    assert [side.metered_steps for side in found] == [4, 16]
+    assert [side.energy_j for side in found] == [80.0, 80.0]
+    assert [side.step_j for side in found] == [20.0, 5.0]
 
 
 @pytest.mark.usefixtures("short")

@@ -22,7 +22,8 @@ class EngineRun:
     steps: int  # in all turns
     losses: list[float] = field(default_factory=list)  # of the first COMPARED_STEPS steps; none in inference
     peak_device_bytes: int | None = None  # beyond what was allocated before it
-    energy_j: float | None = None  # over all turns, by counters; None where nothing counts
+    energy_j: float | None = None  # by counters, of metered_steps; None where nothing counts
+    metered_steps: int | None = None  # in a window after the turns; None in older records, which counted over the turns
     busy_s: float | None = None  # of a step: at least one kernel or copy running; None on a CPU
     turn_update_s: list[float] = field(default_factory=list)  # of an update alone, where a step also acts
 
@@ -42,7 +43,7 @@ class EngineRun:
 
     @property
     def step_j(self) -> float | None:
-        return None if self.energy_j is None else self.energy_j / self.steps
+        return None if self.energy_j is None else self.energy_j / (self.metered_steps or self.steps)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -29,6 +29,7 @@ FEWEST_TURNS = 7  # where steps are so long that the budget holds no more
 BUDGET_S = 7.0  # of all turns together, where the spec does not say
 ROUNDED = 2  # runs of eager that are rounded otherwise
 BUSY_STEPS = 10  # under the profiler, for the time that the GPU works
+METERED_S = 2.0  # of steps whose energy is counted; counters of some GPUs advance ten times a second
 
 
 @dataclass
@@ -172,24 +173,21 @@ def _round_otherwise(session: Session, seed: int, precision: str | None = None) 
 
 
 def in_turns(both: list[Running], budget_s: float, on_turn: OnProgress) -> list[EngineRun]:
-    """Turns of equal length, in which the one that begins alternates; energy is counted over each turn."""
+    """Turns of equal length, in which the one that begins alternates; then energy and the time that a GPU works."""
     step_s = [max(1e-5, each.timed(3)) for each in both]
     turns_of_one = int(budget_s / sum(step_s))  # where each turn is a single step
     number = min(TURNS, max(FEWEST_TURNS, turns_of_one))
     steps = [max(1, round(budget_s / number / len(both) / each)) for each in step_s]
     batches = [_fixed_batch(each.session) for each in both]
-    counters = [Counters(Target.of(each.session.device)) for each in both]
     turns: list[list[float]] = [[] for _ in both]
     alone: list[list[float]] = [[] for _ in both]
-    joules: list[float | None] = [0.0 for _ in both]
     for turn in range(number):
         for side in (0, 1) if turn % 2 else (1, 0):
-            before = counters[side].joules()
             turns[side].append(both[side].timed(steps[side]))
-            joules[side] = _sum(joules[side], before, counters[side].joules())
             if (batch := batches[side]) is not None:
                 alone[side].append(both[side].timed_updates(batch, steps[side]))
         on_turn(turn + 1, number)
+    metered = [_metered(each, round(METERED_S / step_s[side]) or 1) for side, each in enumerate(both)]
     return [
         EngineRun(
             start_s=each.start_s,
@@ -197,12 +195,24 @@ def in_turns(both: list[Running], budget_s: float, on_turn: OnProgress) -> list[
             steps=steps[side] * number,
             losses=each.results if each.session.spec.phase == "train" else [],
             peak_device_bytes=each.peak,
-            energy_j=joules[side],
+            energy_j=metered[side][0],
+            metered_steps=metered[side][1],
             busy_s=_busy_s(each),
             turn_update_s=alone[side],
         )
         for side, each in enumerate(both)
     ]
+
+
+def _metered(running: Running, steps: int) -> tuple[float, int] | tuple[None, None]:
+    """Joules of so many steps, by the counters of what they run on."""
+    counters = Counters(Target.of(running.session.device))
+    before = counters.joules()
+    if before is None:
+        return None, None
+    running.timed(steps)
+    after = counters.joules()
+    return (None, None) if after is None else (after - before, steps)
 
 
 def _busy_s(running: Running) -> float | None:
@@ -219,10 +229,6 @@ def _fixed_batch(session: Session) -> Batch | None:
     first, *_ = [next(state.batches) for _ in range(workload.updates_per_step)]
     workload.interact(state, None)  # the environment was set off, and has to be waited for before it is again
     return {name: column.clone() for name, column in first.items()}
-
-
-def _sum(total: float | None, before: float | None, after: float | None) -> float | None:
-    return None if total is None or before is None or after is None else total + after - before
 
 
 def _mismatch(found: Output, expected: Output) -> str | None:

@@ -178,8 +178,8 @@ def _notes() -> list[str]:
         f"Agreement: the losses of {COMPARED_STEPS} steps, or the outputs of the first inference step, differ from "
         f"eager's by at most {FACTOR:g} times what other rounding changes in eager itself (other last digits of the "
         f"weights; fp32 in place of a lower precision), or by {floors}, relative.",
-        "Energy of a trial is counted over turns of some hundred milliseconds; `fathom energy NAME --engines` meters "
-        "windows that are long enough to be valid.",
+        "Energy of a trial is counted over two seconds, in records of earlier versions over turns of some hundred "
+        "milliseconds; `fathom energy NAME --engines` meters windows that are long enough to be valid.",
         f"GPU busy is the time with at least one kernel or copy running, of steps that are not waited for; at "
         f"{100 * BUSY:.0f} % the host is no longer the limit.",
     ]
