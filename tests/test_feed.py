@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from conftest import fathom
 from test_imagenet import SHADES, plain, write_folders
 
 from fathom.core.errors import BadOption, DataError, FathomError
@@ -229,6 +230,30 @@ def test_a_failed_cell_is_recorded_with_its_reason(tmp_path: Path) -> None:
     spec = RunSpec(workload="alexnet", kind="feed", preset="tiny", device="cpu", data=str(tmp_path), feeding=Feeding())
     with pytest.raises(FathomError, match=r"n01_0\.JPEG: corrupt JPEG"):
         isolated(spec)
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        (["--data", "{folder}", "--device", "cpu"], "{folder}: no class folders"),
+        (["--device", "cuda:7"], "device 'cuda:7' is not on this machine"),
+        (["--device", "cudda"], "no device 'cudda'"),
+    ],
+)
+def test_what_would_fail_in_every_setting_is_one_line_before_the_first(
+    options: list[str],
+    problem: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (tmp_path / "flat").mkdir()
+    (tmp_path / "flat" / "a.JPEG").write_bytes(b"")
+    given = [option.format(folder=tmp_path / "flat") for option in options]
+    assert fathom(monkeypatch, "feed", "alexnet", *given, "--out", str(tmp_path / "out")) == 2
+    (line,) = capsys.readouterr().err.strip().splitlines()
+    assert problem.format(folder=tmp_path / "flat") in line
+    assert not (tmp_path / "out").exists()
 
 
 def test_the_plan_sweeps_one_axis_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -154,6 +154,7 @@ def test_jobs_of_ranks_answer_no_other_question() -> None:
         (["--ranks", "2", "--nodes", "2"], "need a rendezvous"),
         (["--ranks", "3", "--nodes", "2", "--rendezvous", "a:1"], "3 ranks cannot be divided among 2 nodes"),
         (["--ranks", "2", "--timeout", "0.1"], "timeout must be 1 to 86,400"),
+        (["--ranks", "2", "--device", "cuda:7"], "device 'cuda:7' is not on this machine"),
         (["--strategy", "ddp"], "--strategy needs --ranks"),
         (["--max-restarts", "2"], "--max-restarts needs --ranks"),
     ],

@@ -25,6 +25,7 @@ __all__ = [
 
 screen = Console(markup=False)  # the last output of a crashed program may hold brackets
 human = Console(stderr=True, markup=False)
+human.soft_wrap = not human.is_terminal  # a file has no width
 SHOW_CURSOR = b"\r\x1b[2K\x1b[?25h"  # clears the line of a bar, which hides the cursor
 SPEED_WINDOW_S = 600.0  # over which speed is averaged for the remaining time: fast and slow runs alternate
 

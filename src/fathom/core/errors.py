@@ -30,6 +30,11 @@ def shortened(text: str) -> str:
     return text if len(text) <= LONGEST else f"{text[:LONGEST]}... ({len(text)} characters)"
 
 
+def first_line(error: BaseException) -> str:
+    """What an error says, without the pages that torch may add; "no message" where it says nothing."""
+    return str(error).strip().partition("\n")[0] or "no message"
+
+
 class FathomError(Exception):
     """Anything the user can put right; its text is one line."""
 

@@ -112,7 +112,7 @@ class Session:
         if spec.seed is not None:
             torch.manual_seed(spec.seed)
         with self._memory_watched():
-            source = self._open_data()
+            source = self.open_data()
             self.workload = self.workload.fit(source)
             if spec.batch is not None and self.device.type == "cpu":
                 refuse_what_cannot_fit(self.workload, spec.phase)
@@ -199,7 +199,8 @@ class Session:
         if refusal is not None:
             raise EngineError(f"engine {self.spec.engine} {refusal}")
 
-    def _open_data(self) -> Any:
+    def open_data(self) -> Any:
+        """What batches are read or made from: the folder of real data, or the workload's synthetic data."""
         if self.spec.data is None:
             return self.workload.synthetic(self.spec.seed or 0)
         folder = folder_at(self.spec.data, self.workload.expects)

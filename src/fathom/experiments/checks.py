@@ -50,6 +50,14 @@ def check_device(name: str, precision: str | None = "fp32") -> None:
     check_directory()
 
 
+def present(device: str) -> str:
+    """A device by its full name; raises where this machine does not have it."""
+    check_device(device)
+    from fathom.machine.devices import resolve  # torch
+
+    return str(resolve(device))
+
+
 def check_directory() -> None:
     """Raises where the working directory was deleted: torch cannot be imported there, or MKL ends the process."""
     Path.cwd()
@@ -71,6 +79,17 @@ def check_external(specs: Iterable[RunSpec]) -> None:
                 raise
             except Exception:
                 continue
+
+
+def check_data(spec: RunSpec) -> None:
+    """Opens real data once: what would be the failure of every run is one error now."""
+    if spec.data is None:
+        return
+    from fathom.engine.session import Session  # torch
+
+    source = Session(spec).open_data()
+    if hasattr(source, "close"):
+        source.close()
 
 
 def facts_of(workload: str) -> dict[str, Any] | None:

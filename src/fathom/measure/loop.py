@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from fathom.core.energy import SETUP, STEPS, WARM_UP
-from fathom.core.errors import FathomError
+from fathom.core.errors import FathomError, first_line
 from fathom.core.events import OnProgress, throttled
 from fathom.core.record import Record, Sections, moment
 from fathom.core.spec import RunSpec
@@ -48,7 +48,7 @@ def recorded(spec: RunSpec, work: Callable[[], Record]) -> Record:
     except FathomError:
         raise
     except Exception as error:
-        why = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no message'}"
+        why = f"{type(error).__name__}: {first_line(error)}"
         record = Record(spec=spec, machine=fingerprint(), device=spec.device, outcome="failed", reason=why)
     watch.look()
     return replace(record, started=started, disturbance=record.disturbance.worst(watch.disturbance()))

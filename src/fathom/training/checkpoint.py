@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from fathom.core.errors import DataError
+from fathom.core.errors import DataError, first_line
 from fathom.core.spec import RunSpec
 
 FOLDER = "FATHOM_CHECKPOINTS"  # the variable that names where checkpoints are kept; without it there are none
@@ -45,7 +45,7 @@ class Checkpoint:
 
     def unreadable(self, error: Exception) -> DataError:
         assert self.path is not None
-        why = str(error).partition(". ")[0].partition("\n")[0]  # torch goes on for long
+        why = first_line(error).partition(". ")[0]  # torch goes on for long
         return DataError.at(self.path, f"not a checkpoint of this run; remove it to start over: {why}")
 
     def save(self, document: dict[str, Any]) -> None:

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn.utils import get_total_norm
 
 from fathom.core import plugins
-from fathom.core.errors import BadOption
+from fathom.core.errors import BadOption, first_line
 from fathom.core.record import Artifact
 from fathom.core.spec import RunSpec
 from fathom.data.base import folder_at
@@ -103,9 +103,7 @@ class Trainer:
         try:
             return quality, self.artifacts()
         except Exception as error:  # whatever it is, a result is not lost for want of a picture
-            self.not_shown = (
-                f"no tables or images of the result: {type(error).__name__}: {str(error).partition(chr(10))[0]}"
-            )
+            self.not_shown = f"no tables or images of the result: {type(error).__name__}: {first_line(error)}"
             return quality, []
 
     def _evaluate(self, data: Any) -> float:

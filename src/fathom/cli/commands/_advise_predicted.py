@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from fathom.analysis.advice import OTHER_BATCH, PREDICTED, Change, in_code
 from fathom.cli.commands._advise_plan import here
 from fathom.core.advice import Setting
-from fathom.core.errors import FathomError
+from fathom.core.errors import FathomError, first_line
 from fathom.experiments.advise import Usual
 from fathom.predict.choice import Choice
 from fathom.predict.estimate import estimate
@@ -45,7 +45,7 @@ def predicted_changes(
             (each, _items_per_s(works, machine, replace(each, precision=each.precision or own))) for each in chosen
         ]
     except (FathomError, RuntimeError, NotImplementedError, TypeError) as error:  # a step that needs values
-        return [], f"its step cannot be simulated: {str(error).partition(chr(10))[0][:200]}"
+        return [], f"its step cannot be simulated: {first_line(error)[:200]}"
     evidence = "from simulated steps"
     changes = [_change(setting, rate / before, evidence) for setting, rate in found if rate > LEAST_TIMES * before]
     return sorted(changes, key=lambda change: -change.times), "; ".join(machine[own].notes)

@@ -16,7 +16,7 @@ from fathom.core.errors import BadOption
 from fathom.core.ranks import strategy_named
 from fathom.core.spec import SCALINGS, RunSpec
 from fathom.experiments import ranks as jobs
-from fathom.experiments.checks import check_device, check_external
+from fathom.experiments.checks import check_device, check_external, present
 from fathom.experiments.ranks import MOST_RANKS, TIMEOUT_S, Launch
 from fathom.experiments.slurm import PORT, write
 
@@ -81,6 +81,8 @@ def measure(
         write(options.slurm, sys.argv[1:], launch.nodes)
         human.print(f"batch file: {options.slurm}; submit it with sbatch {options.slurm}")
         return
+    if ranked.device != "cpu":
+        present(ranked.device)  # not of a batch file: the machine that writes it may have no GPU
     question = "ranks" if options.evaluations is None else "convergence"
     also = "convergence" if len(tried) > 1 and question != "convergence" else ""
     _series.measure(specs, runs, out, jobs.Jobs(launch), "scale", question, as_json, also)

@@ -19,7 +19,7 @@ from fathom.core.record import Record
 from fathom.core.spec import RunSpec
 from fathom.core.store import Store, check_writable, read
 from fathom.experiments import energy
-from fathom.experiments.checks import check
+from fathom.experiments.checks import check, present
 from fathom.machine.host import fingerprint
 from fathom.machine.meter import Target, find_hints
 
@@ -107,6 +107,8 @@ def command(
     found = energy.settings(base, _whole(batches), _names(precisions), _names(engines))
     for setting in found:
         check(setting.spec)
+    if device not in ("auto", "cpu"):
+        present(device)
     if trace_out is not None:
         check_writable(trace_out)
     caps = {"power_cap_w": _numbers("--power-caps", power_caps), "clock_cap_mhz": _numbers("--clock-caps", clock_caps)}

@@ -27,7 +27,7 @@ from fathom.cli.terminal import human, print_json, print_table, print_text
 from fathom.core.errors import BadOption, UnknownName
 from fathom.core.spec import RunSpec
 from fathom.experiments import feed
-from fathom.experiments.checks import check, check_directory, check_external
+from fathom.experiments.checks import check, check_data, check_external, present
 from fathom.experiments.repeat import run_order
 
 
@@ -64,7 +64,7 @@ def command(
         kind="feed",
         phase=phase,
         preset=preset,
-        device=_exact(device),
+        device=present(device),  # settings depend on whether it is a GPU
         precision=precision,
         engine=engine,
         batch=batch,
@@ -83,6 +83,7 @@ def command(
         cuda=base.device.startswith("cuda"),
     )
     check_external(specs)
+    check_data(base)
     store, planned = own_store(out), run_order(specs, runs, seed=0)
     left = store.remaining(planned)
     if done := len(planned) - len(left):
@@ -105,16 +106,6 @@ def _print(finding: Finding) -> None:
     print_text(finding.summary)
     for note in finding.notes:
         human.print(note, style="dim")
-
-
-def _exact(device: str) -> str:
-    """By its full name: which settings there are depends on whether it is a GPU."""
-    if device != "auto":
-        return device
-    check_directory()
-    from fathom.machine.devices import resolve  # torch
-
-    return str(resolve(device))
 
 
 def _numbers(option: str, text: str) -> list[int]:

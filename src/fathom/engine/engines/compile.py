@@ -15,7 +15,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from fathom.core.errors import EngineError
+from fathom.core.errors import EngineError, first_line
 from fathom.data.base import Batch
 from fathom.engine.base import Engine, Infer, Loss
 from fathom.workloads.base import Output, State, Workload
@@ -62,5 +62,4 @@ def _told_in_one_line() -> Iterator[None]:
     try:
         yield
     except TorchDynamoException as error:
-        cause = str(error).strip().partition("\n")[0]
-        raise EngineError(f"engine compile cannot compile this step: {cause}") from None
+        raise EngineError(f"engine compile cannot compile this step: {first_line(error)}") from None

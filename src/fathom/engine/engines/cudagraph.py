@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.optim import SGD, Adagrad, Optimizer
 
-from fathom.core.errors import EngineError
+from fathom.core.errors import EngineError, first_line
 from fathom.data.base import Batch
 from fathom.engine.base import Engine, Infer, Loss
 from fathom.engine.engines.fused import has_fused_form, set_fused
@@ -167,4 +167,4 @@ def _first_cause(error: BaseException) -> str:
     """What broke the capture: ending a broken one raises once more, and hides it."""
     while error.__context__ is not None:
         error = error.__context__
-    return str(error).partition("\n")[0]
+    return first_line(error)

@@ -48,8 +48,8 @@ class RankSession(Session):
         torch.manual_seed((self.spec.seed or 0) + own)
         return self
 
-    def _open_data(self) -> Any:
-        source = super()._open_data()
+    def open_data(self) -> Any:
+        source = super().open_data()
         group = self.rank.group
         shared = isinstance(source, Dataset) and self.strategy.divides == "batch"
         return source.share_of(group.rank, group.ranks) if shared else source

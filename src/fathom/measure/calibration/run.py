@@ -18,7 +18,7 @@ from pathlib import Path
 import psutil
 import torch
 
-from fathom.core.errors import BadOption, EngineError
+from fathom.core.errors import BadOption, EngineError, first_line
 from fathom.core.record import moment
 from fathom.engine.base import clipping
 from fathom.engine.engines.eager import Eager
@@ -143,7 +143,7 @@ class Runner:
         try:
             found = time_call(op.spec, self.device)
         except (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError, AttributeError) as error:
-            self.campaign.failed[op.spec] = str(error).splitlines()[0][:100] if str(error) else type(error).__name__
+            self.campaign.failed[op.spec] = f"{type(error).__name__}: {first_line(error)}"[:100]
             self._check_device(op)
             return
         self._calls[op.spec] = TimedCall(work=op, seconds=found.seconds, host_s=found.host_s, sources=(source,))
@@ -154,8 +154,7 @@ class Runner:
             wait(self.device)
         except RuntimeError as error:
             self._save()
-            reason = str(error).splitlines()[0]
-            raise EngineError(f"{op.op} stopped {self.device} ({reason})") from None
+            raise EngineError(f"{op.op} stopped {self.device} ({first_line(error)})") from None
 
     def _is_wanted(self, op: OpWork) -> bool:
         peak = max(self.campaign.flop_per_s.values())
