@@ -179,6 +179,10 @@ def nvmlDeviceGetComputeRunningProcesses(handle: str) -> list[Any]:
     return list(_asked(lambda card: [SimpleNamespace(pid=1)] if card.work else []))
 
 
+def nvmlDeviceGetMPSComputeRunningProcesses(handle: str) -> list[Any]:
+    raise NVMLError(NVML_ERROR_NOT_SUPPORTED)
+
+
 def nvmlDeviceGetTotalEnergyConsumption(handle: str) -> int:
     return int(_asked(lambda card: round(card.state.shown_j * 1e3)))
 

@@ -53,7 +53,7 @@ def _refused(*_: object) -> None:
 class Card:
     """A driver with one card: what it has counted, and how many programs are on it."""
 
-    millijoules, programs = 1000, 1
+    millijoules, programs, clients = 1000, 1, 0
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         answers = {
@@ -67,6 +67,7 @@ class Card:
             "nvmlDeviceGetCurrentClocksThrottleReasons": _refused,
             "nvmlDeviceGetTotalEnergyConsumption": lambda handle: self.millijoules,
             "nvmlDeviceGetComputeRunningProcesses": lambda handle: [object()] * self.programs,
+            "nvmlDeviceGetMPSComputeRunningProcesses": lambda handle: [object()] * self.clients,
         }
         for name, answer in answers.items():
             monkeypatch.setattr(pynvml, name, answer)
@@ -123,3 +124,14 @@ def test_a_card_with_other_programs_on_it_is_shared(monkeypatch: pytest.MonkeyPa
     card.programs = 2
     assert gpu_shared(device) is True
     assert gpu_shared(CPU) is None, "a CPU has no card to share"
+
+
+@pytest.mark.parametrize(("programs", "clients", "shared"), [(1, 1, False), (1, 2, True), (2, 1, True), (2, 0, True)])
+def test_clients_of_the_multi_process_service_are_programs_and_their_server_is_none(
+    programs: int, clients: int, shared: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    card = Card(monkeypatch)
+    card.programs, card.clients = programs, clients
+    assert gpu_shared(torch.device("cuda")) is shared
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetMPSComputeRunningProcesses", _refused)
+    assert gpu_shared(torch.device("cuda")) is (programs > 1)

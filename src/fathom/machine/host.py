@@ -269,10 +269,17 @@ def gpu_shared(device: torch.device) -> bool | None:
     import pynvml
 
     handle = gpu_handle(device)
+    if handle is None:
+        return None
     try:
-        return None if handle is None else len(pynvml.nvmlDeviceGetComputeRunningProcesses(handle)) > 1
+        programs = len(pynvml.nvmlDeviceGetComputeRunningProcesses(handle))
     except pynvml.NVMLError:  # not every driver knows
         return None
+    try:  # NVIDIA's Multi-Process Service: its clients are listed apart, and of the programs one is its server
+        clients = len(pynvml.nvmlDeviceGetMPSComputeRunningProcesses(handle))
+    except pynvml.NVMLError:
+        clients = 0
+    return programs + clients - bool(clients) > 1
 
 
 def gpu_throttles(device: torch.device) -> int | None:
