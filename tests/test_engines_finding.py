@@ -161,3 +161,12 @@ def test_no_other_answer_changes_by_a_trial() -> None:
 
 def test_an_eager_run_is_no_trial() -> None:
     assert found(record_of("vgg")).summary.startswith("Not measured")
+
+
+def test_the_chart_has_a_bar_for_each_trial() -> None:
+    answer = found(trial_record("autoenc", "compile"), trial_record("vgg", "fused", trial_of(0.2, 0.05)))
+    (chart,) = answer.charts
+    bars = {(series.name, x): y for series in chart.series for x, y in zip(series.x, series.y, strict=True)}
+    assert bars[("compile", "autoenc train")] == pytest.approx(2)
+    assert bars[("fused", "vgg train")] == pytest.approx(4)
+    assert bars[("fused", "autoenc train")] is None

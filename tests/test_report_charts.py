@@ -258,3 +258,9 @@ def test_a_line_chart_keeps_the_limits_that_it_names() -> None:
     chart = Chart(kind="line", title="t", x_title="x", y_title="y", series=series)
     assert "range" not in charts.figure(chart, Colours([]))["layout"]["yaxis"]
     assert charts.figure(replace(chart, limits=(0.0, 9000.0)), Colours([]))["layout"]["yaxis"]["range"] == [0.0, 9000.0]
+
+
+def test_values_that_cannot_be_drawn_are_refused_and_not_left_out() -> None:
+    Series(name="a", x=[1, 2, 3], y=[1.5, None, "lane"])
+    with pytest.raises(TypeError, match="a: tuple is nothing to draw"):
+        Series(name="a", x=[1], y=[(1.0, 2.0)])

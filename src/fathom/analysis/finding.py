@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from numbers import Real
 from typing import Any, Literal
 
 from fathom.analysis.formatting import count
@@ -49,12 +50,18 @@ class Series:
 
     name: str
     x: list[Any]
-    y: list[Any]
+    y: list[Any]  # numbers, names or None
     text: list[str] = field(default_factory=list)  # shown on hover
     workload: str | None = None  # whose values these are; it has the same colour in every chart
     # published: printed in a paper; remainder: what is in none of the named parts; limit: a bound that points are seen
     # against, drawn as a line; target: what the other lines are to reach, drawn as a line
     role: Literal["measured", "published", "remainder", "limit", "target"] = "measured"
+
+    def __post_init__(self) -> None:
+        """A page leaves out what it cannot draw; an analysis must not give it such values."""
+        for value in self.y:
+            if not (value is None or isinstance(value, Real | str)):
+                raise TypeError(f"{self.name}: {type(value).__name__} is nothing to draw")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -157,7 +157,7 @@ def _best_table(groups: dict[Work, list[Launches]]) -> Table:
 def _chart(work: Work, groups: Sequence[Launches]) -> Chart:
     engines = list(dict.fromkeys(runs[0].spec.engine for runs in groups))
     names = list(dict.fromkeys(f"{_name(runs[0])} {runs[0].spec.phase}" for runs in groups))
-    found = {(runs[0].spec.engine, f"{_name(runs[0])} {runs[0].spec.phase}"): speedup(runs) for runs in groups}
+    found = {(runs[0].spec.engine, f"{_name(runs[0])} {runs[0].spec.phase}"): speedup(runs).median for runs in groups}
     series = [Series(name=engine, x=names, y=[found.get((engine, each)) for each in names]) for engine in engines]
     return Chart(
         kind="bar",
