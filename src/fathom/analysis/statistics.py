@@ -83,6 +83,11 @@ class Interval:
         """Whether the interval says where the median is: of two launches it may reach over ten powers of ten."""
         return self.low * WIDEST >= self.median >= self.high / WIDEST
 
+    def cells(self, scale: float = 1.0) -> list[float | None]:
+        """The median and both ends of the interval, for a table; no ends where they bound nothing."""
+        ends = [scale * self.low, scale * self.high] if self.bounded else [None, None]
+        return [scale * self.median, *ends]
+
     @property
     def claim(self) -> str:
         """What the interval holds of, in words."""

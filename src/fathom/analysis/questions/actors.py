@@ -154,9 +154,7 @@ def _gain(curve: Curve, point: Point) -> list[Cell]:
     found = curve.speedup(point)
     if found is None:
         return [None] * len(GAIN)
-    values = [found.median, found.low, found.high]
-    values += [100 * value / point.actors for value in values]
-    return [value if found.bounded or index % 3 == 0 else None for index, value in enumerate(values)]
+    return [*found.cells(), *found.cells(100 / point.actors)]
 
 
 def _frames(curves: Sequence[Curve]) -> Chart:

@@ -167,10 +167,9 @@ def _sizes(operations: Sequence[Operation]) -> Table:
 
 
 def _interval(step: Interval) -> list[Cell]:
-    """From, to, and what that holds of; neither where the samples are too few and too far apart to bound anything."""
-    if step.bounded:
-        return [1e6 * step.low, 1e6 * step.high, step.claim]
-    return [None, None, f"none: {step.claim} the times differ too much"]
+    """From, to, and what that holds of."""
+    _, low, high = step.cells(1e6)
+    return [low, high, step.claim if step.bounded else f"none: {step.claim} the times differ too much"]
 
 
 def _charts(operations: Sequence[Operation]) -> list[Chart]:

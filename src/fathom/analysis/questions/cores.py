@@ -265,10 +265,7 @@ def _gain(curve: Curve, binding: Binding) -> list[Cell]:
     speedup, efficiency = curve.speedup(binding), curve.efficiency(binding)
     if speedup is None or efficiency is None:
         return [None] * len(GAIN)
-    if not speedup.bounded:  # a single step bounds nothing, nor do two launches that differ
-        return [speedup.median, None, None, in_percent(efficiency.median), None, None]
-    shares = [in_percent(value) for value in (efficiency.median, efficiency.low, efficiency.high)]
-    return [speedup.median, speedup.low, speedup.high, *shares]
+    return [*speedup.cells(), *efficiency.cells(100)]
 
 
 def _cost_of_all(curve: Curve) -> float | None:

@@ -234,7 +234,7 @@ def _cells(rows: dict[Key, list[Group]]) -> Table:
     for key, groups in rows.items():
         for group in groups:
             step, run = group.step, group.runs[-1]
-            times: list[Cell] = [1e3 * value for value in (step.median, step.low, step.high)] if step else [None] * 3
+            times: list[float | None] = step.cells(1e3) if step else [None] * 3
             lines.append(
                 [
                     _name(key, rows),

@@ -140,9 +140,7 @@ def _gain(curve: Curve, job: Job) -> list[Cell]:
     speedup, efficiency = curve.speedup(job), curve.efficiency(job)
     if speedup is None or efficiency is None:
         return [None] * len(GAIN)
-    values = [speedup.median, speedup.low, speedup.high]
-    values += [100 * part for part in (efficiency.median, efficiency.low, efficiency.high)]
-    return [value if speedup.bounded or index % 3 == 0 else None for index, value in enumerate(values)]
+    return [*speedup.cells(), *efficiency.cells(100)]
 
 
 def _parts(curves: Sequence[Curve]) -> Table:
