@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from sample_records import record_of
@@ -16,6 +18,7 @@ from fathom.analysis.statistics import (
     steady_state,
 )
 from fathom.analysis.step_time import settled_steps
+from fathom.core.store import read
 
 
 def noise(count: int, seed: int = 0, size: float = 0.01) -> np.ndarray:
@@ -258,6 +261,18 @@ def test_the_interval_of_a_ratio_holds_the_true_one_in_95_of_100_trials() -> Non
         trials = random.lognormal(0.5, 0.2, (4000, turns))
         held = [bounds.low <= np.exp(0.5) <= bounds.high for each in trials if (bounds := ratio_interval([list(each)]))]
         assert 0.95 <= np.mean(held) <= 0.99
+
+
+def test_ratios_in_turns_are_not_correlated_in_the_trials_that_we_have() -> None:
+    results = Path(__file__).parents[1] / "results"
+    folders = [results / name for name in ("h200/engines", "h200/engines-2", "neoverse-n1/engines")]
+    found = []
+    for record in read(folders, pytest.fail):
+        if record.trial is not None:
+            off = np.log(record.trial.speedups) - np.median(np.log(record.trial.speedups))
+            found.append(float((off[1:] * off[:-1]).sum() / (off**2).sum()))
+    assert len(found) > 50
+    assert abs(np.mean(found)) < 3 * 0.35 / np.sqrt(len(found))  # 0.35: the scatter of seven independent values
 
 
 def test_one_turn_and_several_launches_are_what_they_are_for_step_times() -> None:

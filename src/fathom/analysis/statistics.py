@@ -319,8 +319,7 @@ def ratio_interval(launches: Sequence[Sequence[float]]) -> Interval:
     """The same of two sides that were timed in turns: ratios of their times, turn by turn.
 
     Each ratio is of neighbours in time, and the side that begins alternates. The ratios of one launch are therefore
-    not correlated as steps are (-0.04 from one to the next, in the mean of the 44 trials of engines in results/), and
-    bound its median as independent values do.
+    not correlated as steps are (a test asks the trials in results/), and bound its median as independent values do.
     """
     if len(launches) == 1 and len(launches[0]) > 1:
         return Interval(float(np.median(launches[0])), *launch_bounds(launches[0]), 1)
