@@ -175,6 +175,17 @@ def test_what_is_faster_when_measured_again_is_told() -> None:
     assert Found([], COMPILE, [trial(COMPILE, 1.2), trial(BF16, 1.5, wrong=True)]).better is None
 
 
+def test_a_setting_that_was_luck_or_fails_the_second_time_is_not_advised() -> None:
+    """The usual setting is better, and the third measurement bears that out."""
+    found = search([COMPILE], measured_in_turn({COMPILE: [1.1, 0.9, 0.92]}))
+    assert (found.advised, found.better, found.distance) == (Setting(), None, 0.0)
+    failing = [trial(COMPILE, 1.1), *[SettingTrial(setting=COMPILE, failed="crashed")] * 2]
+    found = search([COMPILE], lambda setting: failing.pop(0))
+    assert (found.advised, found.better, failing) == (Setting(), None, [])
+    failing = [trial(COMPILE, 1.1), SettingTrial(setting=COMPILE, failed="crashed"), trial(COMPILE, 1.2)]
+    assert search([COMPILE], lambda setting: failing.pop(0)).advised == COMPILE
+
+
 def measured_in_turn(gains: Mapping[Setting, list[float]]) -> Callable[[Setting], SettingTrial]:
     """Each setting's first, second, third trial."""
     left = {setting: list(values) for setting, values in gains.items()}

@@ -391,3 +391,15 @@ def test_options_still_go_by_their_old_names() -> None:
     assert Deepq.configured("tiny", round_frames=40) == Deepq.configured("tiny", evaluation_frames=40)
     with pytest.raises(UnknownName, match="no option of deepq 'round_frame'"):
         Deepq.configured("tiny", round_frame=40)
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"capacity": 48, "learning_starts": 40, "return_steps": 5}, "capacity of deepq must be at least 56"),
+        ({"return_steps": 60}, "learning_starts of deepq must be at least 240"),
+    ],
+)
+def test_a_memory_that_could_not_be_sampled_is_refused(options: dict[str, int], problem: str) -> None:
+    with pytest.raises(BadOption, match=problem):
+        Deepq.configured("tiny", envs=4, **options)

@@ -121,6 +121,16 @@ def test_settings_of_the_same_workload_each_have_their_number() -> None:
     assert "batch 64" in said
 
 
+def test_presets_threads_and_options_of_the_same_workload_each_have_their_number() -> None:
+    specs: list[dict[str, Any]] = [{"preset": "small"}, {"preset": "paper"}, {"options": {"latent": 4}}]
+    records = [metered_record(per_step_j=2.0 + number, spec=spec) for number, spec in enumerate(specs)]
+    said = analyse("energy", records).summary
+    assert (
+        "0.02 (autoenc train (preset small, options none)) to 0.04 (autoenc train (preset small, options latent=4))"
+        in said
+    )
+
+
 def test_runs_made_for_their_energy_take_the_place_of_short_ones() -> None:
     timed = metered_record(energy=energy_of(9.0, 0.01, window_s=1.0), spec={"kind": "timed"})
     runs = only([timed, metered_record()])

@@ -163,6 +163,15 @@ def test_an_eager_run_is_no_trial() -> None:
     assert found(record_of("vgg")).summary.startswith("Not measured")
 
 
+def test_trials_of_other_budgets_and_seeds_are_launches_of_one() -> None:
+    answer = found(
+        trial_record("vgg", "fused", trial_of(0.2, 0.05)),
+        trial_record("vgg", "fused", trial_of(0.2, 0.1), spec={"budget_s": 2.0, "seed": 3}),
+    )
+    assert [row[2] for row in table(answer, "Engines beside eager").rows] == ["fused"]
+    assert cells(answer, "fused")["times as fast"] == pytest.approx(3)
+
+
 def test_the_chart_has_a_bar_for_each_trial() -> None:
     answer = found(trial_record("autoenc", "compile"), trial_record("vgg", "fused", trial_of(0.2, 0.05)))
     (chart,) = answer.charts

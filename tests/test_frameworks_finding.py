@@ -107,6 +107,16 @@ def test_what_is_wrong_is_marked_and_wins_nothing() -> None:
     }
 
 
+def test_a_disturbed_process_that_is_wrong_makes_the_cell_wrong() -> None:
+    mixed = cells("keras_jax", {1: 0.1})
+    busy = Disturbance(others_cpu=1.5, cores=2)
+    mixed[1] = replace(mixed[1], outcome="wrong", reason="logits differ", disturbance=busy)
+    assert mixed[1].disturbed
+    finding = answer(cells("torch", {1: 1.0}), mixed)
+    assert finding.summary.startswith("Fastest: fcn5 train: torch (1.01 s, the only one)")
+    assert "Wrong: keras_jax: logits differ." in finding.notes
+
+
 def test_one_wrong_process_makes_the_cell_wrong() -> None:
     mixed = cells("keras_jax", {1: 0.1})
     mixed[1] = replace(mixed[1], outcome="wrong", reason="logits differ")

@@ -13,10 +13,11 @@ from sample_records import GPU, MACHINES, failed_record, launch, op_row, record_
 from scipy import stats
 
 from fathom import published
-from fathom.analysis.finding import Finding, Table
+from fathom.analysis.finding import Finding, Table, analyse
 from fathom.analysis.questions import sections, variance
 from fathom.analysis.questions._launches import launched, same_work
 from fathom.analysis.statistics import distribution
+from fathom.core.fingerprint import Gpu
 from fathom.core.record import Record, Sections
 
 SERVER, H200 = "Server CPU, 16 cores", "NVIDIA H200"
@@ -385,3 +386,22 @@ def test_a_failed_launch_is_told_and_not_counted() -> None:
     finding = variance.analyse([*launches("vgg", 1.0, 2.0, 3.0), failed_record("vgg", "out of memory")])
     assert cells(table(finding, "Every section"), section="WALL")["launches"] == 3
     assert any("out of memory" in note for note in finding.notes)
+
+
+def test_two_cards_of_one_host_are_two_machines_in_every_table_and_chart() -> None:
+    cards = [Gpu(name="NVIDIA H200", uuid=uuid) for uuid in ("GPU-a", "GPU-b")]
+    machine = replace(MACHINES[GPU], gpus=cards)
+    alone = [replace(run, machine=machine) for run in launches("vgg", 10.0, 10.5, 11.0)]
+    runs = [
+        replace(run, machine=machine, gpu_uuid=uuid, device=device)
+        for uuid, device, walls in (("GPU-a", "cuda:0", (2.0, 2.1, 2.2)), ("GPU-b", "cuda:1", (4.0, 4.1, 4.2)))
+        for run in launches("vgg", *walls, gpu=True)
+    ]
+    spread = analyse("variance", [*alone, *runs])
+    assert "2.4 % (vgg, NVIDIA H200 (card 2)) to 4.8 % (vgg, NVIDIA H200 (card 1)) on CPU+GPU" in spread.summary
+    (boxes,) = spread.charts
+    assert [len(series.y) for series in boxes.series] == [3, 3, 3]
+    parts = analyse("sections", [*alone, *runs])
+    bars = next(chart for chart in parts.charts if chart.title.startswith("Total time with a GPU"))
+    ours = [series.y for series in bars.series if "card" in series.name]
+    assert ours == [[pytest.approx(0.2)], [pytest.approx(4.1 / 10.5)]]

@@ -289,7 +289,9 @@ def test_measured_joules_are_those_of_valid_eager_uncapped_runs() -> None:
     capped = metered_record(spec={"power_cap_w": 300})
     compiled = metered_record(spec={"engine": "compile"})
     short = metered_record(energy=energy_of(3.0, 0.01, window_s=1.0))
-    assert joules_per_item([capped, compiled, short], "autoenc", "train", "small") == {}
+    other = metered_record(spec={"options": {"latent": 400}})
+    real = metered_record(spec={"data": "mnist"})
+    assert joules_per_item([capped, compiled, short, other, real], "autoenc", "train", "small") == {}
 
 
 def test_memory_in_words() -> None:

@@ -14,7 +14,8 @@ import pytest
 
 from fathom.core.errors import BadOption, DataError
 from fathom.predict import campaign as campaigns
-from fathom.predict.campaign import Campaign, TimedCall, source_of
+from fathom.predict.campaign import SUFFIX, Campaign, TimedCall, source_of
+from fathom.predict.choice import _is_called, chosen, errors_file, errors_of
 from fathom.predict.evaluation import (
     FITS,
     OP_BY_OP,
@@ -314,3 +315,39 @@ def test_predictors_that_are_evaluated_are_those_that_can_be_chosen() -> None:
     assert tuple(FITS) == FITTED
     assert set(FITTED) < set(PREDICTORS)
     assert set(WITH_EXTRA) == {SVR, BOOSTING}
+
+
+# which calibration
+
+
+@pytest.mark.parametrize(
+    ("asked", "found"),
+    [
+        ("H200", "nvidia-h200"),
+        ("nvidia h200", "nvidia-h200"),
+        ("a100", "nvidia-a100-sxm4-80gb"),
+        ("A100-SXM4", "nvidia-a100-sxm4-80gb"),
+        ("neoverse", "neoverse-n1-2-threads"),
+        ("A10", None),
+        ("H20", None),
+        ("nvidia", "nvidia-h200"),
+        ("", None),
+    ],
+)
+def test_a_calibration_is_named_by_whole_words(asked: str, found: str | None) -> None:
+    names = ["nvidia-h200", "nvidia-a100-sxm4-80gb", "neoverse-n1-2-threads"]
+    assert next((name for name in names if _is_called(name, asked)), None) == found
+
+
+def test_several_calibrations_of_one_processor_must_be_told_apart(tmp_path: Path) -> None:
+    for threads in (1, 16):
+        (tmp_path / f"xeon-{threads}-threads{SUFFIX}").write_bytes(b"")
+    with pytest.raises(BadOption, match="several calibrations, choose one by --on: xeon-1-threads, xeon-16-threads"):
+        chosen("xeon", tmp_path, "auto", "fp32", None, None)
+
+
+def test_a_damaged_file_of_errors_is_named(tmp_path: Path) -> None:
+    path = tmp_path / f"here{SUFFIX}"
+    errors_file(path).write_text('[{"situation"')
+    with pytest.raises(DataError, match="not the errors of a calibration; evaluate it again"):
+        errors_of(path)

@@ -228,3 +228,15 @@ def test_no_drawn_transition_of_several_steps_crosses_a_truncation() -> None:
     newest = [drawn[name][:, -1].flatten() for name in ("observation", "next_observation")]
     assert torch.equal(*newest)
     assert (drawn["reward"] == 3).all()
+
+
+@pytest.mark.parametrize("steps", [1, 3])
+def test_the_smallest_ring_that_deepq_accepts_can_always_be_sampled(steps: int) -> None:
+    envs = 2
+    buffer = ReplayBuffer((STACK + 2 * steps) * envs, envs, 3, torch.device("cpu"), steps=steps)
+    frames, never = np.zeros((envs, 3, 3), np.uint8), np.zeros(envs, np.bool_)
+    buffer.start(frames)
+    for added in range(1, 40):
+        buffer.add(frames, np.zeros(envs, np.int64), np.zeros(envs, np.float32), never, never)
+        if added >= steps:
+            assert len(buffer.sample(4)["action"]) == 4

@@ -92,9 +92,10 @@ class Found:
 
     @property
     def distance(self) -> float | None:
-        """How much slower the advised setting is than the best of those measured again; None where none was.
+        """How much slower the advised setting is than the best of those measured again.
 
-        The usual setting has a gain of 1 in every trial, and is one of them.
+        The usual setting has a gain of 1 in every trial, and is one of them. None where none was measured again, or the
+        advised one failed then, or gave other results.
         """
         gains = {trial.setting: gain(trial) for trial in self.confirmed if is_sound(trial)} | {Setting(): 1.0}
         if not self.confirmed or self.advised not in gains:
@@ -103,11 +104,14 @@ class Found:
 
     @property
     def better(self) -> Setting | None:
-        """What turned out to be clearly faster than the advised setting when both were measured again."""
-        if self.distance is None or self.distance <= TARGET:
+        """What turned out to be clearly better than the advised setting when both were measured again.
+
+        That may be the usual setting; and anything is, where the advised one failed.
+        """
+        if not self.confirmed or (self.distance is not None and self.distance <= TARGET):
             return None
-        order = ranked(self.confirmed)
-        return order[0].setting if order and order[0].setting != self.advised else None
+        fastest = next((trial.setting for trial in ranked(self.confirmed)), Setting())
+        return fastest if fastest != self.advised else None
 
 
 def gain(trial: SettingTrial) -> float:
@@ -145,7 +149,7 @@ def search(singles: Sequence[Setting], attempt: Try, confirm: bool = True) -> Fo
             best = both
     advised = best.setting if best else Setting()
     found = Found(trials, advised, _confirmed(trials, advised, attempt) if confirm else [])
-    return _chosen_again(found, found.better, attempt) if found.better else found
+    return found if found.better is None else _chosen_again(found, found.better, attempt)
 
 
 def _settled(setting: Setting, attempt: Try) -> SettingTrial:

@@ -76,7 +76,7 @@ def measured(spec: RunSpec, progress: OnProgress, begun: float) -> Record:
     moments.append((STEPS, window.begun, window.ended))
     energy = energy_of(samples, moments, len(window.seconds), most_points=None) if samples else None
     notes = [f"energy not metered: {why}" for why in missing(samples, moments)] if samples and energy is None else []
-    return replace(record, disturbance=watch.disturbance(), energy=energy, notes=notes)
+    return replace(record, disturbance=watch.disturbance(), energy=energy, notes=[*record.notes, *notes])
 
 
 def _idle(spec: RunSpec, sampler: Sampler) -> list[Moment]:

@@ -8,6 +8,7 @@ a device of the catalogue     its peaks as far as the nearest calibrated machine
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -15,7 +16,7 @@ from typing import TypedDict
 
 import msgspec
 
-from fathom.core.errors import BadOption, UnknownName
+from fathom.core.errors import BadOption, DataError, UnknownName, first_line
 from fathom.core.spec import EAGER
 from fathom.predict import catalogue
 from fathom.predict.campaign import SUFFIX, Campaign, find, read
@@ -152,10 +153,9 @@ def chosen(
     paths = find(folder)
     if on is None:
         return calibrated(_only(paths, folder), predictor, precision, engine)
-    plain = _plain(on)
-    for path in paths:
-        if plain and _plain(path.name.removesuffix(SUFFIX)).startswith((plain, f"nvidia{plain}")):
-            return calibrated(path, predictor, precision, engine)
+    named = [path for path in paths if _is_called(path.name.removesuffix(SUFFIX), on)]
+    if named:
+        return calibrated(_only(named, folder), predictor, precision, engine)
     return elsewhere(catalogue.device(on), predictor, engine)
 
 
@@ -168,8 +168,16 @@ def _only(paths: Sequence[Path], folder: Path) -> Path:
     return paths[0]
 
 
-def _plain(name: str) -> str:
-    return "".join(letter for letter in name.lower() if letter.isalnum())
+def _is_called(calibration: str, name: str) -> bool:
+    """Whether a name begins that of a calibrated machine, by whole words: an A10 is no A100."""
+    words, wanted = _words(calibration), "".join(_words(name))
+    if wanted and words[:1] == ["nvidia"] and not wanted.startswith("nvidia"):
+        words = words[1:]
+    return wanted in ("".join(words[:count]) for count in range(1, len(words) + 1))
+
+
+def _words(name: str) -> list[str]:
+    return re.findall(r"[a-z0-9]+", name.lower())
 
 
 def _best_installed(errors: Sequence[Summary]) -> str:
@@ -186,7 +194,10 @@ def errors_file(path: Path, engine: str = EAGER) -> Path:
 
 def errors_of(path: Path, engine: str = EAGER) -> list[Summary]:
     beside = errors_file(path, engine)
-    return msgspec.json.decode(beside.read_bytes(), type=list[Summary]) if beside.exists() else []
+    try:
+        return msgspec.json.decode(beside.read_bytes(), type=list[Summary]) if beside.exists() else []
+    except (OSError, msgspec.MsgspecError) as error:
+        raise DataError.at(beside, f"not the errors of a calibration; evaluate it again: {first_line(error)}") from None
 
 
 def _other(engine: str) -> Interval:

@@ -21,6 +21,7 @@ def joules_per_item(records: Iterable[Record], workload: str, phase: str, preset
         spec = runs.spec
         same = (runs.workload, runs.phase, spec.preset, spec.engine) == (workload, phase, preset, EAGER)
         free = spec.power_cap_w is None and spec.clock_cap_mhz is None and spec.ranks is None
+        free = free and not spec.options and spec.data is None
         device = _device(runs)
         if same and free and device is not None and spec.precision is not None and runs.verdict == VALID:
             found[device, spec.precision, runs.items_per_step] = runs.per_item_j

@@ -223,7 +223,7 @@ def plan(job: Job, grid: Grid, steps: Steps, predict: Predict, joules_per_item: 
                     refused[Impossible(why=why, device=target.name, precision=precision, batch=batch)] = None
                     continue
                 for count, link in _joined(target, grid, refused):
-                    found += _choices(job, step, target, count, link, predict, joules_per_item or {})
+                    found += _choices(job, batch, step, target, count, link, predict, joules_per_item or {})
     ordered = sorted(found, key=lambda each: (each.seconds, each.count, each.batch, each.engine != EAGER))
     return Plan(job, ordered, list(refused))
 
@@ -273,6 +273,7 @@ def cannot_join(device: str, count: int, link: str) -> str | None:
 
 def _choices(
     job: Job,
+    batch: int,
     step: StepWork,
     target: Target,
     count: int,
@@ -298,7 +299,7 @@ def _choices(
                 device=target.name,
                 count=count,
                 interconnect=None if joined is None else joined.name,
-                batch=step.batch,
+                batch=batch,
                 precision=step.precision,
                 engine=engine,
                 estimate=estimate,

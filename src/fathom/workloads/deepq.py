@@ -191,6 +191,12 @@ class Deepq(Workload):
             raise BadOption(f"learning_starts of deepq must be between envs and capacity, not {self.learning_starts}")
         if self.capacity < 10 * self.envs:
             raise BadOption(f"capacity of deepq must be at least ten frames a game, not {self.capacity}")
+        if self.capacity // self.envs < STACK + 2 * self.return_steps:
+            least = (STACK + 2 * self.return_steps) * self.envs
+            raise BadOption(f"capacity of deepq must be at least {least} for {self.return_steps} return_steps")
+        if self._opening < self.return_steps:
+            least = self.return_steps * self.envs
+            raise BadOption(f"learning_starts of deepq must be at least {least} for {self.return_steps} return_steps")
 
     @property
     def synthetic_name(self) -> str:

@@ -130,18 +130,18 @@ def host_of(record: Record) -> str:
 
 def head(found: Sequence[Launches]) -> list[str]:
     """The first columns of a table of these; the machine is one of them where there are several hosts."""
-    return ["workload", "phase", "mode", *(["machine"] if _several(found) else [])]
+    return ["workload", "phase", "mode", *(["machine"] if several_machines(found) else [])]
 
 
 def identity(launches: Launches, found: Sequence[Launches]) -> list[Cell]:
     """The first cells of a row."""
-    return [launches.workload, launches.phase, launches.mode, *([launches.machine] if _several(found) else [])]
+    return [launches.workload, launches.phase, launches.mode, *([launches.machine] if several_machines(found) else [])]
 
 
 def named(launches: Launches, found: Sequence[Launches]) -> str:
-    """The workload, and what distinguishes it: the machine where there are several hosts, else the mode."""
+    """The workload, and what distinguishes it: the machine where there are several, else the mode."""
     several_modes = len({each.mode for each in found}) > 1
-    apart = [launches.machine] if _several(found) else [launches.mode] if several_modes else []
+    apart = [launches.machine] if several_machines(found) else [launches.mode] if several_modes else []
     return ", ".join([launches.workload, *apart])
 
 
@@ -159,8 +159,10 @@ def drawn_phase(phases: Iterable[str]) -> str:
     return "train" if "train" in set(phases) else "infer"
 
 
-def _several(found: Sequence[Launches]) -> bool:
-    return len({launches.host for launches in found}) > 1
+def several_machines(found: Sequence[Launches]) -> bool:
+    """Whether the mode does not tell launches apart: there are several hosts, or several GPUs in one."""
+    places = {(launches.mode, launches.machine) for launches in found}
+    return len({launches.host for launches in found}) > 1 or len(places) > len({mode for mode, _ in places})
 
 
 def _priority(runs: Sequence[Record]) -> tuple[object, ...]:

@@ -10,7 +10,7 @@ from fathom.analysis.energy_model import OUTSIDE, STATIC, EnergyModel, MeteredRu
 from fathom.analysis.energy_runs import EnergyRuns
 from fathom.analysis.finding import Cell, Table
 from fathom.analysis.formatting import listed
-from fathom.analysis.selection import capped, configuration, machine_name
+from fathom.analysis.selection import capped, configuration, machine_name, told_apart
 from fathom.core.record import OpRow, Profile, Record
 from fathom.trace.taxonomy import GROUPS
 
@@ -42,7 +42,7 @@ class OpEnergy:
 
 def op_energy(found: Sequence[EnergyRuns], records: Sequence[Record]) -> OpEnergy:
     """Per machine, precision, engine and set of meters a model of its own: a joule per FLOP is none for all of them."""
-    profiles = _profiles(records)
+    profiles, names = _profiles(records), _names(found)
     groups: dict[str, list[MeteredRun]] = defaultdict(list)
     for runs in found:
         if capped(runs.runs[0]):
@@ -51,12 +51,23 @@ def op_energy(found: Sequence[EnergyRuns], records: Sequence[Record]) -> OpEnerg
         scopes = sorted({part.scope for energy in runs.energies for part in energy.parts})
         own = groups[f"{runs.machine} ({', '.join(scopes)})"]
         if profile is not None:
-            batch = "" if runs.spec.batch is None else f", batch {runs.spec.batch}"
-            name = f"{runs.workload} {runs.phase}, {runs.spec.preset}{batch}"
-            own.append(MeteredRun(runs.workload, name, runs.per_step_j, runs.step_s, profile))
+            own.append(MeteredRun(runs.workload, names[id(runs)], runs.per_step_j, runs.step_s, profile))
     refused = {machine: why for machine, runs in groups.items() if (why := refusal(runs))}
     models = {machine: (fit(runs), runs) for machine, runs in groups.items() if machine not in refused}
     return OpEnergy(models, refused)
+
+
+def _names(found: Sequence[EnergyRuns]) -> dict[int, str]:
+    """By id(): the workload, its phase, preset and batch, and on one machine whatever else tells two apart."""
+    named: dict[str, list[tuple[EnergyRuns, str]]] = defaultdict(list)
+    for runs in found:
+        batch = "" if runs.spec.batch is None else f", batch {runs.spec.batch}"
+        named[runs.machine].append((runs, f"{runs.workload} {runs.phase}, {runs.spec.preset}{batch}"))
+    names: dict[int, str] = {}
+    for own in named.values():
+        apart = told_apart([(name, configuration(runs.runs[0])) for runs, name in own])
+        names |= {id(runs): name for (runs, _), name in zip(own, apart, strict=True)}
+    return names
 
 
 def class_table(models: dict[str, Fitted]) -> Table:

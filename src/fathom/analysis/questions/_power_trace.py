@@ -19,14 +19,14 @@ def power_charts(runs: EnergyRuns) -> list[Chart]:
     energy = runs.energies[0]
     name = f"{runs.workload} {runs.phase} on {runs.machine}"
     shown = {
-        ("Power", "power (W)", "W"): {trace.scope: trace.power for trace in energy.traces},
-        ("Clock", "clock (MHz)", "MHz"): {trace.scope: trace.clock for trace in energy.traces},
+        ("Power", "power (W)", "W"): [(_name(trace, energy), trace.power) for trace in energy.traces],
+        ("Clock", "clock (MHz)", "MHz"): [(_name(trace, energy), trace.clock) for trace in energy.traces],
     }
     charts = []
     for (title, y_title, unit), lines in shown.items():
         series = [
-            Series(name=scope, x=[at for at, _ in points], y=[value for _, value in points])
-            for scope, points in lines.items()
+            Series(name=meter, x=[at for at, _ in points], y=[value for _, value in points])
+            for meter, points in lines
             if points
         ]
         if series:
@@ -44,14 +44,20 @@ def power_charts(runs: EnergyRuns) -> list[Chart]:
     return charts
 
 
+def _name(trace: PowerTrace, energy: Energy) -> str:
+    """What it meters; with the meter where two meter the same, as a board may have two sensors."""
+    several = sum(other.scope == trace.scope for other in energy.traces) > 1
+    return f"{trace.scope} ({trace.meter})" if several else trace.scope
+
+
 def sweep_chart(name: str, runs: Sequence[EnergyRuns], labels: Sequence[str]) -> Chart | None:
     """Power of every setting of a sweep from its first step on, over all meters, as the power study draws it."""
     series = []
     for each, label in zip(runs, labels, strict=True):
         energy = each.energies[0]
         window = next((stretch for stretch in energy.stretches if stretch.name == STEPS), None)
-        scopes = {part.scope for part in energy.counted}
-        traces = [trace.power for trace in energy.traces if trace.scope in scopes and trace.power]
+        counted = {(part.meter, part.scope) for part in energy.counted}
+        traces = [trace.power for trace in energy.traces if (trace.meter, trace.scope) in counted and trace.power]
         if window is None or not traces:
             continue
         longest = max(traces, key=len)  # meters may be read at different moments: the last reading of each counts

@@ -31,7 +31,7 @@ from fathom.analysis.questions._time_energy import (
     recommendation_table,
     sweep_sentences,
 )
-from fathom.analysis.selection import capped, completeness, last_attempts, select
+from fathom.analysis.selection import capped, completeness, configuration, last_attempts, select, told_apart
 from fathom.core.energy import LARGEST_GAP, LEAST_S, LEAST_UPDATES
 from fathom.core.record import Record
 
@@ -93,11 +93,13 @@ def _named(found: Sequence[EnergyRuns]) -> dict[str, EnergyRuns]:
     for runs in found:
         where = f" on {runs.machine}" if several else ""
         rivals.setdefault(f"{runs.workload} {runs.phase}{where}", []).append(runs)
-    return {
-        f"{name}, {label}" if label else name: runs
+    named = [
+        (f"{name}, {label}" if label else name, runs)
         for name, own in rivals.items()
         for label, runs in zip(labels(own), own, strict=True)
-    }
+    ]
+    names = told_apart([(name, configuration(runs.runs[0])) for name, runs in named])  # presets, threads, options
+    return {name: runs for name, (_, runs) in zip(names, named, strict=True)}
 
 
 def _caps_in_words(pairs: Sequence[Capped]) -> list[str]:

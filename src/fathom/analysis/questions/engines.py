@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from fathom.analysis.engine_trials import Launches, agrees, fastest, speedup, trials_of
 from fathom.analysis.finding import Cell, Chart, Finding, Series, Table, not_measured
 from fathom.analysis.formatting import DASH, count, listed, number
-from fathom.analysis.selection import workload_order
+from fathom.analysis.selection import configuration, workload_order
 from fathom.analysis.statistics import Interval, ratio_interval
 from fathom.core.record import Record
 from fathom.core.spec import EAGER
@@ -58,7 +58,7 @@ def _grouped(records: Sequence[Record]) -> dict[Work, list[Launches]]:
     """The launches of each trial, in the order of the suite, apart for each machine, preset and precision."""
     by_spec: dict[tuple[str, str], list[Record]] = defaultdict(list)
     for record in records:
-        by_spec[record.machine_label, record.spec.id].append(record)
+        by_spec[record.machine_label, configuration(record).id].append(record)
     groups: dict[Work, list[Launches]] = defaultdict(list)
     ordered = sorted(by_spec.values(), key=lambda runs: (workload_order(runs[0].spec.workload), runs[0].spec.phase))
     for runs in ordered:

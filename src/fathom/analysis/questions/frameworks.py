@@ -31,17 +31,18 @@ class Group:
 
     framework: str
     threads: int
-    runs: list[FrameworkRecord]
+    runs: list[FrameworkRecord]  # that count: disturbed or failed ones where there are no others
+    all_runs: list[FrameworkRecord]
 
     @property
     def outcome(self) -> str:
-        """Wrong where any process was: an output that is equal only sometimes is not equal."""
-        found = {run.outcome for run in self.runs}
+        """Wrong where any process was, a disturbed one too: an output that is equal only sometimes is not equal."""
+        found = {run.outcome for run in self.runs} | {run.outcome for run in self.all_runs if run.outcome == "wrong"}
         return next(name for name in ("wrong", "ok", "failed", "not installed") if name in found)
 
     @property
     def reason(self) -> str | None:
-        return next((run.reason for run in reversed(self.runs) if run.outcome == self.outcome), None)
+        return next((run.reason for run in reversed(self.all_runs) if run.outcome == self.outcome), None)
 
     @property
     def timed(self) -> list[FrameworkRecord]:
@@ -81,7 +82,7 @@ def _rows(records: Sequence[FrameworkRecord]) -> dict[Key, list[Group]]:
         found[key][spec.framework, spec.threads].append(record)
     rows = {}
     for key in sorted(found, key=lambda each: (each[0], each[1], each[2] != "train", *each[3:])):
-        groups = [Group(name, threads, _best(runs)) for (name, threads), runs in found[key].items()]
+        groups = [Group(name, threads, _best(runs), runs) for (name, threads), runs in found[key].items()]
         here = {group.framework for group in groups if group.outcome != "not installed"}
         kept = [group for group in groups if group.outcome != "not installed" or group.framework not in here]
         rows[key] = sorted(kept, key=lambda group: (group.framework != BASE, group.framework, group.threads))

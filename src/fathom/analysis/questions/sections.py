@@ -31,6 +31,7 @@ from fathom.analysis.questions._launches import (
     measured_on,
     named,
     same_work,
+    several_machines,
 )
 from fathom.analysis.selection import machine_name, on_cpu, select, summarised, usable, workload_order
 from fathom.analysis.statistics import LEAST_LAUNCHES, Interval
@@ -115,7 +116,7 @@ def _beside(records: Sequence[Record], works: Sequence[Work]) -> tuple[list[Reco
 
 def table_2(works: Sequence[Work]) -> list[Row]:
     """Measured rows, each followed by its published row; none without a wall time on the CPU."""
-    several = len({work.host for work in works}) > 1
+    several = several_machines([launches for work in works for launches in work.modes])
     rows: list[Row] = []
     for work in works:
         base = work.cpu.mean("wall_s") if work.cpu else None

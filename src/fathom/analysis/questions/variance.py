@@ -28,6 +28,7 @@ from fathom.analysis.questions._launches import (
     measured_on,
     named,
     same_work,
+    several_machines,
 )
 from fathom.analysis.statistics import LEAST_LAUNCHES, SIGN_TEST, coefficient_of_variation
 from fathom.core.record import Record
@@ -219,7 +220,7 @@ def could_have_shown(fewest: Sequence[int], detectable: Sequence[float | None]) 
 
 
 def _comparison_table(comparisons: Sequence[Comparison]) -> Table:
-    several = len({comparison.cpu.host for comparison in comparisons}) > 1
+    several = several_machines([comparison.gpu for comparison in comparisons])
     rows: list[list[Cell]] = []
     for comparison in comparisons:
         cells: list[Cell] = [
@@ -255,7 +256,7 @@ def _distribution_table(launches: Sequence[Launches]) -> Table:
 def _chart(works: Sequence[Work]) -> Chart:
     phase = drawn_phase(work.phase for work in works)
     drawn = [work for work in works if work.phase == phase]
-    several = len({work.host for work in drawn}) > 1
+    several = several_machines([launches for work in drawn for launches in work.modes])
     boxes: dict[str, tuple[list[str], list[float]]] = {}
     for work in drawn:
         for launches in work.modes:

@@ -166,7 +166,7 @@ def devices(options: PlanOptions) -> dict[tuple[str, str], Device]:
     for name in named:
         for precision in options.precisions:
             device = (
-                here(options.device, options.calibration, precision)
+                here(options.device, options.calibration, precision, options.precisions)
                 if name == HERE
                 else _elsewhere(name, options, precision)
             )
@@ -195,10 +195,6 @@ def _elsewhere(name: str, options: PlanOptions, precision: str) -> Device:
     return replace(found, target=replace(found.target, name=listed.name, tdp_w=watts))
 
 
-def _here(options: PlanOptions, precision: str) -> Device:
-    return here(options.device, options.calibration, precision, options.precisions)
-
-
 def here(device: str, calibration: Path, precision: str, also: Sequence[str] = ()) -> Device:
     """This machine: its calibration, else a product and a copy measured now, under the nearest known efficiencies."""
     from fathom.machine.devices import resolve
@@ -207,7 +203,8 @@ def here(device: str, calibration: Path, precision: str, also: Sequence[str] = (
     campaign = begun(
         resolve(device, precision), tuple(dict.fromkeys([precision, *also, "fp32"]))
     )  # no step is all bf16
-    path = next((each for each in find(calibration) if read_campaign(each).machine == campaign.machine), None)
+    same = campaign.machine, campaign.threads
+    path = next((each for each in find(calibration) if _measured_on(each) == same), None)
     if path is not None:
         found = calibrated(path, AUTO, precision)
         return replace(found, target=replace(found.target, name=HERE))
@@ -219,6 +216,11 @@ def here(device: str, calibration: Path, precision: str, also: Sequence[str] = (
     target = replace(as_reached(campaign.target(), source), name=HERE)
     note = f"this machine is not calibrated (fathom calibrate): efficiencies of {source.machine} at its own ceilings"
     return Device(target, source.predictor, known.other, [note])
+
+
+def _measured_on(path: Path) -> tuple[str, int | None]:
+    campaign = read_campaign(path)
+    return campaign.machine, campaign.threads
 
 
 def uncertainty(known: Mapping[tuple[str, str], Device]) -> str:

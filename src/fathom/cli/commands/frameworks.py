@@ -62,7 +62,8 @@ def command(
     for name, line in absent.items():
         human.print(f"{name}: {line}", highlight=False, soft_wrap=True)
     specs = table.order([spec for spec in planned if spec.framework not in absent], runs)
-    left = framework_store.remaining(specs, framework_store.read([out], skipped), fingerprint())
+    machine = fingerprint()
+    left = framework_store.remaining(specs, framework_store.read([out], skipped), machine)
     if done := len(specs) - len(left):
         human.print(f"{done} of {len(specs)} cells are in {out} already; another --out repeats them")
     _run(left, out, timeout)
@@ -70,7 +71,8 @@ def command(
     wanted = {spec.id for spec in planned}
     found = [record for record in framework_store.read([out], skipped) if record.spec.id in wanted]
     _print(found, out, as_json=as_json)
-    if {spec.id for spec in specs} - {record.spec.id for record in found if record.outcome in ("ok", "wrong")}:
+    own = [record for record in found if record.machine.identity == machine.identity]
+    if {spec.id for spec in specs} - {record.spec.id for record in own if record.outcome in ("ok", "wrong")}:
         raise typer.Exit(1)
 
 
