@@ -581,3 +581,14 @@ def test_any_slowdown_may_fail_and_no_number_of_launches_is_named_for_it() -> No
     noisy = trials(6, paired=False)[0]
     assert launches_needed(noisy, 6, noisy.detectable / 10) == 600
     assert [launches_needed(noisy, 6, change) for change in (0.0, 1e-200)] == [None, None]
+
+
+def test_ranks_strategies_and_caps_are_named() -> None:
+    specs: list[dict[str, Any]] = [
+        {"ranks": 2, "strategy": "ddp"},
+        {"ranks": 4, "strategy": "ddp"},
+        {"power_cap_w": 300.0},
+    ]
+    records = [record_of(spec=spec) for spec in specs]
+    found = [each.setting for each in compare(records, records)]
+    assert sorted(found) == ["power cap w 300.0", "ranks 2, strategy ddp", "ranks 4, strategy ddp"]

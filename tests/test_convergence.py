@@ -86,3 +86,11 @@ def test_the_time_to_the_same_loss_is_drawn_job_by_job() -> None:
     assert bars.kind == "bar"
     assert dict(zip(bars.series[0].x, bars.series[0].y, strict=True)) == {row["job"]: row["time (s)"] for row in table}
     assert len(analyse("convergence", [falling(1, 1.0, 0.01)]).charts) == 1
+
+
+def test_jobs_of_other_batches_are_other_jobs() -> None:
+    groups = groups_of([falling(2, 0.1, 0.01, batch=batch) for batch in (16, 64)])
+    assert [(group.name, len(group.courses)) for group in groups] == [
+        ("ddp, weak, 2 ranks (batch 16)", 1),
+        ("ddp, weak, 2 ranks (batch 64)", 1),
+    ]

@@ -406,3 +406,11 @@ def test_time_and_energy_of_two_machines_are_shown_as_those_of_none() -> None:
     assert rows(learning.analyse([run_of(0, moved)]), 1) == []
     whole, mixed = run_of(0), run_of(1, moved)
     assert [run.record for run in energy._trained([whole, mixed])] == [whole]
+
+
+def test_runs_of_other_batches_are_other_things_and_not_other_seeds() -> None:
+    finding = learning.analyse([run_of(0), run_of(0, spec={"batch": 512})])
+    assert [row["task"] for row in rows(finding, 0)] == [
+        "seq2seq on multi30k",
+        "seq2seq on multi30k (batch 512)",
+    ]

@@ -29,7 +29,7 @@ from fathom.measure.own import errors as own_errors
 from fathom.measure.own import target as own_target
 from fathom.trace.profile import from_trace
 from fathom.trace.steps import STEP
-from fathom.workloads.base import State
+from fathom.workloads.base import State, workload_class
 
 HIDDEN_FLOP = 2 * 32 * 64 * 128
 HEAD_FLOP = 2 * 32 * 128 * 10
@@ -348,3 +348,14 @@ def test_gradients_are_counted_once_whether_they_are_kept_between_steps_or_not(k
         weight.grad = torch.zeros(100)
     steps_of_adam = 4  # one number beside the two moments
     assert held.bytes() == {"parameters": 400, "gradients": 400 * kept, "optimizer state": 800 + steps_of_adam}
+
+
+@pytest.mark.parametrize(
+    ("options", "preset", "batch", "kept"),
+    [({}, "tiny", None, {}), ({"batch": 7}, "tiny", 7, {}), ({"latent": 3}, "tiny", None, {"latent": 3})],
+)
+def test_a_configured_workload_is_recorded_with_its_configuration(
+    options: dict[str, Any], preset: str, batch: int | None, kept: dict[str, Any]
+) -> None:
+    record = suite.profile(workload_class("autoenc").configured("tiny", **options), device="cpu")
+    assert (record.spec.preset, record.spec.batch, record.spec.options) == (preset, batch, kept)

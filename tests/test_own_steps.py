@@ -14,6 +14,7 @@ from torch.optim import SGD, AdamW, Optimizer
 
 import fathom as suite
 from fathom.analysis.actions import actions
+from fathom.measure.own.step import _number
 
 WIDTH, ITEMS = 64, 32
 PRODUCT = 2 * ITEMS * WIDTH * WIDTH  # FLOP of a forward pass; the weight's gradient takes as many
@@ -135,3 +136,14 @@ def test_two_threads_may_be_in_the_same_module_at_once() -> None:
         other.join()
 
     assert by_phase(profiled(step)) == {"forward": 2 * PRODUCT}
+
+
+def test_only_a_number_that_a_step_returns_is_kept() -> None:
+    """An output would keep the graph of its step in memory, for all steps of a series."""
+    loss = torch.ones(1, requires_grad=True).sum()
+    assert _number(torch.ones(3)) is None
+    assert _number({"loss": 1.0}) is None
+    assert _number(2.5) == 2.5
+    kept = _number(loss)
+    assert isinstance(kept, Tensor)
+    assert kept.grad_fn is None

@@ -296,3 +296,16 @@ def test_measured_joules_are_those_of_valid_eager_uncapped_runs() -> None:
 
 def test_memory_in_words() -> None:
     assert [gigabytes(each) for each in (4.752e9, 80e9, 999e9, 12_413e9)] == ["4.75 GB", "80 GB", "999 GB", "12,413 GB"]
+
+
+def test_measured_joules_are_of_all_threads() -> None:
+    alone = metered_record(spec={"threads": 1}, per_step_j=9.0)
+    found = joules_per_item([metered_record(), alone], "autoenc", "train", "small")
+    assert found == {("H200", "fp32", 100): pytest.approx(0.03)}
+
+
+def test_this_machine_has_the_links_and_the_energy_of_its_model() -> None:
+    here = replace(Target.of(catalogue.device("H200")), name="here", listed="H200")
+    assert (here.model, Target.of(catalogue.device("H200")).model) == ("H200", "H200")
+    assert cannot_join(here.model, 2, "NVLink 4") is None
+    assert cannot_join(here.name, 2, "NVLink 4") == "here has no NVLink"

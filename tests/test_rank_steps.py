@@ -10,13 +10,21 @@ from conftest import fathom
 from sample_records import record_of
 from test_ranks_finding import BATCH, job
 
-from fathom.analysis.rank_jobs import STRONG, WEAK
+from fathom.analysis.rank_jobs import STRONG, WEAK, curves_of
 from fathom.core.errors import DataError
 from fathom.core.ranks import ALL_REDUCE, COPY, PRODUCT, Collective, Overlap, Ranks, SharedWork
 from fathom.core.record import Record
 from fathom.core.store import Store
 from fathom.experiments.ranks import collectives
-from fathom.predict.rank_steps import OneRank, alone_at, cases_of, independent_step, rank_step
+from fathom.predict.rank_steps import (
+    OneRank,
+    _is_plain_ddp,
+    _of_any_batch,
+    alone_at,
+    cases_of,
+    independent_step,
+    rank_step,
+)
 from fathom.predict.shared_machine import Shared, shared_of
 from fathom.trace.step_work import BACKWARD, FORWARD, OPTIMIZER, GradientReady, OpWork, StepWork
 
@@ -225,3 +233,12 @@ def test_the_command_prints_the_error_over_all_jobs(
     assert fathom(monkeypatch, "predict", "--scaling", tmp_path / "records") == 0
     assert "over 1 job (median" in " ".join(capsys.readouterr().out.split())
     assert fathom(monkeypatch, "predict", "--scaling", tmp_path / "nowhere") == 2
+
+
+def test_jobs_of_several_batches_and_of_plain_ddp_alone_are_predicted() -> None:
+    plain = [job(ranks, 0.1 * size, batch=size) for size in (8, 16) for ranks in (1, 2)]
+    others = [job(2, 9.0, batch=8, slow_rank=(1, 2.0)), job(2, 9.0, batch=8, strategy_options={"accumulate": 2})]
+    curves = [each for each in curves_of([*plain, *others]) if each.base and _is_plain_ddp(each.jobs[-1].runs[0])]
+    assert {each.jobs[-1].runs[0].spec.batch for each in curves} == {8, 16}
+    assert not any(each.jobs[-1].step.median > 5 for each in curves)
+    assert len({_of_any_batch(each) for each in curves}) == 1

@@ -282,3 +282,11 @@ def test_curves_of_other_settings_say_which() -> None:
     records = [job(ranks, 1.0, batch=batch) for ranks in (1, 2) for batch in (None, 64)]
     names = {curve.name for curve in curves_of(records)}
     assert names == {"vgg, ddp (batch default), weak", "vgg, ddp (batch 64), weak"}
+
+
+def test_a_slowed_job_before_a_plain_one_without_a_base_is_shown() -> None:
+    """Oldest first, and no job of one rank: neither curve has a base."""
+    slowed = job(2, 2.0, slow_rank=(1, 2.0))
+    finding = analyse("ranks", [slowed, job(2, 1.0)])
+    assert "A speed-up also needs a job of 1 rank" in finding.summary
+    assert all(len(curve.jobs) == 1 for curve in curves_of([slowed, job(2, 1.0)]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
@@ -274,3 +275,16 @@ def test_a_lock_that_cannot_be_opened_is_one_line(tmp_path: Path) -> None:
         with pytest.raises(BadOption, match="Not a directory") as raised, lock:
             pytest.fail("not locked")
         assert str(raised.value) == f"cannot write {path}: Not a directory"
+
+
+def test_a_file_system_without_hard_links_takes_records_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: object) -> None:
+        raise OSError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", refused)
+    record = sample()
+    path = Store(tmp_path).add(record)
+    assert list(Store(tmp_path).records()) == [record]
+    with pytest.raises(BadOption, match="cannot write"):
+        Store(tmp_path).add(replace(record, losses=[9.0]))
+    assert [each.name for each in tmp_path.iterdir()] == [path.name]

@@ -30,6 +30,15 @@ CHOICES = (
     "threads",
     "cores",
     "data",
+    "feeding",
+    "ranks",
+    "nodes",
+    "strategy",
+    "scaling",
+    "slow_rank",
+    "slow_link",
+    "power_cap_w",
+    "clock_cap_mhz",
 )  # fields of a spec that say how the work is done
 EXPLAINED = 5  # op types that an explanation names at most, beside those that only one side has
 LEAST = 0.01  # of the largest difference: a smaller one explains nothing
@@ -322,17 +331,18 @@ def _unsteady(runs: Sequence[Record], side: str) -> Iterator[str]:
 def _setting(record: Record) -> str:
     """What is not as by default."""
     default = _choices(RunSpec(workload=""))
-    return ", ".join(f"{name} {value}" for name, value in _choices(record.spec).items() if value != default.get(name))
+    chosen = {name: value for name, value in _choices(record.spec).items() if value != default.get(name)}
+    return ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in chosen.items())
 
 
 def _differing(a: Record, b: Record) -> str:
     one, other = _choices(a.spec), _choices(b.spec)
     names = [name for name in one | other if one.get(name) != other.get(name)]
-    return ", ".join(f"{name} {_either(one.get(name), other.get(name))}" for name in names)
+    return ", ".join(f"{name.replace('_', ' ')} {_either(one.get(name), other.get(name))}" for name in names)
 
 
 def _choices(spec: RunSpec) -> dict[str, Any]:
-    return {name: getattr(spec, name) for name in CHOICES} | dict(spec.options)
+    return {name: getattr(spec, name) for name in CHOICES} | dict(spec.strategy_options) | dict(spec.options)
 
 
 def _either(a: object, b: object) -> str:

@@ -163,7 +163,7 @@ def _settings(record: Record) -> dict[str, Any]:
     Not the machine: time and energy are its own, but quality with the same settings is not.
     """
     spec = record.spec
-    chosen = {"preset": spec.preset, "precision": spec.precision, "engine": spec.engine}
+    chosen = {"preset": spec.preset, "precision": spec.precision, "engine": spec.engine, "batch": spec.batch}
     return {**chosen, "evaluations": spec.evaluations, **spec.options}
 
 

@@ -134,9 +134,7 @@ def curves_of(records: Sequence[Record]) -> list[Curve]:
     specs: dict[str, RunSpec] = {}
     for record in records:
         if record.outcome == "ok" and record.step_s and record.ranks and record.spec.strategy:
-            free = dataclasses.replace(
-                configuration(record), ranks=2, nodes=1, scaling=None, slow_rank=None, slow_link=None
-            )
+            free = work_of(record)
             key = (record.spec.workload, record.machine_label, circumstances(record), _strategy(record), str(free))
             specs[str(free)] = free
             scalings = (WEAK, STRONG) if record.spec.ranks == 1 else (record.spec.scaling or WEAK,)
@@ -146,7 +144,7 @@ def curves_of(records: Sequence[Record]) -> list[Curve]:
     for (workload, machine, apart, strategy, free_text), by_scaling in list(groups.items()):
         if apart:  # one rank is on one node, and has no slower one among its peers: the base is the same
             for scaling, jobs in groups[workload, machine, "", strategy, free_text].items():
-                by_scaling[scaling][1] = by_scaling[scaling][1] or jobs[1]
+                by_scaling[scaling][1] = by_scaling[scaling][1] or jobs.get(1, [])
             by_scaling = {name: {n: runs for n, runs in jobs.items() if runs} for name, jobs in by_scaling.items()}
         several = {name: jobs for name, jobs in by_scaling.items() if set(jobs) - {1}} or {WEAK: by_scaling[WEAK]}
         for scaling, jobs in several.items():
@@ -167,6 +165,11 @@ def curves_of(records: Sequence[Record]) -> list[Curve]:
     )
 
 
+def work_of(record: Record) -> RunSpec:
+    """What a job does, whatever the number of its ranks, how it is scaled and what was injected."""
+    return dataclasses.replace(configuration(record), ranks=2, nodes=1, scaling=None, slow_rank=None, slow_link=None)
+
+
 def job_name(record: Record) -> str:
     """What was run, in words: "ddp accumulate=2, weak, 4 ranks". One rank is the same in weak and strong scaling."""
     ranks = record.spec.ranks or 1
@@ -174,6 +177,19 @@ def job_name(record: Record) -> str:
     scaling = "" if ranks == 1 else record.spec.scaling or WEAK
     parts = [_strategy(record), scaling, f"{ranks} rank{'s' * (ranks > 1)}", apart]
     return ", ".join(filter(None, parts))
+
+
+def job_names(records: Sequence[Record]) -> dict[int, str]:
+    """By id(), of jobs of ranks: names that are the same for other work of a workload say in what it differs."""
+    jobs: dict[str, list[Record]] = defaultdict(list)
+    for record in records:
+        if record.ranks:
+            jobs[record.spec.workload].append(record)
+    names: dict[int, str] = {}
+    for own in jobs.values():
+        apart = told_apart([(job_name(record), work_of(record)) for record in own])
+        names |= {id(record): name for record, name in zip(own, apart, strict=True)}
+    return names
 
 
 def _strategy(record: Record) -> str:

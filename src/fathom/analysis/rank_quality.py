@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from fathom.analysis.finding import Cell, Chart, Series, Table
 from fathom.analysis.formatting import number, seconds
-from fathom.analysis.rank_jobs import job_name
+from fathom.analysis.rank_jobs import job_names
 from fathom.analysis.rank_sweeps import Asynchrony, Reached, asynchrony_of, sweeps_of
 from fathom.analysis.selection import workload_order
 from fathom.core.record import Learning, Point, Record
@@ -59,6 +59,7 @@ class Trained:
 
 def tasks_of(records: Sequence[Record]) -> dict[Task, list[Trained]]:
     found: dict[Task, dict[_Key, list[Learning]]] = defaultdict(lambda: defaultdict(list))
+    names = job_names(records)
     for record in records:
         learning = record.learning
         if record.outcome == "ok" and record.ranks and learning and learning.curve:
@@ -68,7 +69,7 @@ def tasks_of(records: Sequence[Record]) -> dict[Task, list[Trained]]:
                 *(learning.data, learning.metric, learning.unit, learning.better, learning.target),
                 str(sorted(record.spec.options.items())),
             )
-            found[task][job_name(record), record.ranks.ranks, asynchrony_of(record)].append(learning)
+            found[task][names[id(record)], record.ranks.ranks, asynchrony_of(record)].append(learning)
     order = sorted(found, key=lambda task: (workload_order(task.workload), task.machine, str(task)))
     return {task: [Trained(*key, found[task][key]) for key in sorted(found[task], key=_by_ranks)] for task in order}
 

@@ -17,7 +17,7 @@ from fathom.core.record import Record
 # calls of these on different ranks are not the same call, or not known to be
 NOT_MATCHED = {"send", "recv", "send_recv", "coalesced", "communication"}
 EQUAL_SIZE = {"all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce"}  # messages are as large on all ranks
-Key = tuple[str, str, str]  # collective, process group and its members
+Key = tuple[str, str, str, int | None]  # collective, process group, its members and how many they are
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,12 +147,12 @@ def _collectives(depths: Mapping[int, TraceDepth]) -> list[CollectiveRanks]:
     by_key: dict[Key, dict[int, Collective]] = defaultdict(dict)
     for rank, depth in depths.items():
         for each in depth.collectives:
-            by_key[each.name, each.group, each.ranks][rank] = each
+            by_key[each.name, each.group, each.ranks, each.size][rank] = each
     return [_ranks_of(key, of_rank) for key, of_rank in by_key.items()]
 
 
 def _ranks_of(key: Key, of_rank: Mapping[int, Collective]) -> CollectiveRanks:
-    name, group, _ = key
+    name, group, _, _ = key
     pairs = _matched(name, of_rank) if len(of_rank) > 1 and name not in NOT_MATCHED else []
     waited, last = dict.fromkeys(of_rank, 0.0), dict.fromkeys(of_rank, 0)
     for positions in pairs:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import json
 import os
@@ -22,6 +23,7 @@ from fathom.core.stopping import unwinding
 
 MOST_BYTES = 32 * MB  # of one record: the largest known has 1 MB
 FRAMEWORK_SUFFIX = ".framework.json"  # of records of another kind (framework_store.py), which may be in the same folder
+NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS}  # of a file system without hard links
 LOCK = ".lock"  # the file in a folder of records that a process locks while it measures
 
 
@@ -207,6 +209,17 @@ def _write_whole(path: Path, text: str) -> None:
                 file.write(text)
                 file.flush()
                 os.fsync(file.fileno())
-            os.link(hidden, path)
+            _put(hidden, path)
         finally:
             hidden.unlink(missing_ok=True)
+
+
+def _put(hidden: Path, path: Path) -> None:
+    try:
+        os.link(hidden, path)
+    except OSError as error:
+        if error.errno not in NO_LINKS:
+            raise
+        if path.exists():
+            raise FileExistsError(path) from None
+        hidden.rename(path)

@@ -37,6 +37,7 @@ FP32 = {
 WIDEST = {torch.cat, torch.stack, torch.addcdiv, torch.addcmul, torch.index_put, torch.scatter_add}
 MOST_ITEMS_TRAIN, MOST_ITEMS_INFER, INT32, LEAST_EPS = 880_801, 65_535, 2**31, 1e-5  # of cuDNN's batch normalisation
 MODES = {torch.rnn_relu: 0, torch.rnn_tanh: 1, torch.lstm: 2, torch.gru: 3}  # of cuDNN
+GATES = {MODES[torch.lstm]: 4, MODES[torch.gru]: 3}  # whose weights are one matrix
 
 
 class AsOnGPU(TorchFunctionMode):
@@ -243,9 +244,12 @@ def _recurrent(mode: int, x: Tensor, *rest: Any) -> tuple[Tensor, ...]:
         batch_first = False
     turned = x.transpose(0, 1) if batch_first else x
     hx, cx = states if mode == MODES[torch.lstm] else (states, None)
-    size, stride = weights[1].shape[1], 4 if bias else 2
+    size, told = weights[0].shape[0] // GATES.get(mode, 1), weights[1].shape[1]
+    projected = told if told != size else 0  # an LSTM may hand on fewer values than it keeps
+    stride = (4 if bias else 2) + bool(projected)
     found = torch._cudnn_rnn(
-        *(turned, weights, stride, None, hx, cx, mode, size, 0, layers, False, dropout, train, two_ways, [], None)
+        *(turned, weights, stride, None, hx, cx, mode, size, projected, layers, False, dropout, train, two_ways, []),
+        None,
     )
     output = found[0].transpose(0, 1) if batch_first else found[0]
     return (output, found[1]) if cx is None else (output, found[1], found[2])

@@ -244,13 +244,13 @@ def does_not_fit(step: StepWork, target: Target) -> str | None:
 
 def _joined(target: Target, grid: Grid, refused: dict[Impossible, None]) -> Iterable[tuple[int, Interconnect | None]]:
     """Every count with every interconnect that can join so many such devices."""
-    links = usual_links(target.name) if grid.interconnects is None else grid.interconnects
+    links = usual_links(target.model) if grid.interconnects is None else grid.interconnects
     for count in grid.counts:
         if count == 1:
             yield 1, None
             continue
         for link in links:
-            if (why := cannot_join(target.name, count, link.name)) is None:
+            if (why := cannot_join(target.model, count, link.name)) is None:
                 yield count, link
             elif grid.interconnects is not None:
                 refused[Impossible(why=why, device=target.name, count=count, interconnect=link.name)] = None
@@ -291,7 +291,7 @@ def _choices(
         if found and estimate.step_s > LEAST_SAVED * found[0].estimate.step_s:
             continue  # the host was not what the step waited for
         seconds = job.steps(count * step.batch) * estimate.step_s
-        measured = joules_per_item.get((target.name, step.precision, step.batch)) if engine == EAGER else None
+        measured = joules_per_item.get((target.model, step.precision, step.batch)) if engine == EAGER else None
         energy, source = _energy(job, target, count, seconds, measured)
         price = job.prices.get(target.name)
         found.append(

@@ -11,11 +11,11 @@ import math
 import statistics
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from fathom.analysis.labels import labelled
-from fathom.analysis.rank_jobs import Curve, Job, curves_of
+from fathom.analysis.rank_jobs import Curve, Job, circumstances, curves_of, work_of
 from fathom.core.errors import DataError
 from fathom.core.record import Record
 from fathom.predict.scaling import Bucket, Step, buckets, local_step
@@ -109,17 +109,27 @@ def cases_of(records: Sequence[Record], step_of: Callable[[Record, int], StepWor
 def _on_machine(
     records: Sequence[Record], shared: Mapping[int, Shared], step_of: Callable[[Record, int], StepWork]
 ) -> list[RankCase]:
-    curves = [each for each in curves_of(records) if each.strategy == DDP and each.base]
+    curves = [each for each in curves_of(records) if each.base and _is_plain_ddp(each.jobs[-1].runs[0])]
     alone: dict[str, OneRank] = defaultdict(OneRank)
     for curve in curves:
         assert curve.base is not None
-        alone[curve.workload].add(curve.base)
+        alone[_of_any_batch(curve)].add(curve.base)
     return [
-        _case(curve, job, alone[curve.workload], shared[job.ranks], partial(step_of, job.runs[0]))
+        _case(curve, job, alone[_of_any_batch(curve)], shared[job.ranks], partial(step_of, job.runs[0]))
         for curve in curves
         for job in curve.jobs
         if job.ranks > 1 and job.ranks in shared
     ]
+
+
+def _is_plain_ddp(record: Record) -> bool:
+    """On one node, with default options and nothing injected."""
+    return record.spec.strategy == DDP and not record.spec.strategy_options and not circumstances(record)
+
+
+def _of_any_batch(curve: Curve) -> str:
+    """One rank's steps at other batches say what they take at this one."""
+    return str(replace(work_of(curve.jobs[0].runs[0]), batch=None))
 
 
 def _case(curve: Curve, job: Job, one: OneRank, shared: Shared, step_of: Callable[[int], StepWork]) -> RankCase:

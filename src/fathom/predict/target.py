@@ -68,6 +68,12 @@ class Target:
     host: HostCosts = field(default_factory=HostCosts)
     measured: bool = False  # whether the ceilings are measured; else peaks, which nothing reaches
     tdp_w: float | None = None
+    listed: str | None = None  # as the catalogue calls it, where its name is another
+
+    @property
+    def model(self) -> str:
+        """The name that links and measured energy are known by."""
+        return self.listed or self.name
 
     @classmethod
     def of(cls, device: Device) -> Target:

@@ -59,10 +59,10 @@ def chart_table(chart: Chart) -> Table:
 
 
 def _merges(chart: Chart) -> Table:
-    """Each merge with the leaves on its two sides, nearest first; a merge lies halfway between its children."""
+    """Each merge with the leaves on its two sides, in their order; a merge lies halfway between its children."""
     below = dict(leaves(chart))
     rows: list[list[Cell]] = []
-    for merge in sorted(chart.series, key=lambda merge: float(merge.x[1])):
+    for merge in chart.series:  # a later merge may be nearer than one that it contains
         sides = [below.get(merge.y[end], "") for end in (0, 3)]
         below[(merge.y[0] + merge.y[3]) / 2] = ", ".join(sides)
         rows.append([*sides, merge.x[1]])

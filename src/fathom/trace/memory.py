@@ -133,7 +133,7 @@ def _totals(changes: Sequence[Change]) -> tuple[list[int], bool]:
     """Allocated bytes after every change, and whether they lack what was allocated before the trace."""
     told = [args.allocated for _, args in changes]
     on_device = changes[0][1].device_type != CPU
-    if on_device and all(told):
+    if on_device and None not in told and any(told):
         return [each or 0 for each in told], False
     totals, sofar = [], 0
     for _, args in changes:

@@ -10,7 +10,7 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -53,6 +53,13 @@ def trained(spec: RunSpec, group: Group) -> Record | None:
         return None if result is None else _record(spec, session, group, run, result)
 
 
+class Learnt(NamedTuple):
+    """A network: its weights, and what else it keeps, such as the statistics of batch normalisation."""
+
+    weights: Sequence[Tensor]
+    buffers: Sequence[Tensor]
+
+
 class _Run:
     """Intervals of steps on every rank, and on rank 0 their evaluations."""
 
@@ -68,7 +75,7 @@ class _Run:
         self.held_out = _held_out(session, recipe) if group.rank == 0 else None
         self.curve: list[Point] = []
         self.diverged: str | None = None
-        self.best: tuple[int, list[Tensor]] | None = None  # evaluation, from 1 on, and its weights; on rank 0
+        self.best: tuple[int, Learnt] | None = None  # evaluation, from 1 on, and its weights; on rank 0
         self._seconds = 0.0
 
     @property
@@ -87,6 +94,9 @@ class _Run:
                 self.diverged = f"the loss is {loss} before evaluation {len(self.curve) + 1}"
                 return
             quality = self._validated()
+            if not math.isfinite(quality):
+                self.diverged = f"the quality is {quality} in evaluation {len(self.curve) + 1}"
+                return
             items = (len(self.curve) + 1) * self.steps * self.items_per_step
             self.curve.append(Point(items=items, seconds=self._seconds, loss=loss, quality=quality))
 
@@ -112,7 +122,8 @@ class _Run:
 
     def _validated(self) -> float:
         """Of what all ranks have learnt so far; rank 0 keeps the best."""
-        learnt = self.session.parallel.learnt()
+        buffers = [buffer.detach().clone() for buffer in self.session.state.model.buffers()]
+        learnt = Learnt(self.session.parallel.learnt(), buffers)
         quality = 0.0
         if self.held_out is not None:
             quality = self._evaluated(learnt, self.held_out.validation)
@@ -121,16 +132,19 @@ class _Run:
                 self.best = len(self.curve) + 1, learnt
         return float(self.group.gathered(quality)[0])
 
-    def _evaluated(self, weights: Sequence[Tensor], data: Any) -> float:
+    def _evaluated(self, learnt: Learnt, data: Any) -> float:
         """With these weights in the network; its own and the random state are put back."""
         state = self.session.state
-        own = [weight.detach().clone() for weight in state.weights]
-        _set(state.weights, weights)
+        buffers = list(state.model.buffers())
+        own = Learnt(*([each.detach().clone() for each in held] for held in (state.weights, buffers)))
+        _set(state.weights, learnt.weights)
+        _set(buffers, learnt.buffers)
         state.model.eval()
         with torch.random.fork_rng(), torch.inference_mode(), state.autocast():
             quality = self.recipe.evaluate(self.session.workload, state, data)
         state.model.train()
-        _set(state.weights, own)
+        _set(state.weights, own.weights)
+        _set(buffers, own.buffers)
         return float(quality)
 
     def result(self) -> Learning | None:

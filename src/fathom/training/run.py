@@ -103,6 +103,10 @@ class TrainingRun:
             speed = items / (time.perf_counter() - begun)  # the loss was read, so the device is done
             on_event({"evaluating": len(self.curve) + 1})
             point = self._evaluated(loss, items)
+            if not math.isfinite(point.quality):
+                self.diverged = True
+                self.failure = f"the quality is {point.quality} in evaluation {len(self.curve) + 1}"
+                return
             self.curve.append(point)
             self._select()
             counts = {"evaluation": len(self.curve), "evaluations": self.trainer.evaluations}
@@ -157,7 +161,7 @@ class TrainingRun:
             reached=reached,
             seconds=last.seconds if last else self._spent(),
             items=last.items if last else 0,
-            energy_j=self._energy(),
+            energy_j=last.energy_j if last else None,
             metered=self.meter.name,
             curve=self.curve,
             resumed=self.resumed,

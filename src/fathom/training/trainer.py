@@ -99,12 +99,15 @@ class Trainer:
         """The result of the selected weights, and what is worth showing of them; training is over after this."""
         if self.best is not None:
             self.candidate().model.load_state_dict(self.best)
-        quality = self._evaluate(self.held_out.test)
+        return self._evaluate(self.held_out.test), self.shown(self.artifacts)
+
+    def shown(self, artifacts: Callable[[], list[Artifact]]) -> list[Artifact]:
+        """None, with the reason in the notes, where they cannot be made: a result is not lost for want of a picture."""
         try:
-            return quality, self.artifacts()
-        except Exception as error:  # whatever it is, a result is not lost for want of a picture
+            return artifacts()
+        except Exception as error:
             self.not_shown = f"no tables or images of the result: {type(error).__name__}: {first_line(error)}"
-            return quality, []
+            return []
 
     def _evaluate(self, data: Any) -> float:
         candidate = self.candidate()

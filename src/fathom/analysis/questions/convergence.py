@@ -16,7 +16,7 @@ from itertools import accumulate
 
 from fathom.analysis.finding import Cell, Chart, Finding, Series, Table, not_measured
 from fathom.analysis.formatting import count, number, seconds
-from fathom.analysis.rank_jobs import elapsed_s, job_name
+from fathom.analysis.rank_jobs import elapsed_s, job_names
 from fathom.analysis.rank_quality import quality_charts, quality_sentences, quality_sweeps, quality_table, tasks_of
 from fathom.analysis.rank_sweeps import (
     STATEMENT,
@@ -149,11 +149,12 @@ def _sweeps(groups: Sequence[Group], targets: dict[tuple[str, str], float]) -> l
 def groups_of(records: Sequence[Record]) -> list[Group]:
     """Jobs with enough steps, by workload, machine and job."""
     found: dict[tuple[str, str, str, int, Asynchrony | None], list[Course]] = defaultdict(list)
+    names = job_names(records)
     summed = {each.spec.workload for each in records if each.ranks and each.ranks.settings.get("loss_is_summed")}
     for record in records:
         enough = record.outcome == "ok" and record.ranks and len(record.losses) >= LEAST_STEPS
         if enough and record.items_per_step and record.ranks and record.spec.kind == "timed":
-            name, async_groups = job_name(record), asynchrony_of(record)
+            name, async_groups = names[id(record)], asynchrony_of(record)
             key = (record.spec.workload, record.machine_label, name, record.ranks.ranks, async_groups)
             found[key].append(course_of(record, record.spec.workload in summed))
     groups = [Group(*key, courses) for key, courses in found.items()]

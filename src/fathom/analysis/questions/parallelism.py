@@ -174,8 +174,9 @@ def _of_the_sweep(runs: Sequence[Record]) -> list[Record]:
 
 
 def _coverage(runs: Mapping[int, Sequence[Record]]) -> tuple[object, ...]:
-    """Large for the configuration that was run at most thread counts, then for the most complete one."""
-    return len(runs), max(completeness(record) for each in runs.values() for record in each)
+    """Large for the configuration that was profiled at most thread counts, then for the most complete one."""
+    profiled = sum(any(run.outcome == "ok" and run.profile for run in each) for each in runs.values())
+    return profiled, max(completeness(record) for each in runs.values() for record in each)
 
 
 def _summary(sweeps: Sequence[Sweep]) -> str:

@@ -187,12 +187,17 @@ def targets(known: Mapping[tuple[str, str], Device]) -> list[Target]:
 def _elsewhere(name: str, options: PlanOptions, precision: str) -> Device:
     """By the catalogue's name where it has one: a calibrated machine has that of its driver, and no TDP."""
     found = chosen(name, options.calibration, AUTO, precision, None, None)
+    target = _listed(found.target)
+    return replace(found, target=replace(target, name=target.model))
+
+
+def _listed(target: Target) -> Target:
+    """With what the catalogue knows of it."""
     try:
-        listed = catalogue.device(found.target.name)
+        listed = catalogue.device(target.name)
     except UnknownName:
-        return found
-    watts = None if listed.tdp_w is None else listed.tdp_w / listed.parts
-    return replace(found, target=replace(found.target, name=listed.name, tdp_w=watts))
+        return target
+    return replace(target, listed=listed.name, tdp_w=None if listed.tdp_w is None else listed.tdp_w / listed.parts)
 
 
 def here(device: str, calibration: Path, precision: str, also: Sequence[str] = ()) -> Device:
@@ -207,13 +212,13 @@ def here(device: str, calibration: Path, precision: str, also: Sequence[str] = (
     path = next((each for each in find(calibration) if _measured_on(each) == same), None)
     if path is not None:
         found = calibrated(path, AUTO, precision)
-        return replace(found, target=replace(found.target, name=HERE))
+        return replace(found, target=replace(_listed(found.target), name=HERE))
     if not campaign.flop_per_s or not campaign.bytes_per_s:
         raise BadOption(f"the ceilings of {campaign.machine} could not be measured: its memory is full")
     known = shipped()
     source = nearest(campaign.target(), known.machines)
     assert source is not None, "reference.json has machines"
-    target = replace(as_reached(campaign.target(), source), name=HERE)
+    target = replace(_listed(as_reached(campaign.target(), source)), name=HERE)
     note = f"this machine is not calibrated (fathom calibrate): efficiencies of {source.machine} at its own ceilings"
     return Device(target, source.predictor, known.other, [note])
 

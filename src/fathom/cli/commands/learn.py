@@ -62,12 +62,14 @@ def command(
     specs = [replace(spec, seed=seed + number) for number in range(runs)]
     _announce(spec, recipe, specs)
     store = own_store(out)
-    left = store.remaining(specs, _same_task(spec, recipe))
+    is_same = _same_task(spec, recipe)
+    left = store.remaining(specs, is_same)
     if done := len(specs) - len(left):
         _say(f"{done} of {count(runs, 'run')} in {out} already; another --out trains again")
     for each in left:
         _train(each, recipe, store, several=runs > 1)
-    found = {record.spec.id: record for record in last_attempts(store.records())}
+    own = [record for record in store.records() if record.outcome != "ok" or is_same(record)]
+    found = {record.spec.id: record for record in last_attempts(own)}
     if gone := sum(each.id not in found for each in specs):
         raise DataError.at(out, f"{gone} of {runs} records were written and have vanished; run it again")
     records = [found[each.id] for each in specs]

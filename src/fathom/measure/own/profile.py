@@ -93,7 +93,7 @@ def profile(
     )
     if isinstance(model, Workload):
         source = "model" if name else "workload"
-        return _record(Session(dataclasses.replace(asked, source=source), model), profiler)
+        return _record(Session(dataclasses.replace(_as_configured(asked, model), source=source), model), profiler)
     spec = dataclasses.replace(asked, preset=OWN, seed=None)
     with RandomStates():
         if isinstance(model, nn.Module):
@@ -103,6 +103,19 @@ def profile(
         if not callable(model):
             raise BadOption(f"expected a torch module or a function that does one step, not {type(model).__name__}")
         return _of_step(spec, model, batch, profiler)
+
+
+def _as_configured(spec: RunSpec, workload: Workload) -> RunSpec:
+    """With the preset that the workload is nearest to, and the batch and options that tell it from that."""
+    told: dict[str, dict[str, Any]] = {}
+    for preset in type(workload).presets:
+        usual = type(workload).configured(preset)
+        names = [field.name for field in dataclasses.fields(workload)]
+        told[preset] = {
+            each: getattr(workload, each) for each in names if getattr(workload, each) != getattr(usual, each)
+        }
+    preset = min(told, key=lambda each: len(told[each]))
+    return dataclasses.replace(spec, preset=preset, options=told[preset])  # a spec takes the batch out of its options
 
 
 def _of_module(

@@ -39,11 +39,14 @@ class StepSession(Session):
             torch.set_num_threads(self.spec.threads)
 
     def run(self, steps: int, on_step: Callable[[Step], Any] | None = None) -> list[float] | list[Output]:
-        """The losses, where the step returns one number; else nothing."""
-        results: list[Any] = []
+        """The losses, where the step returns one number; else nothing.
+
+        Whatever else it returns is let go of at once: an output would keep the graph of its step in memory.
+        """
+        results: list[float | Tensor | None] = []
 
         def work() -> Output:
-            results.append(self._work())
+            results.append(_number(self._work()))
             return {}
 
         for _ in range(steps):
@@ -52,9 +55,15 @@ class StepSession(Session):
                 on_step(step)
             step.run()
             self._steps_done += 1
-        told = [each.detach() if isinstance(each, Tensor) else each for each in results]
-        numbers = [each for each in told if isinstance(each, float) or (isinstance(each, Tensor) and each.numel() == 1)]
+        numbers = [each for each in results if each is not None]
         return [float(each) for each in numbers] if len(numbers) == len(results) else []
+
+
+def _number(result: Any) -> float | Tensor | None:
+    """Not read yet: reading waits for the device."""
+    if isinstance(result, Tensor) and result.numel() == 1:
+        return result.detach()
+    return result if isinstance(result, float) else None
 
 
 def check_step(step: Callable[..., Any]) -> None:

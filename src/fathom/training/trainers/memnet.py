@@ -291,7 +291,8 @@ class MemnetTrainer(Trainer):
 
     def test(self) -> tuple[float, list[Artifact]]:
         errors, chosen, loss = self._tested()
-        return float(_picked(errors, self.parts, chosen).mean()), self._shown(errors, chosen, loss)
+        quality = float(_picked(errors, self.parts, chosen).mean())
+        return quality, self.shown(lambda: self._shown(errors, chosen, loss))
 
     def _tested(self) -> tuple[Tensor, Tensor, Tensor]:
         """Percent of wrong answers of every start [parts, starts], each stack's start chosen, and its training loss."""
@@ -378,7 +379,7 @@ def _parts(held_out: Stories, workload: Memnet, synthetic: bool) -> list[Part]:
 
 def _of_tasks(values: Tensor, starts: int) -> Tensor:
     """[N] as [T, starts], with what is no number made infinite: such a start is never the best."""
-    return values.view(-1, starts).nan_to_num(nan=math.inf)
+    return values.view(-1, starts).nan_to_num(nan=math.inf, posinf=math.inf)
 
 
 def _picked(errors: Tensor, parts: Sequence[Part], chosen: Tensor) -> Tensor:
