@@ -11,6 +11,7 @@ from sample_records import GPU, MACHINES, op_row, record_of
 from fathom import published
 from fathom.analysis.finding import Finding, analyse
 from fathom.analysis.questions.scalability import rank_correlation
+from fathom.core.fingerprint import Gpu
 from fathom.core.record import Record
 
 
@@ -140,6 +141,18 @@ def test_a_gpus_gain_is_of_the_same_work_on_the_same_host() -> None:
     assert found == {name: pytest.approx(gain) for name, gain in gains.items()}
     assert "1.00 over 4 workloads" in finding.summary
     assert row(finding, 0, workload="vgg")["published, program"] == pytest.approx(6.03, abs=0.01)
+
+
+def test_of_two_cards_in_one_host_the_faster_one_counts_in_whatever_order() -> None:
+    cards = [Gpu(name="NVIDIA H200", uuid="GPU-a"), Gpu(name="Tesla T4", uuid="GPU-b")]
+    both = [whole("vgg", 2.0 / gain, f"cuda:{number}") for number, gain in enumerate((16.0, 3.0))]
+    both = [
+        replace(run, machine=replace(run.machine, gpus=cards), gpu_uuid=card.uuid)
+        for run, card in zip(both, cards, strict=True)
+    ]
+    for records in (both, both[::-1]):
+        finding = analyse("scalability", [*scaled(vgg=0.8), *records])
+        assert row(finding, 0, workload="vgg")["GPU over CPU, step"] == pytest.approx(16)
 
 
 def test_inference_scales_beside_no_published_statement() -> None:

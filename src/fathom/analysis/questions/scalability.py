@@ -21,7 +21,7 @@ from fathom.analysis.questions.cores import ALL, MATCHING, Binding, Curve, curve
 from fathom.analysis.ratio import Ratio, ratio
 from fathom.analysis.selection import completeness, on_cpu, usable
 from fathom.analysis.statistics import Interval
-from fathom.analysis.step_time import settled_steps
+from fathom.analysis.step_time import settled_steps, step_time
 from fathom.core.record import Record
 from fathom.core.spec import EAGER, PHASES
 
@@ -74,7 +74,8 @@ def gpu_gains(records: Sequence[Record]) -> dict[tuple[str, str, str], Ratio]:
     for (work, _), group in groups_by_work(usable(records, False, PHASES)[0]).items():
         run = group.runs[0]
         if run.spec.engine == EAGER:  # as the CPU's
-            sides[work, run.machine.cpu.name][on_cpu(run)] = group.runs
+            modes = sides[work, run.machine.cpu.name]
+            modes[on_cpu(run)] = max(modes.get(on_cpu(run), group.runs), group.runs, key=_preferred)
     found: dict[tuple[str, str, str], tuple[tuple[float | str, ...], Ratio]] = {}
     for (work, host), modes in sides.items():
         if len(modes) == 2 and same_network(modes[True][0], modes[False][0]):
@@ -83,6 +84,11 @@ def gpu_gains(records: Sequence[Record]) -> dict[tuple[str, str, str], Ratio]:
             key = (work.workload, work.phase, host)
             found[key] = max(found.get(key, (rank, gain)), (rank, gain), key=lambda each: each[0])
     return {key: gain for key, (_, gain) in found.items()}
+
+
+def _preferred(runs: Sequence[Record]) -> tuple[object, ...]:
+    """Of several cards in one host, and of several numbers of cores: the most complete, then the fastest."""
+    return max(completeness(run)[:-1] for run in runs), -step_time(runs).median  # whenever they were made
 
 
 def _row(curve: Curve, gains: dict[tuple[str, str, str], Ratio]) -> Row:

@@ -24,20 +24,20 @@ from fathom.workloads.base import State, Workload
 class LocalSgd(Strategy):
     name: ClassVar = "local_sgd"
 
-    period: int = 4  # updates between two averages
+    period: int = 4  # steps between two averages
 
     def check(self) -> None:
         if self.period < 1:
             raise BadOption(f"period must be at least 1, not {self.period}")
 
     def prepare(self, rank: Rank, workload: Workload, state: State, loss: Loss) -> Parallel:
-        return _Local(self, rank, state, loss)
+        return _Local(self.period * workload.updates_per_step, rank, state, loss)
 
 
 class _Local(Parallel):
-    def __init__(self, settings: LocalSgd, rank: Rank, state: State, loss: Loss) -> None:
+    def __init__(self, updates: int, rank: Rank, state: State, loss: Loss) -> None:
         super().__init__(rank, state, loss)
-        self._period, self._updates = settings.period, 0
+        self._period, self._updates = updates, 0  # updates between two averages, and so far
         self._summed: bool | None = None
         for weight in state.weights:
             rank.timeline.heartbeat.begin(BROADCAST)
