@@ -384,3 +384,11 @@ def test_the_command_times_calls_in_a_worker(tmp_path: Path, fathom: Typed) -> N
     assert code == 0, said
     facts = json.loads(printed)
     assert facts["op_calls"] == len(campaigns.read(Path(facts["file"])).calls)
+
+
+def test_a_campaign_that_goes_on_has_the_ceilings_of_precisions_that_are_added(tmp_path: Path) -> None:
+    path = tmp_path / f"here{campaigns.SUFFIX}"
+    first = replace(empty(), flop_per_s={"fp32": 1e12}, bytes_per_s=1e11)
+    write(path, first)
+    found = running.continued(path, replace(first, flop_per_s={"fp32": 9e12, "bf16": 4e12}, bytes_per_s=9e11))
+    assert (found.flop_per_s, found.bytes_per_s) == ({"fp32": 1e12, "bf16": 4e12}, 1e11)

@@ -195,6 +195,8 @@ def _calibrate(
     new = begun(device, tuple(precisions))
     path = Path(out) / file_name(new)
     campaign = continued(path, new)
+    if "fp32" not in campaign.flop_per_s or not campaign.bytes_per_s:
+        raise BadOption(f"the ceilings of {campaign.machine} could not be measured: its memory is full")
     if campaign.calls:
         on_event({"resumed": len(campaign.calls), "file": str(path)})
     runner = Runner(device, path, budget_s, campaign, lambda what: on_event({"timing": what}))

@@ -65,11 +65,11 @@ def verify_here(asked: Asked, workload: Workload, options: PlanOptions, quiet: b
     first = next(iter(singles), Setting())
     device = str(resolve(asked.spec.device))
     threads = asked.spec.threads or torch.get_num_threads()
-    usual = advise.Usual(device=device, phase=options.phase, batch=workload.batch, threads=threads, own=asked.own)
+    usual = advise.Usual(device=device, phase=options.phase, batch=None, threads=threads, own=asked.own)
     with torch.device("meta"):
         weights = [(name, str(tuple(weight.shape))) for name, weight in workload.model().named_parameters()]
     known = identity(fingerprint(), weights)
-    measured = searched(replace(asked, keep_batch=True), usual, known, [each for each in singles if each.changes])
+    measured = searched(asked, usual, known, [each for each in singles if each.changes])  # with the plan's batches
     gains = {trial.setting: advise.gain(trial) for trial in measured.trials if advise.is_sound(trial)}
     gains[Setting()] = 1.0
     distance = 1 - gains[first] / max(gains.values()) if first in gains else None

@@ -79,6 +79,7 @@ def command(
         folders = Path(a), Path(b)
         traced = traces_at(folders[0]), traces_at(folders[1])
         if traced[0] is not None or traced[1] is not None:
+            _refuse_for_traces(context)
             lots = traced[0] or _read(folders[0], names), traced[1] or _read(folders[1], names)
             _refuse_untraced(folders, lots)
             report_traces(*folders, lots, as_json)
@@ -89,6 +90,7 @@ def command(
     found = compare(*lots, change=beyond, one_setting=now)
     if not now and not in_common(found):
         if from_traces_only([*lots[0], *lots[1]]):
+            _refuse_for_traces(context)
             report_traces(*folders, lots, as_json)  # of files with different names
             return
         raise DataError(f"nothing in common: {'; '.join(map(_contents, folders, lots))}")
@@ -107,6 +109,14 @@ def _refuse_untraced(folders: Sequence[Path], lots: Sequence[Sequence[Record]]) 
     for folder, records in zip(folders, lots, strict=True):
         if not from_traces_only(records):
             raise DataError.at(folder, "has records of runs, the other side has traces: compare traces with traces")
+
+
+def _refuse_for_traces(context: typer.Context) -> None:
+    """A trace has few steps of one run: what became slower is shown, and no verdict is given."""
+    for name, shown in {"fail_over": "--fail-over", "names": "names of workloads"}.items():
+        source = context.get_parameter_source(name)
+        if source is not None and source.name == "COMMANDLINE":
+            raise BadOption(f"{shown}: traces are compared as they are; records of runs can be judged or chosen from")
 
 
 def _refuse_measuring(context: typer.Context) -> None:

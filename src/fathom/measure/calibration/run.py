@@ -143,7 +143,7 @@ class Runner:
         try:
             found = time_call(op.spec, self.device)
         except (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError, AttributeError) as error:
-            self.campaign.failed[op.spec] = f"{type(error).__name__}: {first_line(error)}"[:100]
+            self.campaign.failed[op.spec] = first_line(error)[:100] if str(error) else type(error).__name__
             self._check_device(op)
             return
         self._calls[op.spec] = TimedCall(work=op, seconds=found.seconds, host_s=found.host_s, sources=(source,))
@@ -239,10 +239,10 @@ def file_name(campaign: Campaign) -> str:
 
 
 def continued(path: Path, new: Campaign) -> Campaign:
-    """What the file has already, if another version of torch did not leave it."""
+    """What the file has already, if another version of torch did not leave it, and the ceilings that it lacks."""
     if not path.exists():
         return new
     old = read(path)
     if old.torch != new.torch:
         raise BadOption(f"{path} was made with torch {old.torch}, this is {new.torch}; another --out keeps both")
-    return old
+    return replace(old, flop_per_s={**new.flop_per_s, **old.flop_per_s}, bytes_per_s=old.bytes_per_s or new.bytes_per_s)

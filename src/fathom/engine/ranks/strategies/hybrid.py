@@ -118,8 +118,8 @@ class _Worker(Parallel):
         """Gradients for weights: the leader with the server, the others of the group with the leader."""
         timeline = self.rank.timeline
         if self.rank.group.rank == self._leader:
-            begun = timeline.begin(SEND_RECEIVE, flat.nbytes, 2)
-            if self._server is not None:
+            begun = timeline.begin(SEND_RECEIVE, 0 if self._server is not None else flat.nbytes, 2)
+            if self._server is not None:  # in this process: nothing travels
                 self._server.push_own(flat)
             else:
                 dist.send(flat, 0, group=self._traffic)
