@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable
 from dataclasses import replace
@@ -14,7 +15,7 @@ from torch import nn
 from training_runs import Killed, learning_of, numbers, trained
 
 from fathom.core.errors import BadOption
-from fathom.core.record import Learning, Point
+from fathom.core.record import Learning, Point, Record
 from fathom.core.spec import RunSpec
 from fathom.data import mnist
 from fathom.training import checkpoint
@@ -99,6 +100,15 @@ def test_the_first_of_the_best_is_selected_and_nan_is_never_the_best(
     of_recipe(monkeypatch, better=better)
     found = learning_of(trained(SPEC))
     assert (found.selected, found.quality) == (selected, script.weights[selected])
+
+
+def test_a_quality_that_is_no_number_is_told_and_the_record_can_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    script = Scripted(monkeypatch, [1.0, math.nan, 2.0, 0.5])
+    of_recipe(monkeypatch, better="higher")
+    record = trained(SPEC)
+    assert (record.outcome, record.reason) == ("failed", "the quality is nan in evaluation 2")
+    again = Record.from_json(json.loads(json.dumps(record.to_json())))
+    assert learning_of(again).quality == script.weights[3]
 
 
 def test_where_nothing_is_held_out_the_last_weights_are_tested(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -103,10 +103,6 @@ class TrainingRun:
             speed = items / (time.perf_counter() - begun)  # the loss was read, so the device is done
             on_event({"evaluating": len(self.curve) + 1})
             point = self._evaluated(loss, items)
-            if not math.isfinite(point.quality):
-                self.diverged = True
-                self.failure = f"the quality is {point.quality} in evaluation {len(self.curve) + 1}"
-                return
             self.curve.append(point)
             self._select()
             counts = {"evaluation": len(self.curve), "evaluations": self.trainer.evaluations}
@@ -142,6 +138,9 @@ class TrainingRun:
     def result(self) -> Learning:
         recipe, spec = self.recipe, self.session.spec
         last = self.curve[-1] if self.curve else None
+        for number, point in enumerate(self.curve, start=1):
+            if not math.isfinite(point.quality) and self.failure is None:  # training went on, and may have recovered
+                self.failure = f"the quality is {point.quality} in evaluation {number}"
         quality, artifacts = self._tested() if last and not self.diverged else (None, [])
         reached = None if recipe.target is None else quality is not None and bool(recipe.reached(quality))
         return Learning(
@@ -172,10 +171,14 @@ class TrainingRun:
     def _tested(self) -> tuple[float | None, list[Artifact]]:
         """Nothing where the test data cannot be read: what was learnt is kept, and the test can be made again."""
         try:
-            return self.trainer.test()
+            quality, artifacts = self.trainer.test()
         except DataError as error:
             self.failure = f"trained, and not tested: {error}"
             return None, []
+        if not math.isfinite(quality):
+            self.failure = f"trained, and the quality on the test data is {quality}"
+            return None, []
+        return quality, artifacts
 
     def resume(self) -> bool:
         """Continues from this run's checkpoint, where there is one: the same numbers follow as without a break."""
