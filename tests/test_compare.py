@@ -591,4 +591,4 @@ def test_ranks_strategies_and_caps_are_named() -> None:
     ]
     records = [record_of(spec=spec) for spec in specs]
     found = [each.setting for each in compare(records, records)]
-    assert sorted(found) == ["power cap w 300.0", "ranks 2, strategy ddp", "ranks 4, strategy ddp"]
+    assert sorted(found) == ["power cap (W) 300.0", "ranks 2, strategy ddp", "ranks 4, strategy ddp"]

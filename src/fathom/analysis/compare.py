@@ -40,6 +40,12 @@ CHOICES = (
     "power_cap_w",
     "clock_cap_mhz",
 )  # fields of a spec that say how the work is done
+_SHOWN = {
+    "slow_rank": "slow rank",
+    "slow_link": "slow link",
+    "power_cap_w": "power cap (W)",
+    "clock_cap_mhz": "clock cap (MHz)",
+}  # of these, names that are not words
 EXPLAINED = 5  # op types that an explanation names at most, beside those that only one side has
 LEAST = 0.01  # of the largest difference: a smaller one explains nothing
 AUTO = "auto"  # the device of a run that failed before it had one
@@ -332,13 +338,13 @@ def _setting(record: Record) -> str:
     """What is not as by default."""
     default = _choices(RunSpec(workload=""))
     chosen = {name: value for name, value in _choices(record.spec).items() if value != default.get(name)}
-    return ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in chosen.items())
+    return ", ".join(f"{_SHOWN.get(name, name)} {value}" for name, value in chosen.items())
 
 
 def _differing(a: Record, b: Record) -> str:
     one, other = _choices(a.spec), _choices(b.spec)
     names = [name for name in one | other if one.get(name) != other.get(name)]
-    return ", ".join(f"{name.replace('_', ' ')} {_either(one.get(name), other.get(name))}" for name in names)
+    return ", ".join(f"{_SHOWN.get(name, name)} {_either(one.get(name), other.get(name))}" for name in names)
 
 
 def _choices(spec: RunSpec) -> dict[str, Any]:

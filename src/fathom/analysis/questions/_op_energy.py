@@ -42,32 +42,28 @@ class OpEnergy:
 
 def op_energy(found: Sequence[EnergyRuns], records: Sequence[Record]) -> OpEnergy:
     """Per machine, precision, engine and set of meters a model of its own: a joule per FLOP is none for all of them."""
-    profiles, names = _profiles(records), _names(found)
+    profiles = _profiles(records)
     groups: dict[str, list[MeteredRun]] = defaultdict(list)
-    for runs in found:
+    for runs, name in zip(found, _names(found), strict=True):
         if capped(runs.runs[0]):
             continue
         profile = profiles.get((runs.machine, runs.spec.id))
         scopes = sorted({part.scope for energy in runs.energies for part in energy.parts})
         own = groups[f"{runs.machine} ({', '.join(scopes)})"]
         if profile is not None:
-            own.append(MeteredRun(runs.workload, names[id(runs)], runs.per_step_j, runs.step_s, profile))
+            own.append(MeteredRun(runs.workload, name, runs.per_step_j, runs.step_s, profile))
     refused = {machine: why for machine, runs in groups.items() if (why := refusal(runs))}
     models = {machine: (fit(runs), runs) for machine, runs in groups.items() if machine not in refused}
     return OpEnergy(models, refused)
 
 
-def _names(found: Sequence[EnergyRuns]) -> dict[int, str]:
-    """By id(): the workload, its phase, preset and batch, and on one machine whatever else tells two apart."""
-    named: dict[str, list[tuple[EnergyRuns, str]]] = defaultdict(list)
+def _names(found: Sequence[EnergyRuns]) -> list[str]:
+    """The workload, its phase, preset and batch, and whatever else tells two of them apart."""
+    named = []
     for runs in found:
         batch = "" if runs.spec.batch is None else f", batch {runs.spec.batch}"
-        named[runs.machine].append((runs, f"{runs.workload} {runs.phase}, {runs.spec.preset}{batch}"))
-    names: dict[int, str] = {}
-    for own in named.values():
-        apart = told_apart([(name, configuration(runs.runs[0])) for runs, name in own])
-        names |= {id(runs): name for (runs, _), name in zip(own, apart, strict=True)}
-    return names
+        named.append((f"{runs.workload} {runs.phase}, {runs.spec.preset}{batch}", configuration(runs.runs[0])))
+    return told_apart(named)
 
 
 def class_table(models: dict[str, Fitted]) -> Table:

@@ -31,8 +31,13 @@ class Group:
 
     framework: str
     threads: int
-    runs: list[FrameworkRecord]  # that count: disturbed or failed ones where there are no others
     all_runs: list[FrameworkRecord]
+
+    @property
+    def runs(self) -> list[FrameworkRecord]:
+        """Those that count: disturbed or failed ones only where there are no others."""
+        timed = [run for run in self.all_runs if run.step_s]
+        return [run for run in timed if not run.disturbed] or timed or self.all_runs
 
     @property
     def outcome(self) -> str:
@@ -82,7 +87,7 @@ def _rows(records: Sequence[FrameworkRecord]) -> dict[Key, list[Group]]:
         found[key][spec.framework, spec.threads].append(record)
     rows = {}
     for key in sorted(found, key=lambda each: (each[0], each[1], each[2] != "train", *each[3:])):
-        groups = [Group(name, threads, _best(runs), runs) for (name, threads), runs in found[key].items()]
+        groups = [Group(name, threads, runs) for (name, threads), runs in found[key].items()]
         here = {group.framework for group in groups if group.outcome != "not installed"}
         kept = [group for group in groups if group.outcome != "not installed" or group.framework not in here]
         rows[key] = sorted(kept, key=lambda group: (group.framework != BASE, group.framework, group.threads))
@@ -97,11 +102,6 @@ def _machine_labels(records: Iterable[FrameworkRecord]) -> dict[tuple[object, ..
             same = sum(label.startswith(machine.cpu.label) for label in labels.values())
             labels[machine.identity] = machine.cpu.label + (f" ({same + 1})" if same else "")
     return labels
-
-
-def _best(runs: list[FrameworkRecord]) -> list[FrameworkRecord]:
-    timed = [run for run in runs if run.step_s]
-    return [run for run in timed if not run.disturbed] or timed or runs
 
 
 def _thread_counts(groups: Iterable[Group]) -> list[int]:
