@@ -43,18 +43,25 @@ class OpEnergy:
 def op_energy(found: Sequence[EnergyRuns], records: Sequence[Record]) -> OpEnergy:
     """Per machine, precision, engine and set of meters a model of its own: a joule per FLOP is none for all of them."""
     profiles = _profiles(records)
-    groups: dict[str, list[MeteredRun]] = defaultdict(list)
-    for runs, name in zip(found, _names(found), strict=True):
-        if capped(runs.runs[0]):
-            continue
-        profile = profiles.get((runs.machine, runs.spec.id))
-        scopes = sorted({part.scope for energy in runs.energies for part in energy.parts})
-        own = groups[f"{runs.machine} ({', '.join(scopes)})"]
-        if profile is not None:
-            own.append(MeteredRun(runs.workload, name, runs.per_step_j, runs.step_s, profile))
+    metered: dict[str, list[EnergyRuns]] = defaultdict(list)
+    for runs in found:
+        if not capped(runs.runs[0]):
+            scopes = sorted({part.scope for energy in runs.energies for part in energy.parts})
+            metered[f"{runs.machine} ({', '.join(scopes)})"].append(runs)
+    groups = {machine: _with_profiles(own, profiles) for machine, own in metered.items()}
     refused = {machine: why for machine, runs in groups.items() if (why := refusal(runs))}
     models = {machine: (fit(runs), runs) for machine, runs in groups.items() if machine not in refused}
     return OpEnergy(models, refused)
+
+
+def _with_profiles(found: Sequence[EnergyRuns], profiles: dict[tuple[str, str], Profile]) -> list[MeteredRun]:
+    """Those that have a profile of the same spec on the same machine."""
+    keys = [(runs.machine, runs.spec.id) for runs in found]
+    return [
+        MeteredRun(runs.workload, name, runs.per_step_j, runs.step_s, profiles[key])
+        for runs, name, key in zip(found, _names(found), keys, strict=True)
+        if key in profiles
+    ]
 
 
 def _names(found: Sequence[EnergyRuns]) -> list[str]:
