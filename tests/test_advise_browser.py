@@ -23,6 +23,7 @@ def step(device: str, count: int, batch: int, step_s: float, link: str | None = 
         "count": count,
         "interconnect": link,
         "batch": batch,
+        "items": batch,
         "precision": "fp32",
         "engine": "eager",
         "step_s": step_s,

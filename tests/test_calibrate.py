@@ -254,7 +254,8 @@ def test_the_same_step_on_a_device_that_is_not_here(fathom: Typed) -> None:
     assert found["communication_s"] > found["exposed_s"] > 0
     assert any("H200" in note for note in found["notes"])
     _, human, _ = fathom("predict", *arguments)
-    assert "of held-out steps" in human
+    assert "coverage not measured" in human  # of several devices
+    assert "of held-out steps" in fathom("predict", "resnet-50", "--on", "P100", "--batch", "32")[1]
     assert "exposed" in human
 
 

@@ -12,7 +12,20 @@ from fathom.predict import catalogue, rules
 from fathom.predict.communication import Link, fastest
 from fathom.predict.estimate import Estimate, Interval, estimate
 from fathom.predict.measured_energy import joules_per_item
-from fathom.predict.plan import COST, ENERGY, MEASURED, TDP_BOUND, TIME, Grid, Job, Plan, cannot_join, plan
+from fathom.predict.plan import (
+    AT_TDP,
+    COST,
+    ENERGY,
+    MEASURED,
+    NETWORKS,
+    TIME,
+    Grid,
+    Job,
+    Plan,
+    cannot_join,
+    plan,
+    usual_links,
+)
 from fathom.predict.target import CUDAGRAPH, HostCosts, Target, gigabytes
 from fathom.trace.step_work import GradientReady, OpWork, StepWork
 
@@ -83,7 +96,7 @@ def test_the_fastest_is_first_and_each_choice_has_energy_and_cost() -> None:
     assert slow.seconds == pytest.approx(10 * HOUR_S)
     assert slow.cost == pytest.approx(5.0)
     assert slow.energy_j == pytest.approx(200 * 10 * HOUR_S)
-    assert slow.energy_is == TDP_BOUND
+    assert slow.energy_is == AT_TDP
     assert found.choices[0].cost is None  # no price was given, and none is assumed
     assert found.best(COST) is slow
     assert found.best(TIME) is found.choices[0]
@@ -95,7 +108,7 @@ def test_measured_energy_goes_before_the_bound_and_holds_for_one_device_alone() 
     found = plan(Job(items=1000), grid, steps, predict, {("H100 SXM", "bf16", 100): 2.5})
     by_count = {each.count: each for each in found.choices}
     assert (by_count[1].energy_j, by_count[1].energy_is) == (2500.0, MEASURED)
-    assert by_count[2].energy_is == TDP_BOUND
+    assert by_count[2].energy_is == AT_TDP
 
 
 def test_several_devices_send_their_gradients() -> None:
@@ -309,3 +322,40 @@ def test_this_machine_has_the_links_and_the_energy_of_its_model() -> None:
     assert (here.model, Target.of(catalogue.device("H200")).model) == ("H200", "H200")
     assert cannot_join(here.model, 2, "NVLink 4") is None
     assert cannot_join(here.name, 2, "NVLink 4") == "here has no NVLink"
+
+
+@pytest.mark.parametrize(
+    ("device", "own"), [("H100 PCIe", "PCIe 5"), ("MI300X", "PCIe 5"), ("K40", "PCIe 3"), ("H200", "NVLink 4")]
+)
+def test_devices_of_a_server_are_joined_by_their_own_link(device: str, own: str) -> None:
+    assert [each.name for each in usual_links(Target.of(catalogue.device(device)))] == [own, *NETWORKS]
+
+
+def test_cpus_are_hosts_that_networks_join() -> None:
+    assert [each.name for each in usual_links(replace(SLOW, gpu=False))] == list(NETWORKS)
+
+
+def test_a_batch_that_a_model_cannot_have_is_told_and_the_others_are_planned() -> None:
+    def some(target: Target, precision: str, batch: int) -> StepWork:
+        if batch == 1:
+            raise BadOption("a batch of 1 has no variance")
+        return work(precision, batch)
+
+    found = plan(Job(items=1e6), Grid(targets=[FAST], counts=(1,), batches=(1, 100), precisions=("fp32",)), some, predict)
+    assert {each.batch for each in found.choices} == {100}
+    assert [(each.batch, each.why) for each in found.impossible] == [(1, "a batch of 1 has no variance")]
+
+
+def test_coverage_is_of_one_device_in_eager() -> None:
+    known = Interval(0.5, 2.0, 0.9)
+    link = Link.of(NETWORK)
+    alone, two = (estimate(work(), FAST, count=n, link=link, interval=known).coverage for n in (1, 2))
+    assert (alone, two) == (0.9, None)
+    slow_host = replace(FAST, host=HostCosts(forward_s=1.0, backward_s=1.0))
+    found = plan(
+        Job(items=1e6),
+        Grid(targets=[slow_host], counts=(1,), batches=(100,)),
+        steps,
+        lambda step, target, count, link: estimate(step, target, count=count, link=link, interval=known),
+    )
+    assert {each.engine: each.estimate.coverage for each in found.choices} == {"eager": 0.9, CUDAGRAPH: None}

@@ -351,3 +351,47 @@ def test_a_damaged_file_of_errors_is_named(tmp_path: Path) -> None:
     errors_file(path).write_text('[{"situation"')
     with pytest.raises(DataError, match="not the errors of a calibration; evaluate it again"):
         errors_of(path)
+
+
+def test_a_precision_that_was_not_fitted_is_not_faster_than_its_ceiling() -> None:
+    """Convolutions by fewer products beat the ceiling in fp32."""
+    fast = Efficiency({"matrix product": ClassFit(0.0, 0.5), "elementwise": ClassFit(0.0, 0.5)}, {"fp32"})
+    target = replace(TARGET, flop_per_s={"fp32": 1e11, "bf16": 1e11})
+    ops = [product(512, 512, 512), addition(1000)]
+    narrow = [replace(op, dtypes="BFloat16") for op in ops]
+    roof = Roofline().seconds(step(ops), target)
+    assert fast.seconds(step(ops), target) == pytest.approx([each / 2 for each in roof])
+    assert fast.seconds(step(narrow), target) == pytest.approx([roof[0], roof[1] / 2])
+
+
+def test_what_a_device_lacks() -> None:
+    assert TARGET.lacks("fp32") is None
+    assert TARGET.lacks("mixed") is None  # ops say what they compute in
+    assert TARGET.lacks("tf32") == "no tf32 peak of device is known"
+    half = replace(TARGET, flop_per_s={"fp32": 1e11, "fp16": 9e11})
+    assert half.lacks("bf16") == "no bf16 peak of device is known; it has fp16"
+    assert half.peak("bf16") == 1e11  # fp16 is not wider
+
+
+def test_sums_in_fp64_take_their_bytes_and_products_need_a_peak() -> None:
+    assert Roofline().seconds(step([replace(addition(1000), dtypes="double")]), TARGET) == [pytest.approx(1.2e-6)]
+    with pytest.raises(BadOption, match="no fp64 peak of device is known"):
+        Roofline().seconds(step([replace(product(8, 8, 8), dtypes="double")]), TARGET)
+
+
+def test_steps_of_another_precision_or_network_correct_nothing() -> None:
+    ops = {batch: [product(batch * 8, 60 + at, 70 + at) for at in range(20)] for batch in (4, 8)}
+    calls = [call for batch, each in ops.items() for call in timed(each, source_of("net", batch, "train"))]
+    calls += timed(drawn(4, 60), "random 1")
+    one, other = step(ops[4], batch=4), step(ops[8], batch=8)
+    for changed in (replace(other, precision="bf16"), replace(other, parameters=7)):
+        both = replace(campaign(calls), flop_per_s={"fp32": 1e11, "bf16": 1e11})
+        found = evaluate(both, [Case(one, 1.0), Case(changed, 50.0)], [EFFICIENCY])
+        assert not [each for each in found if each.situation == OTHER_BATCHES_RUN]
+
+
+def test_a_precision_that_was_not_calibrated_is_not_evaluated() -> None:
+    ops = drawn(4, 60)
+    tf32 = Case(replace(step(ops), precision="tf32"), 1.0)
+    with pytest.raises(DataError, match="in a precision of the calibration"):
+        evaluate(campaign(timed(ops, "random 1")), [tf32], [EFFICIENCY])

@@ -20,7 +20,7 @@ from fathom.engine.call_specs import decode, encode
 from fathom.engine.live import LiveBytes
 from fathom.engine.op_calls import call_of
 from fathom.engine.stand_ins import STAND_INS
-from fathom.engine.step_work import step_work
+from fathom.engine.step_work import StepWorks, step_work
 from fathom.measure.own.model import OwnModel
 from fathom.trace.flops import flop, is_multiply_add
 from fathom.workloads.base import workload_class
@@ -332,3 +332,10 @@ class FirstOf(nn.Module):
     def forward(self, images: list[Tensor]) -> Tensor:
         found: Tensor = self.layer(torch.stack(images))
         return found
+
+
+def test_passes_beside_the_updates_follow_the_batch() -> None:
+    """deepq values as many transitions as it learns from."""
+    small = StepWorks(workload_class("deepq").configured("tiny"), "train").at(items=16)
+    configured = step_work(workload_class("deepq").configured("tiny", batch=16), "train")
+    assert [(op.op, op.shapes) for op in small.ops] == [(op.op, op.shapes) for op in configured.ops]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from torch import Tensor
@@ -43,9 +44,9 @@ class StepWorks:
             if weight.requires_grad
         ]
         before = _Calls(calls)
-        for passed in steps.workload.passes_beside() if self._beside else ():
-            assert self._beside is not None
-            self._beside.step(precision, passed, counted=False, watch=before.on_op)
+        if self._beside is not None:
+            for passed in replace(workload, batch=items).passes_beside():
+                self._beside.step(precision, passed, counted=False, watch=before.on_op)
         try:
             simulated = steps.step(precision, items, counted=False, watch=calls.on_op)
         finally:

@@ -71,7 +71,7 @@ def _guide() -> Row:
 
 
 def _on(device: str, step: StepWork, count: int = 1, interconnect: str | None = None) -> Estimate:
-    choice = elsewhere(catalogue.device(device), AUTO)
+    choice = elsewhere(catalogue.device(device), AUTO, step.precision)
     link = None if interconnect is None else Link.of(catalogue.interconnect(interconnect))
     return estimate(step, choice.target, count=count, link=link, **choice.how(step))
 

@@ -98,13 +98,15 @@ def calibrated(path: Path, predictor: str, precision: str, engine: str = EAGER) 
     notes = [f"calibrated: {len(campaign.calls)} op calls timed on {campaign.machine}"]
     notes += [f"the calibration was disturbed: {reason}" for reason in campaign.disturbances]
     if predictor == ROOFLINE:
-        return Choice(replace(target, host=HostCosts()), Roofline(), _error(errors, ROOFLINE, engine), notes, campaign)
+        return Choice(
+            replace(target, host=HostCosts()), Roofline(), _error(errors, ROOFLINE, engine, precision), notes, campaign
+        )
     fallback = predictor if predictor in FITS else _best_installed(errors)
     fitted = FITS[fallback](campaign.calls, target, precision)
     found = Choice(
         target,
         fitted,
-        _error(errors, fallback, engine),
+        _error(errors, fallback, engine, precision),
         notes,
         campaign,
         others_run=_measured_error(errors, OP_BY_OP, OP_BY_OP_OTHERS_RUN),
@@ -113,10 +115,10 @@ def calibrated(path: Path, predictor: str, precision: str, engine: str = EAGER) 
     if predictor in FITS:
         return found
     timed = OpByOp(campaign.calls, fitted)
-    return replace(found, predictor=timed, interval=_error(errors, OP_BY_OP, engine), partly=found.interval)
+    return replace(found, predictor=timed, interval=_error(errors, OP_BY_OP, engine, precision), partly=found.interval)
 
 
-def elsewhere(device: catalogue.Device, predictor: str, engine: str = EAGER) -> Choice:
+def elsewhere(device: catalogue.Device, predictor: str, precision: str, engine: str = EAGER) -> Choice:
     """A device that is not here."""
     peaks = Target.of(device).executed_by(engine)
     if predictor not in (AUTO, ROOFLINE, EFFICIENCY):
@@ -126,10 +128,10 @@ def elsewhere(device: catalogue.Device, predictor: str, engine: str = EAGER) -> 
     known = shipped()
     source = nearest(peaks, known.machines)
     assert source is not None, "reference.json has machines"
-    note = (
-        f"from {source.machine}: its class efficiencies, and as much of {device.name}'s peaks as it reaches of its own"
-    )
-    return Choice(as_reached(peaks, source).executed_by(engine), source.predictor, _other(engine), [note], roof=peaks)
+    target = as_reached(peaks, source).executed_by(engine)
+    reduced = f", and as much of {device.name}'s peaks as it reaches of its own"
+    note = f"from {source.machine}: its class efficiencies{reduced if target.flop_per_s != peaks.flop_per_s else ''}"
+    return Choice(target, source.predictor, interval_elsewhere(engine, precision), [note], roof=peaks)
 
 
 def chosen(
@@ -149,14 +151,14 @@ def chosen(
     if peak_tflops is not None and bandwidth is not None:
         if on is not None:
             raise BadOption("--on names a device, --peak-tflops and --bandwidth another; give one of them")
-        return elsewhere(catalogue.hypothetical(peak_tflops, bandwidth), predictor, engine)
+        return elsewhere(catalogue.hypothetical(peak_tflops, bandwidth), predictor, precision, engine)
     paths = find(folder)
     if on is None:
         return calibrated(_only(paths, folder), predictor, precision, engine)
     named = [path for path in paths if _is_called(path.name.removesuffix(SUFFIX), on)]
     if named:
         return calibrated(_only(named, folder), predictor, precision, engine)
-    return elsewhere(catalogue.device(on), predictor, engine)
+    return elsewhere(catalogue.device(on), predictor, precision, engine)
 
 
 def _only(paths: Sequence[Path], folder: Path) -> Path:
@@ -200,15 +202,15 @@ def errors_of(path: Path, engine: str = EAGER) -> list[Summary]:
         raise DataError.at(beside, f"not the errors of a calibration; evaluate it again: {first_line(error)}") from None
 
 
-def _other(engine: str) -> Interval:
-    """That of predictions for other devices, measured on eager steps."""
+def interval_elsewhere(engine: str, precision: str) -> Interval:
+    """That of predictions for other devices, measured on eager steps in fp32."""
     found = shipped().other
-    return found if engine == EAGER else replace(found, coverage=None)
+    return found if (engine, precision) == (EAGER, "fp32") else replace(found, coverage=None)
 
 
-def _error(errors: Sequence[Summary], predictor: str, engine: str) -> Interval:
+def _error(errors: Sequence[Summary], predictor: str, engine: str, precision: str) -> Interval:
     """As evaluated on this machine's records; else that of the machines that come with Fathom."""
-    return _measured_error(errors, predictor, UNSEEN_WORKLOAD, OP_BY_OP) or _other(engine)
+    return _measured_error(errors, predictor, UNSEEN_WORKLOAD, OP_BY_OP) or interval_elsewhere(engine, precision)
 
 
 def _measured_error(errors: Sequence[Summary], predictor: str, *situations: str) -> Interval | None:

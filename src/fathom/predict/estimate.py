@@ -30,7 +30,7 @@ class Interval:
 
     low: float = 1.0
     high: float = 1.0
-    coverage: float | None = None  # how often that was so, on held-out workloads; None: not measured
+    coverage: float | None = None  # how often that was so, on held-out workloads on one device; None: not measured
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +62,7 @@ class Estimate:
 
     @property
     def items_per_s(self) -> float:
-        return self.count * self.batch / self.step_s
+        return self.count * self.batch / self.step_s if self.step_s else math.inf
 
 
 def estimate(
@@ -101,7 +101,7 @@ def estimate(
         step_s=step_s,
         low_s=step_s * factors.low,
         high_s=step_s * factors.high,
-        coverage=factors.coverage,
+        coverage=factors.coverage if count == 1 else None,
         roofline_s=base.compute_s + base.exposed_s,
         compute_s=alone.compute_s,
         device_s=alone.device_s,

@@ -51,6 +51,8 @@ class Score:
     predictor: str
     predicted_s: float
     measured_s: float
+    precision: str = "fp32"
+    parameters: int = 0  # of the network: presets of one workload are different networks
 
     @property
     def error(self) -> float:
@@ -81,12 +83,14 @@ class Summary:
 
 
 def evaluate(campaign: Campaign, cases: Sequence[Case], predictors: Iterable[str] = FITS) -> list[Score]:
+    cases = [case for case in cases if campaign.target().lacks(case.step.precision) is None]
     if not cases:
-        raise DataError("no measured steps to compare with: undisturbed runs of this machine and engine, one rank")
+        what = "undisturbed runs of one rank on this machine, with this engine and in a precision of the calibration"
+        raise DataError(f"no measured steps to compare with: {what}")
     chosen, scores = list(predictors), list[Score]()
     for workload in dict.fromkeys(case.step.workload for case in cases):
         own = [case for case in cases if case.step.workload == workload]
-        without = _without_workload(campaign, own)
+        without = without_workload(campaign, own)
         scores += _scores(without, own, UNSEEN_WORKLOAD, chosen)
         for batch in dict.fromkeys(case.step.batch for case in own):
             at_batch = [case for case in own if case.step.batch == batch]
@@ -96,7 +100,7 @@ def evaluate(campaign: Campaign, cases: Sequence[Case], predictors: Iterable[str
     return scores
 
 
-def _without_workload(campaign: Campaign, own: Sequence[Case]) -> Campaign:
+def without_workload(campaign: Campaign, own: Sequence[Case]) -> Campaign:
     """Neither calls that occur in it at any batch, nor its steps."""
     name, specs = own[0].step.workload, _specs(own)
     calls = [each for each in campaign.calls if each.work.spec not in specs and name not in _workloads(each)]
@@ -125,7 +129,9 @@ def _corrected(score: Score, scores: Sequence[Score], situation: str) -> list[Sc
     errors = [
         (each.batch, each.log_error)
         for each in scores
-        if (each.phase, each.predictor) == (score.phase, score.predictor) and each.batch != score.batch
+        if (each.phase, each.precision, each.parameters) == (score.phase, score.precision, score.parameters)
+        and each.predictor == score.predictor
+        and each.batch != score.batch
     ]
     if not errors or score.predictor == ROOFLINE:
         return []
@@ -174,8 +180,17 @@ def _op_by_op(campaign: Campaign, without: Campaign, cases: Sequence[Case], pred
 
 
 def _score(case: Case, situation: str, predictor: str, predicted_s: float) -> Score:
-    step = case.step
-    return Score(step.workload, step.phase, step.batch, situation, predictor, predicted_s, case.measured_s)
+    return Score(
+        workload=case.step.workload,
+        phase=case.step.phase,
+        batch=case.step.batch,
+        situation=situation,
+        predictor=predictor,
+        predicted_s=predicted_s,
+        measured_s=case.measured_s,
+        precision=case.step.precision,
+        parameters=case.step.parameters,
+    )
 
 
 def timed_of(calls: Iterable[TimedCall]) -> Timed:

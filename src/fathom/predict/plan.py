@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from fathom.core.errors import BadOption
 from fathom.core.spec import EAGER
@@ -32,10 +32,11 @@ NVLINK = {  # device of the catalogue -> the NVLink that it has
     "H200": "NVLink 4",
     "B200": "NVLink 5",
 }
+PCIE = {"H100 PCIe": "PCIe 5", "MI300X": "PCIe 5"}  # what others have that have no NVLink, but for PCIe 3
 LOCAL = ("NVLink", "PCIe")  # links inside a server
 WITHOUT_NVLINK, NETWORKS = "PCIe 3", ("InfiniBand EDR", "Ethernet 10")  # compared where none is asked for
 TIME, ENERGY, COST = "time", "energy", "cost"
-TDP_BOUND, MEASURED = "at most: TDP of the devices alone", "from measured joules per item"
+AT_TDP, MEASURED = "at the TDP of the devices alone", "from measured joules per item"
 
 Predict = Callable[[StepWork, Target, int, Link | None], Estimate]
 Steps = Callable[[Target, str, int], StepWork]  # target, precision, batch of one device
@@ -89,7 +90,7 @@ class Choice:
     low_s: float
     high_s: float
     energy_j: float | None
-    energy_is: str | None  # TDP_BOUND or MEASURED; None: not known
+    energy_is: str | None  # AT_TDP or MEASURED; None: not known
     cost: float | None  # None: no price was given
 
     @property
@@ -214,26 +215,22 @@ def plan(job: Job, grid: Grid, steps: Steps, predict: Predict, joules_per_item: 
     refused: dict[Impossible, None] = {}  # in the order in which they are met, each once
     for target in grid.targets:
         for precision in grid.precisions:
-            if (why := lacks(target, precision)) is not None:
+            if (why := target.lacks(precision)) is not None:
                 refused[Impossible(why=why, device=target.name, precision=precision)] = None
                 continue
             for batch in grid.batches:
-                step = steps(target, precision, batch)
-                if (why := does_not_fit(step, target)) is not None:
+                try:
+                    step = steps(target, precision, batch)
+                    why = does_not_fit(step, target)
+                except BadOption as error:  # a model of one's own that has no such batch, say
+                    why = str(error)
+                if why is not None:
                     refused[Impossible(why=why, device=target.name, precision=precision, batch=batch)] = None
                     continue
                 for count, link in _joined(target, grid, refused):
                     found += _choices(job, batch, step, target, count, link, predict, joules_per_item or {})
     ordered = sorted(found, key=lambda each: (each.seconds, each.count, each.batch, each.engine != EAGER))
     return Plan(job, ordered, list(refused))
-
-
-def lacks(target: Target, precision: str) -> str | None:
-    """Why a device does not compute in it; another precision in its place would not be what was asked for."""
-    if precision in target.flop_per_s:
-        return None
-    instead = "; it has fp16" if precision == "bf16" and "fp16" in target.flop_per_s else ""
-    return f"no {precision} peak of {target.name} is known{instead}"
 
 
 def does_not_fit(step: StepWork, target: Target) -> str | None:
@@ -244,7 +241,7 @@ def does_not_fit(step: StepWork, target: Target) -> str | None:
 
 def _joined(target: Target, grid: Grid, refused: dict[Impossible, None]) -> Iterable[tuple[int, Interconnect | None]]:
     """Every count with every interconnect that can join so many such devices."""
-    links = usual_links(target.model) if grid.interconnects is None else grid.interconnects
+    links = usual_links(target) if grid.interconnects is None else grid.interconnects
     for count in grid.counts:
         if count == 1:
             yield 1, None
@@ -256,9 +253,10 @@ def _joined(target: Target, grid: Grid, refused: dict[Impossible, None]) -> Iter
                 refused[Impossible(why=why, device=target.name, count=count, interconnect=link.name)] = None
 
 
-def usual_links(device: str) -> list[Interconnect]:
-    """What is compared by default: inside a server the device's own, and two networks, a fast and a slow one."""
-    return [interconnect(name) for name in (NVLINK.get(device, WITHOUT_NVLINK), *NETWORKS)]
+def usual_links(target: Target) -> list[Interconnect]:
+    """What is compared by default: inside a server a GPU's own, and two networks, a fast and a slow one."""
+    own = NVLINK.get(target.model, PCIE.get(target.model, WITHOUT_NVLINK))
+    return [interconnect(name) for name in ([own] if target.gpu else []) + list(NETWORKS)]
 
 
 def cannot_join(device: str, count: int, link: str) -> str | None:
@@ -290,6 +288,8 @@ def _choices(
         estimate = predict(step, executed, count, link)
         if found and estimate.step_s > LEAST_SAVED * found[0].estimate.step_s:
             continue  # the host was not what the step waited for
+        if engine != EAGER:
+            estimate = replace(estimate, coverage=None)  # measured on eager steps
         seconds = job.steps(count * step.batch) * estimate.step_s
         measured = joules_per_item.get((target.model, step.precision, step.batch)) if engine == EAGER else None
         energy, source = _energy(job, target, count, seconds, measured)
@@ -322,4 +322,4 @@ def _energy(
         return measured * job.items * job.epochs, MEASURED
     if target.tdp_w is None:
         return None, None
-    return target.tdp_w * count * seconds, TDP_BOUND
+    return target.tdp_w * count * seconds, AT_TDP

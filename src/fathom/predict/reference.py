@@ -17,12 +17,12 @@ from pathlib import Path
 import msgspec
 
 from fathom.core import store
-from fathom.core.errors import UnknownName
+from fathom.core.errors import BadOption, UnknownName
 from fathom.core.record import Record
 from fathom.predict import catalogue
 from fathom.predict.campaign import Campaign
 from fathom.predict.estimate import Interval, estimate
-from fathom.predict.evaluation import Score, evaluate, summaries, timed_of
+from fathom.predict.evaluation import Score, evaluate, summaries, timed_of, without_workload
 from fathom.predict.from_records import campaign_of, case_of, usable
 from fathom.predict.other_batches import Case
 from fathom.predict.predictors.efficiency import ClassFit, Efficiency
@@ -45,7 +45,7 @@ class Reference:
 
     @property
     def predictor(self) -> Efficiency:
-        return Efficiency(self.fits)
+        return Efficiency(self.fits, set(self.flop_per_s))
 
     @property
     def target(self) -> Target:
@@ -90,7 +90,7 @@ def as_reached(target: Target, reference: Reference) -> Target:
     """
     try:
         peaks = Target.of(catalogue.device(reference.machine))
-    except (UnknownName, ValueError):
+    except (UnknownName, BadOption):  # in no catalogue, or without its peaks
         peaks = None
     if target.measured or peaks is None:
         return replace(target, host=reference.host)
@@ -115,19 +115,21 @@ def made_from(groups: Sequence[Sequence[Record]]) -> References:
         scored = summaries(evaluate(campaign, steps, [EFFICIENCY]))
         machines.append(reference_of(campaign, scored[0].interval))
     scores = [
-        _transferred(case, source, target)
-        for source in machines
+        _transferred(case, without_workload(campaign, [each for each in steps if each.step.workload == name]), target)
+        for campaign in campaigns
         for target, steps in zip(machines, cases, strict=True)
-        if target is not source
+        if target.machine != campaign.machine
         for case in steps
+        for name in [case.step.workload]
     ]
     return References(machines=machines, other=summaries(scores)[0].interval if scores else Interval())
 
 
-def _transferred(case: Case, source: Reference, target: Reference) -> Score:
-    """With the ceilings of the target, and all else from the source."""
-    step = case.step
-    found = estimate(step, replace(target.target, host=source.host), predictor=source.predictor).step_s
+def _transferred(case: Case, source: Campaign, target: Reference) -> Score:
+    """With the ceilings of the target, and all else from the source, which has nothing of the workload."""
+    step, ceilings = case.step, source.target()
+    predictor = Efficiency.fitted(timed_of(source.calls), ceilings)
+    found = estimate(step, replace(target.target, host=ceilings.host), predictor=predictor).step_s
     return Score(step.workload, step.phase, step.batch, TRANSFER, EFFICIENCY, found, case.measured_s)
 
 

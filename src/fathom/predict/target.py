@@ -82,7 +82,8 @@ class Target:
         known = {name: peak / device.parts for name, peak in peaks.items() if peak is not None}
         if not known or device.memory_bytes_per_s is None:
             missing = "memory bandwidth" if known else "peak FLOP/s"
-            raise BadOption(f"the catalogue has no {missing} of {device.name}; give --peak-tflops and --bandwidth")
+            hint = "fathom calibrate measures it" if device.kind == "cpu" else "give --peak-tflops and --bandwidth"
+            raise BadOption(f"the catalogue has no {missing} of {device.name}; {hint}")
         return cls(
             name=device.name,
             gpu=device.kind != "cpu",
@@ -115,13 +116,24 @@ class Target:
         return replace(self, host=HostCosts(step_s=self.host.step_s))
 
     def peak(self, precision: str) -> float:
-        """FLOP/s of products in it. A device without it computes in the next wider one that it has."""
-        wider = {"fp16": ("fp32",), "bf16": ("fp16", "fp32"), "tf32": ("fp32",), "fp32": (), "fp64": ()}
-        found = (self.flop_per_s[each] for each in (precision, *wider.get(precision, ())) if each in self.flop_per_s)
-        rate = next(found, None)
+        """FLOP/s of products in it. A device without it computes in fp32."""
+        rate = self.known_peak(precision)
         if rate is None:
             raise BadOption(f"no {precision} peak of {self.name} is known")
         return rate
+
+    def known_peak(self, precision: str) -> float | None:
+        return self.flop_per_s.get(precision, None if precision == "fp64" else self.flop_per_s.get("fp32"))
+
+    def lacks(self, precision: str) -> str | None:
+        """Why no step is predicted in it: another precision in its place would not be what was asked for.
+
+        A model of mixed precisions has none: its ops say what they compute in.
+        """
+        if precision in self.flop_per_s or precision not in PRECISIONS:
+            return None
+        instead = "; it has fp16" if precision == "bf16" and "fp16" in self.flop_per_s else ""
+        return f"no {precision} peak of {self.name} is known{instead}"
 
 
 def check_engine(name: str) -> None:

@@ -31,14 +31,14 @@
     if (choice.price !== null && !(choice.price >= 0)) return { refused: "a price must be 0 or more" };
     const step = steps.get(keyOf(choice));
     if (!step) return { refused: refusal(choice) };
-    const number = Math.ceil(choice.items / (choice.count * choice.batch)) * choice.epochs;
+    const number = Math.ceil(choice.items / (choice.count * step.items)) * choice.epochs;
     const device = data.devices.find((each) => each.name === choice.device);
     const hours = (number * step.step_s) / HOUR;
     return {
       step, device, hours,
       low: (number * step.low_s) / HOUR,
       high: (number * step.high_s) / HOUR,
-      rate: (choice.count * choice.batch) / step.step_s,
+      rate: (choice.count * step.items) / step.step_s,
       kwh: device.tdp_w === null ? null : (device.tdp_w * choice.count * hours) / 1000,
       cost: choice.price === null ? null : choice.price * choice.count * hours,
     };
@@ -127,7 +127,7 @@
       fact(facts, "bound by", found.step.bound_by);
       fact(facts, "memory of each, of " + (found.device.memory_gb === null ? "unknown" : `${shown(found.device.memory_gb)} GB`), `${shown(found.step.memory_bytes / 1e9)} GB`);
       if (found.step.engine !== "eager") fact(facts, "engine", found.step.engine);
-      fact(facts, "energy", found.kwh === null ? "not known" : `at most ${shown(found.kwh)} kWh`);
+      fact(facts, "energy", found.kwh === null ? "not known" : `${shown(found.kwh)} kWh at TDP`);
       fact(facts, "cost", found.cost === null ? "no price given" : shown(found.cost));
     }
     const rows = changes(choice).slice(0, 5).map((each) => {

@@ -43,6 +43,7 @@ class FormStep:
     count: int
     interconnect: str | None
     batch: int
+    items: int  # of a step on one device: several batches where a step makes several updates
     precision: str
     engine: str
     step_s: float

@@ -63,6 +63,7 @@ def _step(name: str, choice: Choice) -> FormStep:
         count=choice.count,
         interconnect=choice.interconnect,
         batch=choice.batch,
+        items=estimate.batch,
         precision=choice.precision,
         engine=choice.engine,
         step_s=estimate.step_s,

@@ -12,13 +12,13 @@ from fathom.cli.commands._advise_options import PLANNED, Given, listed_in
 from fathom.cli.terminal import progress_bar, skipped
 from fathom.core.errors import BadOption, UnknownName
 from fathom.core.record import Record
-from fathom.core.spec import PRECISIONS
+from fathom.core.spec import EAGER, PRECISIONS
 from fathom.core.store import read
 from fathom.predict import catalogue, rules
 from fathom.predict.campaign import find
 from fathom.predict.campaign import read as read_campaign
 from fathom.predict.choice import Choice as Device
-from fathom.predict.choice import calibrated, chosen
+from fathom.predict.choice import calibrated, chosen, interval_elsewhere
 from fathom.predict.communication import Link
 from fathom.predict.estimate import Estimate, estimate
 from fathom.predict.measured_energy import joules_per_item
@@ -109,7 +109,10 @@ def advised(found: Plan, workload: Workload, options: PlanOptions, known: Sequen
         )
         if found.choices or roomy is None:
             raise
-        most = largest_batch(workload, options.phase, options.precisions[0], roomy)
+        try:
+            most = largest_batch(workload, options.phase, options.precisions[0], roomy)
+        except Exception:  # a model of one's own that cannot be simulated: the plan's error says why
+            raise error from None
         if not most:
             raise BadOption(f"{error}; not even a batch of 1 fits {roomy.name}") from None
         raise BadOption(f"{error}; the largest batch that {roomy.name} holds is {most}") from None
@@ -118,6 +121,7 @@ def advised(found: Plan, workload: Workload, options: PlanOptions, known: Sequen
 def planned(workload: Workload, options: PlanOptions, known: Mapping[tuple[str, str], Device]) -> tuple[Plan, Steps]:
     """All combinations; a step is simulated once for each batch and precision."""
     from fathom.engine.step_work import StepWorks  # torch
+    from fathom.measure.own.errors import one_line
     from fathom.measure.own.model import fixed_precision
 
     usual = workload.items_per_step(options.phase) // (workload.updates_per_step if options.phase == "train" else 1)
@@ -138,7 +142,10 @@ def planned(workload: Workload, options: PlanOptions, known: Mapping[tuple[str, 
         def steps(target: Target, precision: str, batch: int) -> StepWork:
             key = target.gpu, precision, batch
             if key not in simulated:
-                step = works[target.gpu].at("fp32" if own else precision, batch)
+                try:
+                    step = works[target.gpu].at("fp32" if own else precision, batch)
+                except Exception as error:
+                    raise one_line(f"a step of {workload.name} of batch {batch} on the meta device", error) from None
                 simulated[key] = replace(step, precision=precision)
                 bar.advance(task)
             return simulated[key]
@@ -215,12 +222,11 @@ def here(device: str, calibration: Path, precision: str, also: Sequence[str] = (
         return replace(found, target=replace(_listed(found.target), name=HERE))
     if not campaign.flop_per_s or not campaign.bytes_per_s:
         raise BadOption(f"the ceilings of {campaign.machine} could not be measured: its memory is full")
-    known = shipped()
-    source = nearest(campaign.target(), known.machines)
+    source = nearest(campaign.target(), shipped().machines)
     assert source is not None, "reference.json has machines"
     target = replace(_listed(as_reached(campaign.target(), source)), name=HERE)
     note = f"this machine is not calibrated (fathom calibrate): efficiencies of {source.machine} at its own ceilings"
-    return Device(target, source.predictor, known.other, [note])
+    return Device(target, source.predictor, interval_elsewhere(EAGER, precision), [note])
 
 
 def _measured_on(path: Path) -> tuple[str, int | None]:
@@ -232,7 +238,11 @@ def uncertainty(known: Mapping[tuple[str, str], Device]) -> str:
     """What the intervals rest on, in words."""
     covered = {each.interval.coverage for each in known.values()}
     shares = [f"{100 * each:.0f} %" for each in sorted(each for each in covered if each is not None)]
-    held = f"held {' or '.join(shares)} of held-out steps" if shares else "have no measured coverage"
+    held = (
+        f"held {' or '.join(shares)} of held-out steps of one device in eager"
+        if shares
+        else "have no measured coverage"
+    )
     notes = list(dict.fromkeys(note for each in known.values() for note in each.notes))
     more = f"; {len(notes) - 1} more such" if len(notes) > 1 else ""
     return f"Intervals {held}. Predictions: {notes[0]}{more}." if notes else f"Intervals {held}."

@@ -9,7 +9,7 @@ from typing import Any
 from fathom.cli.terminal import count as counted
 from fathom.cli.terminal import human, print_table, print_text
 from fathom.predict import rules
-from fathom.predict.plan import COST, ENERGY, HOUR_S, TDP_BOUND, TIME, Choice, Plan
+from fathom.predict.plan import AT_TDP, COST, ENERGY, HOUR_S, TIME, Choice, Plan
 from fathom.trace.step_work import StepWork
 
 SHOWN, SHOWN_REASONS = 12, 4  # rows of the table, and settings that cannot be; --json has all
@@ -39,7 +39,7 @@ def print_plan(
     name: str, found: Plan, choice: Choice, checks: Sequence[rules.Check], step: StepWork, uncertainty: str
 ) -> None:
     job, took = found.job, choice.estimate
-    print_text(f"{name}: {job.items:.4g} {step.item}s, {counted(round(job.epochs), 'epoch')}")
+    print_text(f"{name}: {job.items:.4g} {step.item}s, {_epochs(job.epochs)}")
     print_text(f"Advised: {choice}")
     print_text(
         f"  {_hours(choice.seconds)} ({_hours(choice.low_s)} to {_hours(choice.high_s)}), "
@@ -57,8 +57,8 @@ def print_plan(
         "Rules of thumb of the Cookbook", ["rule", "verdict", "detail"], [[c.rule, c.verdict, c.detail] for c in checks]
     )
     print_text(uncertainty)
-    if any(each.energy_is == TDP_BOUND for each in shown):
-        print_text("Energy is an upper bound: the TDP of the devices for the whole time, without host and cooling.")
+    if any(each.energy_is == AT_TDP for each in shown):
+        print_text("Energy is that of the devices at their TDP for the predicted time, without host and cooling.")
     if not job.prices:
         print_text("No cost: --price device=PRICE gives one per device and hour; none is assumed.")
     print_text(f"Source of the rules: {rules.SOURCE}")
@@ -66,6 +66,10 @@ def print_plan(
         human.print(f"not possible: {each}", highlight=False, soft_wrap=True)
     if (more := len(found.impossible) - SHOWN_REASONS) > 0:
         human.print(f"{more} more are not possible; --json has the reasons", highlight=False)
+
+
+def _epochs(count: float) -> str:
+    return "1 epoch" if count == 1 else f"{count:g} epochs"
 
 
 def _next_best(found: Plan, choice: Choice) -> str:

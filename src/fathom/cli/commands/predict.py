@@ -85,6 +85,8 @@ def command(
     link = None if interconnect is None else Link.of(catalogue.interconnect(interconnect))
     choice = chosen(on, calibration, predictor, precision, peak_tflops, bandwidth, engine)
     step = step_of(name, phase, precision, batch, preset, options_of(set_ or []), choice.target.gpu)
+    if (why := choice.target.lacks(step.precision)) is not None:
+        raise BadOption(why)
     if measured:
         choice = choice.corrected_by(_cases(measured, step, preset, options_of(set_ or []), choice, engine), step)
     found = estimated(step, choice.target, count=count, link=link, **choice.how(step))
@@ -136,12 +138,17 @@ def step_of(
     return step_work(workload_class(name).configured(preset, **changes), phase, precision, gpu=gpu)
 
 
+def _over_roofline(found: Estimate) -> str:
+    """Nothing for a model whose ops have no counted work."""
+    return f"; predicted over roofline {found.step_s / found.roofline_s:.3g}" if found.roofline_s else ""
+
+
 def _print(found: Estimate, step: StepWork, choice: Choice, engine: str) -> None:
     covered = "coverage not measured" if found.coverage is None else f"held {found.coverage:.0%} of held-out steps"
     rows = [
         ("step", f"{seconds(found.step_s)} ({seconds(found.low_s)} to {seconds(found.high_s)}; {covered})"),
         ("throughput", f"{found.items_per_s:.4g} {step.item}s/s"),
-        ("roofline", f"{seconds(found.roofline_s)}; predicted over roofline {found.step_s / found.roofline_s:.3g}"),
+        ("roofline", f"{seconds(found.roofline_s)}{_over_roofline(found)}"),
         ("in ops", seconds(found.device_s)),
         ("host", f"{seconds(found.host_s)}{', beside the ops' if choice.target.gpu else ''}"),
         ("bound by", found.bound_by),

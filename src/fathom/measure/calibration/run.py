@@ -213,7 +213,10 @@ def _step_s(workload: OwnModel, phase: str, device: torch.device) -> float:
 
 def begun(device: torch.device, precisions: tuple[str, ...]) -> Campaign:
     """A new campaign: this device, and its measured ceilings."""
-    found = {name: ceilings(device, name) for name in precisions}
+    found = {}
+    for name in precisions:
+        with ProcessSettings(device, name, ALGORITHMS):  # TF32 is a switch of the process
+            found[name] = ceilings(device, name)
     rates = {name: rate for name, (rate, _) in found.items() if rate is not None}
     bandwidth = next(iter(found.values()))[1]
     machine = fingerprint()

@@ -7,15 +7,16 @@ rows. Of all predictors this one carries over to another device: its ceilings ch
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy.optimize import nnls
 
 from fathom.predict.features import group_of
 from fathom.predict.predictors.roofline import roof_s
-from fathom.predict.target import Target
+from fathom.predict.target import Target, precision_of
+from fathom.trace.flops import is_multiply_add
 from fathom.trace.step_work import OpWork, StepWork
 
 LEAST_S = 1e-7
@@ -36,8 +37,8 @@ class ClassFit:
 class Efficiency:
     name = "class efficiency"
 
-    def __init__(self, fits: dict[str, ClassFit]) -> None:
-        self.fits = fits
+    def __init__(self, fits: dict[str, ClassFit], precisions: Collection[str] = ("fp32",)) -> None:
+        self.fits, self.precisions = fits, precisions  # that it was fitted in
 
     @classmethod
     def fitted(cls, timed: Timed, target: Target, precision: str = "fp32") -> Efficiency:
@@ -50,11 +51,18 @@ class Efficiency:
                 groups[ALL].append(pair)
         idle = {group_of(op) for op, _ in timed} - set(groups)
         fits = {name: _fit(pairs) for name, pairs in groups.items() if len(pairs) >= ENOUGH}
-        return cls(fits | dict.fromkeys(idle, ClassFit(0.0, 0.0)))
+        precisions = {precision_of(op, step) for op, _ in timed}
+        return cls(fits | dict.fromkeys(idle, ClassFit(0.0, 0.0)), precisions)
 
     def seconds(self, step: StepWork, target: Target) -> list[float]:
-        fallback = self.fits.get(ALL, ClassFit(0.0, 1.0))
-        return [self.fits.get(group_of(op), fallback).seconds(roof_s(op, step, target)) for op in step.ops]
+        return [self._fit_of(op, step).seconds(roof_s(op, step, target)) for op in step.ops]
+
+    def _fit_of(self, op: OpWork, step: StepWork) -> ClassFit:
+        """Convolutions by fewer products may beat the ceiling of products; that carries to no other precision."""
+        found = self.fits.get(group_of(op), self.fits.get(ALL, ClassFit(0.0, 1.0)))
+        if precision_of(op, step) in self.precisions or not is_multiply_add(op.op):
+            return found
+        return replace(found, slowness=max(1.0, found.slowness))
 
 
 def bare_step(precision: str) -> StepWork:

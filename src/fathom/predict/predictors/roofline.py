@@ -22,8 +22,16 @@ def roof_s(op: OpWork, step: StepWork, target: Target) -> float:
     precision = precision_of(op, step)
     if precision == "tf32" and not is_multiply_add(op.op):
         precision = "fp32"
-    return max((op.flop or 0.0) / target.peak(precision), (op.bytes or 0.0) / target.bytes_per_s)
+    return max(_arithmetic_s(op, precision, target), (op.bytes or 0.0) / target.bytes_per_s)
+
+
+def _arithmetic_s(op: OpWork, precision: str, target: Target) -> float:
+    """0 for elementwise arithmetic at a rate that is not known: a sum in fp64 hardly takes longer than its bytes."""
+    rate = target.known_peak(precision)
+    if not op.flop or (rate is None and not is_multiply_add(op.op)):
+        return 0.0
+    return op.flop / (rate or target.peak(precision))
 
 
 def is_compute_bound(op: OpWork, step: StepWork, target: Target) -> bool:
-    return (op.flop or 0.0) / target.peak(precision_of(op, step)) >= (op.bytes or 0.0) / target.bytes_per_s
+    return _arithmetic_s(op, precision_of(op, step), target) >= (op.bytes or 0.0) / target.bytes_per_s
