@@ -10,9 +10,12 @@ from torch import Tensor
 
 from fathom.core.errors import BadOption, UnknownName
 from fathom.core.ranks import strategy_named, strategy_shown
+from fathom.engine.ranks.group import Clock
 from fathom.engine.ranks.server import Server
 from fathom.engine.ranks.strategies.asynchronous import Asynchronous
 from fathom.engine.ranks.strategies.hybrid import Hybrid
+from fathom.engine.ranks.timeline import StepSpans
+from fathom.measure.ranks import _Measured, _steps_of_all
 from fathom.workloads.base import workload_class
 
 
@@ -98,3 +101,13 @@ def test_names_as_people_write_them() -> None:
     names = ["async", "local-sgd", "ddp", "my-package.module:Class"]
     assert [strategy_named(name) for name in names] == ["asynchronous", "local_sgd", "ddp", "my-package.module:Class"]
     assert [strategy_shown(strategy_named(name)) for name in names] == names, "reports have them as they are typed"
+
+
+def test_rates_of_asynchronous_ranks_add_up_over_time() -> None:
+    """Two ranks whose steps of 10 and 30 ms change places: each has made two in 40 ms, and so has the job."""
+    moments = [[(0.0, 0.010), (0.010, 0.040)], [(0.0, 0.030), (0.030, 0.040)]]
+    spans = [[StepSpans(begin, end, [], [], 0) for begin, end in each] for each in moments]
+    everyone = [_Measured(each, [1.0, 1.0], False, 0.0, Clock()) for each in spans]
+    assert sum(_steps_of_all(everyone, 0, synchronous=False)) == pytest.approx(0.040)
+    assert _steps_of_all(everyone, 0, synchronous=True) == pytest.approx([0.030, 0.030])
+    assert _steps_of_all(everyone, 1, synchronous=False) == pytest.approx([0.015, 0.015])

@@ -21,7 +21,8 @@ import pytest
 from fathom.core import heartbeat
 from fathom.core.errors import BadOption, Refused
 from fathom.core.heartbeat import Beat
-from fathom.experiments import launch
+from fathom.core.spec import RunSpec
+from fathom.experiments import launch, ranks
 from fathom.experiments.launch import JobFailed, run
 from fathom.experiments.ranks import Launch
 
@@ -133,19 +134,22 @@ def test_a_node_that_never_comes_is_one_line_within_the_timeout(tmp_path: Path) 
 def test_a_refusal_of_a_rank_is_raised_as_one(tmp_path: Path) -> None:
     from fathom.experiments.launch import _failure
 
+    same = {rank: rank for rank in range(3)}
     (tmp_path / "rank-1.error").write_text(json.dumps({"kind": "refused", "text": "batch 9 does not fit"}))
     (tmp_path / "rank-0.error").write_text(json.dumps({"kind": "peer", "text": "Connection closed by peer"}))
-    error = _failure(tmp_path, {0: 1, 1: 1}, None)
+    error = _failure(tmp_path, {0: 1, 1: 1}, None, same)
     assert isinstance(error, Refused)
     assert str(error) == "rank 1: batch 9 does not fit"
-    lost = _failure(tmp_path, {0: 1, 2: -signal.SIGKILL}, None)
+    lost = _failure(tmp_path, {0: 1, 2: -signal.SIGKILL}, None, same)
     assert str(lost) == "rank 2: killed by SIGKILL"  # the lost connection is a consequence
     output = tmp_path / "output" / "job" / "attempt_0" / "2"
     output.mkdir(parents=True)
     (output / "stderr.log").write_text("terminate called after throwing an instance of 'IoException'\n  what():  no\n")
-    gave_up = _failure(tmp_path, {0: 1, 2: -signal.SIGABRT}, None)
+    gave_up = _failure(tmp_path, {0: 1, 2: -signal.SIGABRT}, None, same)
     assert str(gave_up) == "rank 2: killed by SIGABRT: what():  no"
-    assert str(_failure(tmp_path, {2: -signal.SIGKILL}, None)) == "rank 2: killed by SIGKILL"
+    assert str(_failure(tmp_path, {2: -signal.SIGKILL}, None, same)) == "rank 2: killed by SIGKILL"
+    second_node = _failure(tmp_path, {6: -signal.SIGABRT}, None, {6: 2})  # torchrun's folders count from 0 on each node
+    assert str(second_node) == "rank 6: killed by SIGABRT: what():  no"
 
 
 def test_signal_handlers_are_put_back(tmp_path: Path) -> None:
@@ -202,3 +206,15 @@ def test_a_rank_that_is_killed_later_than_the_one_to_blame_is_not_blamed(
     assert watch.verdict.startswith(
         "rank 1: no progress for 100 s in step 3; rank 0 waits in send-receive 14 since 100"
     )
+
+
+@pytest.mark.parametrize("device", ["cpu", "auto", "cuda"])
+def test_one_rank_has_the_cores_of_each_rank_of_the_largest_job(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ranks, "usable_cores", lambda: 16)
+    base = RunSpec(workload="", device=device, strategy="ddp", ranks=1)
+    assert {spec.threads for spec in ranks.plan(base, ["autoenc"], [1, 2, 4])} == {4}
+
+
+def test_a_series_does_not_run_out_of_ports() -> None:
+    last = Launch(nodes=2, rendezvous="node1:65500")
+    assert [last.nth(number).rendezvous for number in (0, 35, 36)] == ["node1:65500", "node1:65535", "node1:65436"]

@@ -341,7 +341,9 @@ def test_a_batch_that_a_model_cannot_have_is_told_and_the_others_are_planned() -
             raise BadOption("a batch of 1 has no variance")
         return work(precision, batch)
 
-    found = plan(Job(items=1e6), Grid(targets=[FAST], counts=(1,), batches=(1, 100), precisions=("fp32",)), some, predict)
+    found = plan(
+        Job(items=1e6), Grid(targets=[FAST], counts=(1,), batches=(1, 100), precisions=("fp32",)), some, predict
+    )
     assert {each.batch for each in found.choices} == {100}
     assert [(each.batch, each.why) for each in found.impossible] == [(1, "a batch of 1 has no variance")]
 

@@ -223,6 +223,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Timeline:
     monkeypatch.setattr("torch.Event", StandIn)
     monkeypatch.setattr("torch.accelerator.synchronize", lambda device: None)
     StandIn.clock, StandIn.made = 0.0, 0
+    monkeypatch.setattr("time.perf_counter", lambda: StandIn.clock / 1000)
     return Timeline(torch.device("cuda"), Heartbeat(tmp_path / "beat"), ranks=2)
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from fathom.core import heartbeat
 from fathom.core.heartbeat import Beat, Heartbeat
-from fathom.engine.ranks.timeline import StepSpans
+from fathom.engine.ranks.timeline import SlowLink, StepSpans
 from fathom.experiments.launch import in_words, stalled
 from fathom.experiments.rank import described, share_of_cores
 from fathom.machine.host import HardwareThread
@@ -137,3 +137,30 @@ def test_a_lost_connection_is_a_consequence_and_not_a_cause() -> None:
     assert described(lost)["kind"] == "peer"
     assert described(MemoryError())["kind"] == "failure"
     assert described(MemoryError())["text"].startswith("MemoryError")
+
+
+@pytest.mark.parametrize("messages", [1, 4, 12])
+def test_messages_of_a_slow_link_take_three_times_as_long_however_many_are_under_way(messages: int) -> None:
+    """Launched together, each 1 s by itself; the program hears of the next only when it has slept for the last."""
+    link, heard = SlowLink(3.0), 0.0
+    for number in range(messages):
+        link.begin(number * 1e-9, 100.0)
+    for number in range(messages):
+        heard = max(heard, number + 1.0)
+        heard += link.left_s(number * 1e-9, heard)
+    assert heard == pytest.approx(3.0 * messages)
+
+
+def test_waiting_for_another_rank_is_not_made_longer() -> None:
+    link = SlowLink(3.0)
+    link.begin(0.0, 100.0)
+    assert link.left_s(0.0, 1.0) == pytest.approx(2.0)
+    link.begin(10.0, 100.0)
+    assert link.left_s(10.0, 15.0) == 0.0  # 4 s of these it waited for another rank
+
+
+def test_hardware_threads_of_a_core_go_to_one_rank() -> None:
+    """Four cores of two threads, numbered as Linux does: 0 and 4 share a core."""
+    here = [HardwareThread(number, number % 4, 0) for number in range(8)]
+    assert [share_of_cores(here, rank, 2, None) for rank in (0, 1)] == [[0, 1, 4, 5], [2, 3, 6, 7]]
+    assert share_of_cores(here, 0, 1, 4) == [0, 1, 4, 5]  # as much as one of two

@@ -290,3 +290,15 @@ def test_a_slowed_job_before_a_plain_one_without_a_base_is_shown() -> None:
     finding = analyse("ranks", [slowed, job(2, 1.0)])
     assert "A speed-up also needs a job of 1 rank" in finding.summary
     assert all(len(curve.jobs) == 1 for curve in curves_of([slowed, job(2, 1.0)]))
+
+
+def test_asynchronous_ranks_have_made_as_many_steps_as_their_own_times_say() -> None:
+    """Older records have the harmonic mean of each step, which is less than any rank took where steps scatter."""
+    steps = [[10.0, 30.0] * 8, [30.0, 10.0] * 8]
+    record = job(2, 1.0, strategy="hybrid", strategy_options={"staleness": 8})
+    assert record.ranks is not None
+    series = [replace(each, step_s=own) for each, own in zip(record.ranks.series, steps, strict=True)]
+    held = replace(record.ranks, series=series, settings={"staleness": 8, "group_size": 1})
+    record = replace(record, step_s=[15.0] * 16, warmup_s=[1.0], ranks=held)
+    assert elapsed_s(record)[-1] == pytest.approx(1 + 16 * 20)
+    assert elapsed_s(record)[2] == pytest.approx(1 + 40)

@@ -158,7 +158,9 @@ def test_asynchronous_ranks_send_gradients_and_receive_weights(found: dict[str, 
     assert record.ranks is not None
     assert record.parameters
     sent = {each.rank: set(each.wire_bytes) for each in record.ranks.series}
-    assert sent.pop(0) == {0}, "the server is in its process"
+    served = sent.pop(0)  # the server is in its process, and sends weights in whatever step rank 0 is
+    assert {size % (4 * (record.parameters + 1)) for size in served} == {0}
+    assert sum(served) > 0
     assert all(counts == {4 * (record.parameters + 1)} for counts in sent.values())
     assert sent
     assert all(seconds == 0 for each in record.ranks.series for seconds in each.wait_s)

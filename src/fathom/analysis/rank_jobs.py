@@ -215,10 +215,18 @@ def period(run: Record) -> int:
 
 
 def elapsed_s(run: Record) -> list[float]:
-    """Seconds to the end of each step, warm-up included: that of the slowest rank since the last synchronisation."""
+    """Seconds to the end of each step, warm-up included: that of the slowest rank since the last synchronisation.
+
+    Of asynchronous ranks the rates add up: the harmonic mean of their times so far.
+    """
     every, own = period(run), [each.step_s for each in run.ranks.series] if run.ranks else []
-    if every == 1 or {len(each) for each in own} != {len(run.step_s)}:
+    asynchronous = run.ranks is not None and "staleness" in run.ranks.settings
+    if not (asynchronous or every > 1) or {len(each) for each in own} != {len(run.step_s)}:
         return list(accumulate([*run.warmup_s, *run.step_s]))
+    if asynchronous:
+        warm_s = math.fsum(run.warmup_s)
+        timed = (warm_s + statistics.harmonic_mean(same) for same in zip(*map(accumulate, own), strict=True))
+        return [*accumulate(run.warmup_s), *timed]
     ends, synchronised = list(accumulate(run.warmup_s)), math.fsum(run.warmup_s)
     since = [0.0] * len(own)  # the last synchronisation, by rank
     for number, same in enumerate(zip(*own, strict=True), start=len(run.warmup_s) + 1):

@@ -18,8 +18,8 @@ from fathom.core.ranks import OPERATIONS
 
 _LAYOUT = struct.Struct("<qqqqqqdd")
 _ATTEMPT = "TORCHELASTIC_RESTART_COUNT"  # which attempt of the job this process is, as torchrun tells it
-WORDS = (*OPERATIONS, "set-up", "step", "rendezvous", "end", "barrier")  # what a rank may be doing; kept by number
-SET_UP, STEP, RENDEZVOUS, END, BARRIER = WORDS[-5:]
+WORDS = (*OPERATIONS, "set-up", "step", "rendezvous", "end", "barrier", "evaluation")  # kept by number
+SET_UP, STEP, RENDEZVOUS, END, BARRIER, EVALUATION = WORDS[-6:]  # what a rank may be doing
 _NUMBERS = {word: number for number, word in enumerate(WORDS)}
 
 

@@ -103,7 +103,8 @@ def run(
             elastic_launch(_config(folder, local_ranks, settings), command[0])(*command[1:])
     except ChildFailedError as error:
         exit_codes = {rank: failure.exitcode for rank, failure in error.failures.items()}
-        raise _failure(folder, exit_codes, watch.verdict) from None
+        local = {rank: failure.local_rank for rank, failure in error.failures.items()}
+        raise _failure(folder, exit_codes, watch.verdict, local) from None
     except (RendezvousError, TimeoutError) as error:
         where = settings.rendezvous or "this machine"
         why = " ".join(str(error).split()).rstrip(".")
@@ -133,7 +134,7 @@ def _config(folder: Path, local_ranks: int, settings: Launch) -> Any:
     )
 
 
-def _failure(folder: Path, exit_codes: Mapping[int, int], verdict: str | None) -> Exception:
+def _failure(folder: Path, exit_codes: Mapping[int, int], verdict: str | None, local: Mapping[int, int]) -> Exception:
     """The cause: what the watch saw, a refusal, a signal, an error of a rank's own, and only then a lost connection."""
     if verdict:
         return JobFailed(verdict)
@@ -144,7 +145,7 @@ def _failure(folder: Path, exit_codes: Mapping[int, int], verdict: str | None) -
             return Refused(text if text.startswith("rank ") else f"rank {rank}: {text}")
     for rank, code in exit_codes.items():
         if code < 0 and -code != signal.SIGTERM:  # by which torchrun ends the others
-            return JobFailed(f"rank {rank}: killed by {signal.Signals(-code).name}{_why(folder, rank, -code)}")
+            return JobFailed(f"rank {rank}: killed by {signal.Signals(-code).name}{_why(folder, local[rank], -code)}")
     for kind in ("failure", "peer"):
         for rank, error in errors.items():
             if error["kind"] == kind:
@@ -152,19 +153,19 @@ def _failure(folder: Path, exit_codes: Mapping[int, int], verdict: str | None) -
     rank, code = max(exit_codes.items(), key=lambda each: each[1])
     if code < 0:
         return JobFailed(f"rank {rank}: killed by {signal.Signals(-code).name}")
-    last = _last_line(folder, rank)
+    last = _last_line(folder, local[rank])
     return JobFailed(f"rank {rank}: exited with code {code}{f': {last}' if last else ''}")
 
 
-def _why(folder: Path, rank: int, ended_by: int) -> str:
+def _why(folder: Path, local_rank: int, ended_by: int) -> str:
     """What a library printed before it gave up by SIGABRT; other signals come without a word."""
-    last = _last_line(folder, rank) if ended_by == signal.SIGABRT else ""
+    last = _last_line(folder, local_rank) if ended_by == signal.SIGABRT else ""
     return f": {last}" if last else ""
 
 
-def _last_line(folder: Path, rank: int) -> str:
-    """The last that a rank printed."""
-    for path in sorted(folder.glob(f"output/*/attempt_*/{rank}/stderr.log"), reverse=True):
+def _last_line(folder: Path, local_rank: int) -> str:
+    """The last that a rank printed, by its number on this node."""
+    for path in sorted(folder.glob(f"output/*/attempt_*/{local_rank}/stderr.log"), reverse=True):
         lines = [line.strip() for line in path.read_text(errors="replace").splitlines() if line.strip()]
         if lines:
             return lines[-1][:300]
@@ -213,12 +214,13 @@ class _Watch:
         psutil.wait_procs(left, timeout=GRACE_S)
 
     def _run(self) -> None:
-        step = 0
+        step, before = 0, dict[int, Beat]()
         while not self._stop.wait(POLL_S):
             beats = self._beats()
             self._announce()
-            if beats and (now := min(beat.step for beat in beats.values())) > step:
-                step = now
+            evaluates = any(beat.doing == heartbeat.EVALUATION for beat in beats.values())
+            if beats and (beats != before or evaluates):  # collectives have no steps
+                step, before = max(step, min(beat.step for beat in beats.values())), beats
                 self.on_step(step)
             missing = self._expected - self._born  # which holds up all others
             now_s = time.monotonic()
@@ -270,7 +272,7 @@ def stalled(beats: Mapping[int, Beat], now_s: float, timeout_s: float) -> str | 
         return None
     computing = {rank: beat for rank, beat in beats.items() if not beat.waiting}
     rank, beat = min((computing or beats).items(), key=lambda each: (each[1].begun, each[1].step, each[1].since_s))
-    if now_s - beat.since_s <= timeout_s:
+    if beat.doing == heartbeat.EVALUATION or now_s - beat.since_s <= timeout_s:
         return None
     others = [in_words(each, beats[each], now_s) for each in sorted(beats) if each != rank and beats[each].waiting]
     return "; ".join([in_words(rank, beats[rank], now_s), *others[:1]])

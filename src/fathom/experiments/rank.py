@@ -22,7 +22,6 @@ import msgspec
 from fathom.core.errors import BadOption, FathomError
 from fathom.core.heartbeat import END, SET_UP, Heartbeat
 from fathom.core.spec import RunSpec
-from fathom.experiments.scale import spread
 from fathom.experiments.worker import leave, signal_at_death_of
 from fathom.machine.host import HardwareThread, fingerprint, topology
 
@@ -46,8 +45,8 @@ def error_path(folder: Path, rank: int) -> Path:
 
 
 def share_of_cores(here: Sequence[HardwareThread], local_rank: int, local_ranks: int, threads: int | None) -> list[int]:
-    """The cores of one rank: so many in a row, or an equal part of all; ranks share them where there are fewer."""
-    order = list(spread(here, len(here)))
+    """The hardware threads of one rank, core by core: so many, or an equal part; shared where there are fewer."""
+    order = [each.number for each in sorted(here, key=lambda each: (each.node, each.core, each.number))]
     each = threads or max(1, len(order) // local_ranks)
     begin = local_rank * each
     return sorted({order[(begin + index) % len(order)] for index in range(min(each, len(order)))})

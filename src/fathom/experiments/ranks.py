@@ -22,13 +22,14 @@ from fathom.core.ranks import OPERATIONS
 from fathom.core.record import Record
 from fathom.core.spec import OWN, RunSpec
 from fathom.core.stopping import unwinding
-from fathom.experiments.isolate import isolated
+from fathom.experiments.isolate import HEARTBEAT_TIMEOUT_S, isolated
 from fathom.machine.host import usable_cores
 
 TIMEOUT_S = 300.0  # without progress of a rank
 SETTINGS = "FATHOM_LAUNCH"  # the environment variable that carries a Launch to the worker, as JSON
 MOST_RANKS = 1024  # of one command: each is a process that loads torch
 MOST_COMBINATIONS = 1000  # of options, in one command
+LAST_PORT = 65_535
 PORTS = 100  # from that of the rendezvous on, which the jobs of a series take in turn
 _ENDPOINT = re.compile(r"[A-Za-z0-9_.-]{1,253}:[0-9]{1,5}")
 
@@ -65,7 +66,8 @@ class Launch:
         if not self.rendezvous:
             return self
         host, _, port = self.rendezvous.rpartition(":")
-        return replace(self, rendezvous=f"{host}:{int(port) + number % PORTS}")
+        nth = int(port) + number % PORTS
+        return replace(self, rendezvous=f"{host}:{nth if nth <= LAST_PORT else nth - PORTS}")
 
     def environment(self) -> dict[str, str]:
         """For the worker that starts the job."""
@@ -86,7 +88,12 @@ class Jobs:
         launch = self.launch.nth(self.done)
         self.done += 1
         with unwinding(), tempfile.TemporaryDirectory(prefix="fathom-job-") as folder:
-            return isolated(spec, on_progress, environment=replace(launch, folder=folder).environment())
+            return isolated(
+                spec,
+                on_progress,
+                max(HEARTBEAT_TIMEOUT_S, 2 * launch.timeout_s),  # the job ends itself, and says which rank stopped
+                environment=replace(launch, folder=folder).environment(),
+            )
 
 
 def plan(base: RunSpec, names: Sequence[str], counts: Sequence[int]) -> list[RunSpec]:
@@ -96,7 +103,7 @@ def plan(base: RunSpec, names: Sequence[str], counts: Sequence[int]) -> list[Run
     slow = max(pair[0] for pair in (base.slow_rank, base.slow_link, (0, 1.0)) if pair)
     if slow >= max(counts):
         raise BadOption(f"no job has the slow rank {slow}: the largest has ranks 0 to {max(counts) - 1}")
-    threads = base.threads or (max(1, usable_cores() * base.nodes // max(counts)) if base.device == "cpu" else None)
+    threads = base.threads or max(1, usable_cores() * base.nodes // max(counts))
     whole = replace(base, slow_rank=None, slow_link=None)
     specs = [
         replace(base if slow < count else whole, workload=name, ranks=count, threads=threads)

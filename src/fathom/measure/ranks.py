@@ -9,18 +9,18 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import accumulate, pairwise
 from statistics import harmonic_mean
 from typing import Any
 
 import torch
 
-from fathom.core.errors import BadOption
 from fathom.core.ranks import Ranks, RankSeries
 from fathom.core.record import Record, Sections
 from fathom.core.spec import RunSpec
 from fathom.engine.ranks.base import Rank, Strategy, strategy_class
 from fathom.engine.ranks.checkpoints import Checkpoints
-from fathom.engine.ranks.drag import Drag
+from fathom.engine.ranks.drag import Drag, slowness
 from fathom.engine.ranks.group import Clock, Group
 from fathom.engine.ranks.session import RankSession
 from fathom.engine.ranks.timeline import StepSpans, Timeline
@@ -48,9 +48,7 @@ def measured(spec: RunSpec, group: Group, checkpoints: Checkpoints | None = None
     begun = time.perf_counter()
     assert spec.strategy is not None
     strategy = strategy_class(spec.strategy).configured(spec.strategy_options)
-    compute, link = (pair[1] if pair and pair[0] == group.rank else 1.0 for pair in (spec.slow_rank, spec.slow_link))
-    if (spec.slow_rank or spec.slow_link) and group.device.type != "cpu":
-        raise BadOption("a slow rank or link can be injected on a CPU alone: a GPU works while the host sleeps")
+    compute, link = slowness(spec, group)
     timeline = Timeline(group.device, group.heartbeat, group.ranks, link)
     with RankSession(spec, Rank(group, timeline, Drag(compute)), strategy) as session:
         session.setup()
@@ -135,6 +133,7 @@ class _Steps:
         state.optimizer.load_state_dict(kept["optimizer"])
         self.losses, self._earlier = kept["losses"], kept["spans"]
         self.timeline.first = len(self.losses)
+        session.parallel.resume(len(self.losses) * session.workload.updates_per_step)
         if not session.workload.interactive:  # an environment goes on by itself
             start = len(self.losses) * session.workload.updates_per_step
             state.batches = session.workload.feed(state.source, state.device, session.spec.seed or 0, start)
@@ -158,9 +157,7 @@ def _record(spec: RunSpec, session: RankSession, group: Group, everyone: Sequenc
     summed, together = everyone[0].summed, session.strategy.divides == "network"
     over = _last if together else sum if summed else _mean
     losses = [float(over(values)) for values in zip(*(each.losses for each in everyone), strict=True)]
-    of_all = max if session.strategy.synchronous else harmonic_mean  # the rates of asynchronous ranks add up
-    same_steps = zip(*(each.spans for each in everyone), strict=True)
-    step_s = [float(of_all([step.end_s - step.begin_s for step in same])) for same in same_steps]
+    step_s = _steps_of_all(everyone, warm, session.strategy.synchronous)
     first = next((index for index, loss in enumerate(losses) if not math.isfinite(loss)), None)
     errors = [each.clock.error_s for each in everyone if each.clock.error_s is not None]
     return Record(
@@ -187,6 +184,18 @@ def _record(spec: RunSpec, session: RankSession, group: Group, everyone: Sequenc
         ),
         notes=_notes(session, series, summed),
     )
+
+
+def _steps_of_all(everyone: Sequence[_Measured], warm: int, synchronous: bool) -> list[float]:
+    """The slowest rank's, as the others wait for it; of asynchronous ranks the rates add up, over all steps so far."""
+    each_s = [[step.end_s - step.begin_s for step in each.spans] for each in everyone]
+    if synchronous:
+        return [max(same) for same in zip(*each_s, strict=True)]
+    ends = [
+        [0.0, *map(harmonic_mean, zip(*(accumulate(own[part]) for own in each_s), strict=True))]
+        for part in (slice(warm), slice(warm, None))
+    ]
+    return [end - begin for part in ends for begin, end in pairwise(part)]
 
 
 def _series(spec: RunSpec, everyone: Sequence[_Measured], strategy: Strategy) -> list[RankSeries]:

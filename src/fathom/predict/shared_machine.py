@@ -53,12 +53,16 @@ class Shared:
 
 
 def shared_of(records: Sequence[Record]) -> dict[int, Shared]:
-    """By number of ranks, of one machine; medians over the launches. Empty where nothing shared was timed."""
-    launches: dict[int, list[Record]] = defaultdict(list)
+    """By number of ranks, of one machine; medians over the launches. Empty where nothing shared was timed.
+
+    Of ranks with different numbers of threads, those with the most launches count.
+    """
+    launches: dict[int, dict[int | None, list[Record]]] = defaultdict(lambda: defaultdict(list))
     for record in records:
-        if record.spec.kind == "collectives" and record.outcome == "ok" and record.ranks and record.ranks.shared_work:
-            launches[record.ranks.ranks].append(record)
-    return {ranks: _shared(ranks, same) for ranks, same in sorted(launches.items())}
+        job = record.ranks
+        if record.spec.kind == "collectives" and record.outcome == "ok" and job and job.shared_work and job.nodes == 1:
+            launches[job.ranks][record.spec.threads].append(record)
+    return {ranks: _shared(ranks, max(same.values(), key=len)) for ranks, same in sorted(launches.items())}
 
 
 def _shared(ranks: int, records: Sequence[Record]) -> Shared:

@@ -16,15 +16,17 @@ import torch
 from torch import Tensor
 
 from fathom.core.errors import BadOption
+from fathom.core.heartbeat import EVALUATION
 from fathom.core.ranks import Ranks
 from fathom.core.record import Learning, Point, Record
 from fathom.core.spec import RunSpec
 from fathom.data.base import folder_at
 from fathom.engine.ranks.base import Rank, strategy_class
-from fathom.engine.ranks.drag import Drag
+from fathom.engine.ranks.drag import Drag, slowness
 from fathom.engine.ranks.group import Group
 from fathom.engine.ranks.session import RankSession
 from fathom.engine.ranks.timeline import Timeline
+from fathom.machine.clock import wait
 from fathom.machine.host import fingerprint, gpu_uuid
 from fathom.training.trainer import HeldOut, held_out_for, recipe_for
 from fathom.workloads.recipe import Recipe
@@ -40,7 +42,7 @@ def trained(spec: RunSpec, group: Group) -> Record | None:
     if not strategy.whole_weights:
         raise BadOption(f"strategy {strategy.name} has no rank with the whole network, which evaluations need")
     recipe = recipe_for(spec)
-    compute, link = (pair[1] if pair and pair[0] == group.rank else 1.0 for pair in (spec.slow_rank, spec.slow_link))
+    compute, link = slowness(spec, group)
     timeline = Timeline(group.device, group.heartbeat, group.ranks, link)
     with RankSession(spec, Rank(group, timeline, Drag(compute)), strategy, SPLIT) as session:
         if session.workload.interactive:
@@ -105,6 +107,7 @@ class _Run:
         self.group.barrier()
         begun = time.perf_counter()
         losses = [self._step() for _ in range(self.steps)]
+        wait(self.group.device)  # for what the host has launched; a barrier is between hosts
         self.group.barrier()
         self._seconds += self.group.largest(time.perf_counter() - begun)
         self.timeline.forget()
@@ -126,6 +129,7 @@ class _Run:
         learnt = Learnt(self.session.parallel.learnt(), buffers)
         quality = 0.0
         if self.held_out is not None:
+            self.group.heartbeat.doing(EVALUATION)
             quality = self._evaluated(learnt, self.held_out.validation)
             best = self.curve[self.best[0] - 1].quality if self.best and self.curve else None
             if best is None or (quality != best and self.recipe.at_least(quality, best)):

@@ -60,12 +60,22 @@ def operations_of(records: Sequence[Record]) -> list[Operation]:
     found: dict[tuple[str, str, int, str], dict[int, list[list[float]]]] = defaultdict(lambda: defaultdict(list))
     for record in records:
         if record.outcome == "ok" and record.ranks:
-            where = (record.machine_label, record.ranks.backend, record.ranks.ranks)
+            where = (_machine(record, records), record.ranks.backend, record.ranks.ranks)
             for each in record.ranks.collectives:
                 found[*where, each.operation][each.message_bytes].append(each.sample_s)
     order = {name: index for index, name in enumerate(OPERATIONS)}
     keys = sorted(found, key=lambda key: (key[0], key[1], key[2], order.get(key[3], len(order)), key[3]))
     return [Operation(*key, {size: median_interval(found[key][size]) for size in sorted(found[key])}) for key in keys]
+
+
+def _machine(record: Record, records: Sequence[Record]) -> str:
+    """With the nodes, and with the threads of a rank where the same ranks had others too: these are not pooled."""
+    assert record.ranks is not None
+    same = [each for each in records if each.ranks and each.ranks.ranks == record.ranks.ranks]
+    alike = [each for each in same if each.machine_label == record.machine_label]
+    words = [f"{record.ranks.nodes} nodes"] if record.ranks.nodes > 1 else []
+    words += [f"{record.spec.threads} threads a rank"] if len({each.spec.threads for each in alike}) > 1 else []
+    return ", ".join([record.machine_label, *words])
 
 
 def _contention(records: Sequence[Record]) -> list[Table]:
@@ -74,7 +84,7 @@ def _contention(records: Sequence[Record]) -> list[Table]:
     sent: dict[tuple[str, int, int], list[Overlap]] = defaultdict(list)
     for record in records:
         if record.outcome == "ok" and record.ranks:
-            where = (record.machine_label, record.ranks.ranks)
+            where = (_machine(record, records), record.ranks.ranks)
             for work in record.ranks.shared_work:
                 shared[*where, work.work, work.bytes_moved].append((work.slowdown, work.slowest))
             for each in record.ranks.overlaps:

@@ -28,8 +28,9 @@ from fathom.analysis.rank_sweeps import (
     sweep_table,
     sweeps_of,
 )
-from fathom.analysis.selection import workload_order
+from fathom.analysis.selection import told_apart, workload_order
 from fathom.core.record import Record
+from fathom.core.spec import RunSpec
 
 TITLE = "Convergence: which way of sharing the work reaches a loss first?"
 ORDER = 113
@@ -149,18 +150,30 @@ def _sweeps(groups: Sequence[Group], targets: dict[tuple[str, str], float]) -> l
 def groups_of(records: Sequence[Record]) -> list[Group]:
     """Jobs with enough steps, by workload, machine and job."""
     found: dict[tuple[str, str, str, int, Asynchrony | None], list[Course]] = defaultdict(list)
-    names = job_names(records)
+    names, tasks = job_names(records), _tasks(records)
     summed = {each.spec.workload for each in records if each.ranks and each.ranks.settings.get("loss_is_summed")}
     for record in records:
         enough = record.outcome == "ok" and record.ranks and len(record.losses) >= LEAST_STEPS
         if enough and record.items_per_step and record.ranks and record.spec.kind == "timed":
             name, async_groups = names[id(record)], asynchrony_of(record)
-            key = (record.spec.workload, record.machine_label, name, record.ranks.ranks, async_groups)
+            key = (tasks[record.spec.id], record.machine_label, name, record.ranks.ranks, async_groups)
             found[key].append(course_of(record, record.spec.workload in summed))
     groups = [Group(*key, courses) for key, courses in found.items()]
+    order = {name: workload_order(name.partition(" (")[0]) for name in {each.workload for each in groups}}
     return sorted(
-        groups, key=lambda each: (workload_order(each.workload), each.machine, each.ranks, _natural(each.name))
+        groups, key=lambda each: (order[each.workload], each.workload, each.machine, each.ranks, _natural(each.name))
     )
+
+
+def _tasks(records: Sequence[Record]) -> dict[str, str]:
+    """By id of the spec: the workload, and what else it learns from or by where that differs between jobs."""
+    specs = {record.spec.id: record.spec for record in records}
+    fields = ("workload", "data", "preset", "options")
+    learnt = [
+        RunSpec(precision=each.precision or "fp32", **{name: getattr(each, name) for name in fields})
+        for each in specs.values()
+    ]
+    return dict(zip(specs, told_apart([(each.workload, each) for each in learnt]), strict=True))
 
 
 def _natural(name: str) -> list[str | int]:

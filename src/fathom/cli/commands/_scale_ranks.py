@@ -58,7 +58,7 @@ class Options:
         return replace(
             base,
             device=device,
-            ranks=MOST_RANKS * nodes,
+            ranks=MOST_RANKS // nodes * nodes,
             nodes=nodes,
             strategy=strategy_named(self.strategy or "ddp"),
             scaling=self.scaling or SCALINGS[0],

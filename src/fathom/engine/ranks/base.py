@@ -83,6 +83,10 @@ class Parallel:
         """One update of the weights; gives the loss of this rank's batch."""
         return engine.update(batch)
 
+    def resume(self, updates: int) -> None:
+        """So many updates were made by the processes before a restart."""
+        return
+
     def finish(self) -> None:
         """After the last update of this rank; others may still be at theirs."""
         return

@@ -7,6 +7,7 @@ recorded, which takes longer than recording it.
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from dataclasses import dataclass, field, replace
@@ -55,12 +56,38 @@ class StepSpans:
         )
 
 
+class SlowLink:
+    """Over which each message takes so many times as long, one after the other.
+
+    A message that finds the link free shows how long it takes by itself. One behind it may have arrived long ago when
+    the program hears of it, so its own time is that of its bytes at the best rate seen.
+    """
+
+    def __init__(self, slower: float) -> None:
+        self._slower = slower
+        self._bytes: dict[float, float] = {}  # moment of launch -> of the message
+        self._free_s, self._least_s, self._s_per_byte = 0.0, math.inf, math.inf
+
+    def begin(self, begun: float, message_bytes: float) -> None:
+        self._bytes[begun] = message_bytes
+
+    def left_s(self, begun: float, now: float) -> float:
+        """How long a message that has arrived would still be under way."""
+        size = self._bytes.pop(begun, 0.0)
+        if begun >= self._free_s:
+            self._least_s = min(self._least_s, now - begun)
+            self._s_per_byte = min(self._s_per_byte, (now - begun) / size if size else math.inf)
+        own_s = min(now - begun, max(self._least_s, size * self._s_per_byte if size else 0.0))
+        self._free_s = max(begun, self._free_s) + self._slower * own_s
+        return max(0.0, self._free_s - now)
+
+
 class Timeline:
     """What a strategy notes while it communicates."""
 
     def __init__(self, device: torch.device, heartbeat: Heartbeat, ranks: int, slower: float = 1.0) -> None:
         """On a CPU every operation can be made to take so many times as long, as over a slower link."""
-        self.device, self.heartbeat, self.ranks, self.slower = device, heartbeat, ranks, slower
+        self.device, self.heartbeat, self.ranks = device, heartbeat, ranks
         self.steps: list[StepMoments] = []  # since the last spans() or forget()
         self.first = 0  # steps before those, also of the processes before a restart
         self._done: list[StepSpans] = []  # on this host's clock
@@ -68,12 +95,9 @@ class Timeline:
         self._ready: list[torch.Event] = []
         self._recorded: list[torch.Event] = []
         self._per_step = 0  # events
+        self.slow_link = SlowLink(slower) if slower > 1 else None
         self._zero: tuple[float, torch.Event] | None = None
-        if device.type != "cpu":
-            event = self._made()
-            event.record()
-            torch.accelerator.synchronize(device)
-            self._zero = time.perf_counter(), event
+        self._zero = self._origin()
 
     def now(self) -> Moment:
         return time.perf_counter() if self._zero is None else self._event()
@@ -101,12 +125,21 @@ class Timeline:
             self.heartbeat.begin(operation)
             if self.steps:
                 self.steps[-1].wire_bytes += bus_factor(operation, ranks or self.ranks) * message_bytes
-            return self.now()
+            begun = self.now()
+            if self.slow_link is not None and isinstance(begun, float):
+                self.slow_link.begin(begun, message_bytes)
+            return begun
+
+    def sent(self, message_bytes: float) -> None:
+        """By a thread beside the steps, which do not wait for it."""
+        with self._lock:
+            if self.steps:
+                self.steps[-1].wire_bytes += message_bytes
 
     def done(self, begun: Moment) -> None:
         """An operation has ended. A strategy that waits for it calls this before it goes on."""
-        if self.slower > 1 and isinstance(begun, float):
-            time.sleep((self.slower - 1) * (time.perf_counter() - begun))
+        if self.slow_link is not None and isinstance(begun, float):
+            time.sleep(self.slow_link.left_s(begun, time.perf_counter()))
         with self._lock:
             self.heartbeat.done()
             if self.steps:
@@ -141,7 +174,18 @@ class Timeline:
         if self._zero is not None and self.steps:
             torch.accelerator.synchronize(self.device)
         self._done += [self._on_clock(step) for step in self.steps if step.end is not None]
+        if self.steps:
+            self._zero = self._origin()
         self._next_steps()
+
+    def _origin(self) -> tuple[float, torch.Event] | None:
+        """A moment on both clocks; a new one now and then, as times from it have seven digits."""
+        if self.device.type == "cpu":
+            return None
+        event = self._made() if self._zero is None else self._zero[1]
+        event.record()
+        torch.accelerator.synchronize(self.device)
+        return time.perf_counter(), event
 
     def _next_steps(self) -> None:
         """Events are free again once the device has passed them and they were read."""

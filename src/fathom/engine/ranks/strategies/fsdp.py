@@ -109,7 +109,7 @@ class _Timed:
     """One of fully_shard's operations, noted on the timeline; on a CPU the step waits for it."""
 
     def __init__(self, rank: Rank, operation: str) -> None:
-        self._timeline, self._operation = rank.timeline, operation
+        self._timeline, self._drag, self._operation = rank.timeline, rank.drag, operation
         names = ("all_gather_single", "all_gather_into_tensor")
         if operation == REDUCE_SCATTER:
             names = ("reduce_scatter_single", "reduce_scatter_tensor")
@@ -120,9 +120,11 @@ class _Timed:
 
     def __call__(self, output_tensor: Tensor, input_tensor: Tensor, group: Any, **settings: Any) -> Any:
         whole = output_tensor if self._operation == ALL_GATHER else input_tensor
+        self._drag.pull()
         begun = self._timeline.begin(self._operation, whole.nbytes)
         work = self._call(output_tensor, input_tensor, group=group, **settings)
         self._timeline.done(begun)
         if whole.device.type == "cpu" and self._timeline.steps:
             self._timeline.exposed_since(begun)
+        self._drag.begin()
         return work

@@ -99,7 +99,9 @@ class _Worker(Parallel):
         self.rank.drag.pull()
         ready = self.rank.timeline.now()
         self._exchange(flat)
-        self.rank.timeline.exposed_since(ready)
+        if self.rank.group.ranks > 1:
+            self.rank.timeline.exposed_since(ready)
+        self._set_weights(flat[1:])
         return loss
 
     def _reduce_in_group(self) -> None:
@@ -118,18 +120,17 @@ class _Worker(Parallel):
         """Gradients for weights: the leader with the server, the others of the group with the leader."""
         timeline = self.rank.timeline
         if self.rank.group.rank == self._leader:
-            begun = timeline.begin(SEND_RECEIVE, 0 if self._server is not None else flat.nbytes, 2)
             if self._server is not None:  # in this process: nothing travels
                 self._server.push_own(flat)
             else:
+                begun = timeline.begin(SEND_RECEIVE, flat.nbytes, 2)
                 dist.send(flat, 0, group=self._traffic)
                 dist.recv(flat, 0, group=self._traffic)
-            timeline.done(begun)
+                timeline.done(begun)
         if self._size > 1:
-            begun = timeline.begin(BROADCAST, flat.nbytes, self._size)
+            begun = timeline.begin(BROADCAST, flat.nbytes if self.rank.group.rank == self._leader else 0, self._size)
             dist.broadcast(flat, src=self._leader, group=self._group)
             timeline.done(begun)
-        self._set_weights(flat[1:])
 
     def finish(self) -> None:
         """Nobody waits for this group any more. Rank 0 leaves when all have finished."""
@@ -162,6 +163,8 @@ class _ServerThread:
 
     def __init__(self, settings: Hybrid, rank: Rank, state: State, leaders: list[int], traffic: Any) -> None:
         self._weights = [weight.detach().clone() for weight in state.weights]
+        self._frozen = [not weight.requires_grad for weight in state.weights]
+        self._timeline = rank.timeline
         self._optimizer, self._settings = _copied(state, self._weights), state.optimizer
         self._leaders, self._traffic = leaders, traffic
         self._count = sum(weight.numel() for weight in self._weights)
@@ -206,13 +209,15 @@ class _ServerThread:
         flat = torch.empty(self._count + 1)
         self._weights_into(flat)
         dist.send(flat, target, group=self._traffic)
+        self._timeline.sent(flat.nbytes)
 
     def _weights_into(self, flat: Tensor) -> None:
         torch.cat([weight.reshape(-1) for weight in self._weights], out=flat[1:])
 
     def _apply(self, gradients: Tensor) -> None:
-        for weight, part in zip(self._weights, _parts(gradients, self._weights), strict=True):
-            weight.grad = torch.empty_like(weight).copy_(part)  # in the weight's layout, as fused optimizers need it
+        for weight, part, frozen in zip(self._weights, _parts(gradients, self._weights), self._frozen, strict=True):
+            if not frozen:  # without a gradient: weight decay would change it
+                weight.grad = torch.empty_like(weight).copy_(part)  # in the layout that fused optimizers need
         assert self._settings is not None
         for group, own in zip(self._optimizer.param_groups, self._settings.param_groups, strict=True):
             group["lr"] = own["lr"]  # which a schedule changes in rank 0's optimizer

@@ -59,6 +59,9 @@ class _Local(Parallel):
             self._average()
         return loss
 
+    def resume(self, updates: int) -> None:
+        self._updates = updates
+
     def learnt(self) -> list[Tensor]:
         """The mean of the ranks' weights."""
         found = super().learnt()
@@ -70,12 +73,14 @@ class _Local(Parallel):
 
     def _average(self) -> None:
         timeline, weights = self.rank.timeline, self.state.weights
-        begun = timeline.begin(ALL_REDUCE, sum(weight.nbytes for weight in weights))
+        if self.rank.group.ranks == 1:
+            return
         flat = torch.cat([weight.detach().reshape(-1) for weight in weights]) / self.rank.group.ranks
+        begun = timeline.begin(ALL_REDUCE, flat.nbytes)
         dist.all_reduce(flat)
+        timeline.done(begun)
+        timeline.exposed_since(begun)
         offset = 0
         for weight in weights:  # into the same memory: fused optimizers know its layout
             weight.data.copy_(flat[offset : offset + weight.numel()].view(weight.shape))
             offset += weight.numel()
-        timeline.done(begun)
-        timeline.exposed_since(begun)

@@ -60,7 +60,7 @@ class Pipeline(Strategy):
         return None
 
     def prepare(self, rank: Rank, workload: Workload, state: State, loss: Loss) -> Parallel:
-        if rank.timeline.slower > 1:
+        if rank.timeline.slow_link is not None:
             raise BadOption("strategy pipeline has no slow link: it does not see the end of each transfer")
         try:
             return _Piped(self, rank, workload, state, loss)
