@@ -16,6 +16,7 @@ from sample_records import LAPTOP, MACHINES, engine_run, trial_of, trial_record
 from fathom.cli.commands import _hosts
 from fathom.cli.commands import study as study_command
 from fathom.cli.terminal import progress_bar
+from fathom.core.errors import BadOption
 from fathom.core.events import OnProgress
 from fathom.core.record import Record
 from fathom.core.spec import RunSpec
@@ -320,3 +321,10 @@ def test_a_host_takes_the_engine_that_is_fastest_there(tmp_path: Path) -> None:
             found = [_hosts._best(host, far, spec, store, bar, task) for spec in (profiled, swept)]  # type: ignore[arg-type]
             assert found == [replace(profiled, engine="fused"), swept]
     assert [spec.engine for spec in far.ran] == ["fused", "compile"]
+
+
+def test_a_wrong_value_is_not_an_engine_that_does_not_apply() -> None:
+    spec = RunSpec(workload="autoenc", preset="tiny", device="cpu", engine="compile", options={"averaging": 2.0})
+    with pytest.raises(BadOption, match="averaging of autoenc"):
+        engines.refusal(spec)
+    assert "needs an NVIDIA GPU" in (engines.refusal(replace(spec, engine="cudagraph", options={})) or "")

@@ -238,6 +238,7 @@ def test_a_failed_cell_is_recorded_with_its_reason(tmp_path: Path) -> None:
         (["--data", "{folder}", "--device", "cpu"], "{folder}: no class folders"),
         (["--device", "cuda:7"], "device 'cuda:7' is not on this machine"),
         (["--device", "cudda"], "no device 'cudda'"),
+        (["--device", "cpu", "--set", "averaging=2"], "averaging of alexnet must be at least 0 and less than 1"),
     ],
 )
 def test_what_would_fail_in_every_setting_is_one_line_before_the_first(

@@ -191,7 +191,7 @@ def test_a_checkpoint_goes_when_its_run_is_good_and_stays_when_it_is_not(
 
     def broken_off(spec: RunSpec) -> Record:
         kept.extend(tmp_path / "checkpoints" / f"autoenc-{each}.pt" for each in (spec.id, "another"))
-        kept[0].parent.mkdir()
+        kept[0].parent.mkdir(exist_ok=True)
         for path in kept:
             path.touch()
         return failed(spec, "the worker was ended by SIGKILL")
@@ -308,7 +308,7 @@ def test_a_signal_is_answered_with_how_to_resume_if_there_is_a_checkpoint(
 ) -> None:
     def stop(spec: RunSpec) -> Record:
         if kept:
-            (tmp_path / "checkpoints").mkdir()
+            (tmp_path / "checkpoints").mkdir(exist_ok=True)
             (tmp_path / "checkpoints" / f"autoenc-{spec.id}.pt").touch()
         raise stopping.Stopped(2)
 

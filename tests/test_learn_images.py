@@ -84,11 +84,12 @@ def test_it_learns_classes_and_is_evaluated_on_other_images(name: str, monkeypat
     assert [row[1] for row in learning.artifacts[0].rows] == [52, 52, *[51] * 8], "all 512 count"
 
 
-@pytest.mark.parametrize("name", ["alexnet", "vgg", "residual"])
+@pytest.mark.parametrize(("name", "resident"), [("alexnet", 64), ("vgg", 64), ("residual", 64), ("alexnet", 0)])
 def test_a_killed_run_on_small_images_resumes_to_the_same_numbers(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, resident: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    options = {"classes": 3, "resident": 64, "cutout": 0.25, "rotation": 10.0, "color_jitter": 0.2}
+    """From memory, and read from files for every batch."""
+    options = {"classes": 3, "resident": resident, "cutout": 0.25, "rotation": 10.0, "color_jitter": 0.2}
     options |= {"dropout": 0.5} if name != "residual" else {}
     data = str(write_set(tmp_path / "data"))
     spec = RunSpec(

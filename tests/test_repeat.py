@@ -198,6 +198,7 @@ MISTAKES = [
     (["autoenc", "--phase", "training"], "no phase 'training'; did you mean train?"),
     (["autoenc", "--runs", "0"], "Invalid value for '--runs'"),
     (["autoenc", "--steps", "0"], "steps must be at least 1, not 0"),
+    (["autoenc", "--engine", "cudagraph", "--device", "cpu"], "engine cudagraph needs an NVIDIA GPU, not cpu"),
 ]
 
 

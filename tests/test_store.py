@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import math
@@ -15,10 +16,11 @@ from pathlib import Path
 import pytest
 
 from fathom.core.errors import BadOption, DataError, UnknownName
+from fathom.core.files import held
 from fathom.core.fingerprint import Cpu, Machine
 from fathom.core.record import ApiCall, GpuTime, Kernel, OpRow, Profile, Record, Sections
 from fathom.core.spec import RunSpec
-from fathom.core.store import Store, read
+from fathom.core.store import LOCK, Store, read
 from fathom.experiments.journal import Journal
 
 
@@ -288,3 +290,26 @@ def test_a_file_system_without_hard_links_takes_records_too(tmp_path: Path, monk
     with pytest.raises(BadOption, match="cannot write"):
         Store(tmp_path).add(replace(record, losses=[9.0]))
     assert [each.name for each in tmp_path.iterdir()] == [path.name]
+
+
+def test_one_lock_may_hold_for_two_folders(tmp_path: Path) -> None:
+    """Warm-up runs are kept apart, and would slow the runs of the folder that they warm up for."""
+    waited: list[str] = []
+    beside = Store(tmp_path / "warm-up", lock_folder=tmp_path)
+    with held(tmp_path / LOCK) as own, contextlib.suppress(TimeoutError):
+        assert own
+
+        def stop() -> None:
+            waited.append("waits")
+            raise TimeoutError
+
+        with beside.lock(stop):
+            waited.append("runs")
+    assert waited == ["waits"]
+
+
+def test_of_two_that_ask_for_a_file_one_has_it(tmp_path: Path) -> None:
+    with held(tmp_path / "lock") as first, held(tmp_path / "lock") as second:
+        assert (first, second) == (True, False)
+    with held(tmp_path / "lock") as again:
+        assert again

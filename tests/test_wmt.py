@@ -430,3 +430,17 @@ def test_real_wmt15() -> None:
     assert (len(test), test.dropped) == (3000, 0)
     assert len(train.source_vocabulary) == len(train.target_vocabulary) == 10_000
     assert known(train.target_vocabulary).words[4:7] == ["de", "￭.", "￭'￭"]
+
+
+def test_words_that_are_evaluated_on_are_not_in_a_vocabulary_that_was_cached_before(tmp_path: Path) -> None:
+    """Held-out text has files of its own at first; then it is taken of the training text."""
+    write(tmp_path, "train", *numbered(100))
+    for name in ("val", "test"):
+        write(tmp_path, name, *numbered(7, name))
+    assert len(known(read(tmp_path, "train_subset", words=500).source_vocabulary)) > 100
+    for name in ("val", "test"):
+        for language in ("en", "fr"):
+            (tmp_path / f"{name}.{language}").unlink()
+    held_out = {word for left, _ in of_split(tmp_path, "validation") for word in left.split() if word[1:].isdecimal()}
+    assert held_out
+    assert not held_out & set(known(read(tmp_path, "validation", words=500).source_vocabulary).words)

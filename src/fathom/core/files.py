@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import gzip
 import io
 import os
@@ -159,6 +160,20 @@ def lock_file(path: Path) -> TextIO:
         return path.open("a")
     except OSError as error:
         raise BadOption(f"cannot write {path}: {error.strerror or error}") from None
+
+
+@contextlib.contextmanager
+def held(path: Path) -> Iterator[bool]:
+    """Locks a file without waiting for it; gives whether this process has it. Without locks, everybody has it."""
+    with lock_file(path) as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            own = True
+        except BlockingIOError:
+            own = False
+        except OSError:
+            own = True
+        yield own
 
 
 def cache_path(name: str) -> Path | None:

@@ -76,8 +76,12 @@ class Store:
     work that is done already. elsewhere() has those.
     """
 
-    def __init__(self, folder: Path | str, machine: Machine | None = None) -> None:
+    def __init__(
+        self, folder: Path | str, machine: Machine | None = None, lock_folder: Path | str | None = None
+    ) -> None:
+        """Another folder's lock is held where runs of both would slow each other."""
         self.folder = Path(folder)
+        self._lock_folder = self.folder if lock_folder is None else Path(lock_folder)
         self.machine = machine
         self._seen = {path.name for path in self.folder.glob("*.json")}
 
@@ -150,7 +154,7 @@ class Store:
         The system releases the lock when its holder ends, however that happens.
         """
         whose = f"-{self.machine.digest}" if self.machine else ""
-        path = self.folder / f"{LOCK}{whose}"
+        path = self._lock_folder / f"{LOCK}{whose}"
         with lock_file(path) as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -250,6 +250,7 @@ def _from_workers(dataset: Dataset, order: ShuffledBatches, device: torch.device
         num_workers=way.workers,
         prefetch_factor=way.prefetch or None,
         pin_memory=way.pinned,
+        generator=torch.Generator(),  # it draws a seed of its workers: not from the generator that dropout draws from
     )
     batches = (_batch_or_raise(item) for item in loader)
     if way.overlapped:

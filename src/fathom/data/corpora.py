@@ -58,13 +58,18 @@ def pairs(folder: Path, split: str, source_language: str, target_language: str) 
     yield from taken[split]
 
 
+def without_files(folder: Path, *languages: str) -> list[str]:
+    """The held-out splits that have no files of their own."""
+    names = _names(folder, *languages)
+    return [split for split in ("validation", "test") if not _corpora_of(names, split)]
+
+
 def _taken_of_training(folder: Path, *languages: str) -> dict[str, list[tuple[str, str]]]:
     """For each held-out split without files of its own, the training pairs that are taken for it.
 
     They are taken out of the training text wherever they stand in it, and no pair is in both: a text may repeat itself.
     """
-    names = _names(folder, *languages)
-    missing = [split for split in ("validation", "test") if not _corpora_of(names, split)]
+    missing = without_files(folder, *languages)
     if not missing:
         return {}
     found = sum(1 for _ in _all_pairs(folder, "train", *languages))

@@ -18,7 +18,7 @@ from fathom.core.errors import DataError
 from fathom.data._left_out import TextCounts
 from fathom.data._vocabulary import EOS, SPECIALS, Vocabulary, cached, tokenise
 from fathom.data.base import InMemory
-from fathom.data.corpora import EXPECTS, files_of, pairs
+from fathom.data.corpora import EXPECTS, files_of, pairs, without_files
 
 _USED_WORDS = 60  # words in use in the synthetic languages
 _LANGUAGE_SEED = 2014  # of the synthetic dictionary
@@ -205,6 +205,7 @@ def _vocabularies(folder: Path, source: Side, target: Side, lowercase: bool, spl
         "words": (source.words, target.words),
         "lowercase": lowercase,
         "split": split,
+        "held out of training": without_files(folder, source.language, target.language),
     }
 
     def build() -> list[Vocabulary]:

@@ -82,12 +82,13 @@ def check_external(specs: Iterable[RunSpec]) -> None:
 
 
 def check_data(spec: RunSpec) -> None:
-    """Opens real data once: what would be the failure of every run is one error now."""
-    if spec.data is None:
-        return
+    """Makes the workload, and opens real data, once: what would be the failure of every run is one error now."""
     from fathom.engine.session import Session  # torch
 
-    source = Session(spec).open_data()
+    session = Session(spec)
+    if spec.data is None:
+        return
+    source = session.open_data()
     if hasattr(source, "close"):
         source.close()
 

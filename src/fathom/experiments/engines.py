@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from fathom.core import plugins
-from fathom.core.errors import FathomError
+from fathom.core.errors import BadOption, FathomError, UnknownName
 from fathom.core.record import Record
 from fathom.core.spec import EAGER, RunSpec
 
@@ -48,12 +48,15 @@ def with_best(spec: RunSpec, trials: Iterable[Record]) -> RunSpec:
 def refusal(spec: RunSpec) -> str | None:
     """Why the engine cannot run this at all, known before any run; loads torch.
 
-    A workload or engine that fails in another way is left to the run, which records how.
+    A wrong name or value is raised: it is wrong with every engine. A workload or engine that fails in another way is
+    left to the run, which records how.
     """
     from fathom.engine.session import Session
 
     try:
         Session(spec)
+    except (BadOption, UnknownName):
+        raise
     except FathomError as error:
         return str(error)
     except Exception:

@@ -20,6 +20,7 @@ from fathom.core.framework import FrameworkRecord, FrameworkSpec
 from fathom.core.plugins import names
 from fathom.core.spec import PHASES
 from fathom.core.stopping import unwinding
+from fathom.core.store import Store
 from fathom.experiments.checks import check_threads
 from fathom.experiments.isolate import in_worker
 from fathom.experiments.scale import spread
@@ -88,14 +89,17 @@ def run_all(
     specs: Sequence[FrameworkSpec], folder: Path, watch: Watch, timeout_s: float = TIMEOUT_S
 ) -> Iterator[FrameworkRecord]:
     """Runs the cells and writes each record at once; a cell that fails is a record, too."""
+    machine = fingerprint()
     with unwinding(), tempfile.TemporaryDirectory(prefix="fathom-") as scratch:
         truths = _References(Path(scratch), timeout_s)
         for index, spec in enumerate(specs):
-            try:
-                record = run(spec, truths.path(spec), watch(index, spec), timeout_s)
-            except FathomError as error:
-                record = failed(spec, str(error))
-            framework_store.add(folder, record)
+            progress = watch(index, spec)
+            with Store(folder, machine).lock(lambda: None):  # cells of another process would slow these
+                try:
+                    record = run(spec, truths.path(spec), progress, timeout_s)
+                except FathomError as error:
+                    record = failed(spec, str(error))
+                framework_store.add(folder, record)
             yield record
 
 

@@ -67,9 +67,12 @@ class Checkpoint:
                 file.flush()
                 os.fsync(file.fileno())
             part.replace(self.path)
-        except OSError as error:
+        except (OSError, RuntimeError) as error:  # torch makes a RuntimeError of a disk that fills up while it writes
+            cause = error if isinstance(error, OSError) else error.__context__
+            if not isinstance(cause, OSError):
+                raise
             with contextlib.suppress(OSError):
                 part.unlink(missing_ok=True)
-            self.problem = f"no checkpoint could be written to {self.path}: {error.strerror or error}"
+            self.problem = f"no checkpoint could be written to {self.path}: {cause.strerror or cause}"
         self._written = time.perf_counter()
         self._cost_s = self._written - begun

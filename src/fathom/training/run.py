@@ -77,12 +77,12 @@ class TrainingRun:
         self.diverged = False
         self.failure: str | None = None
         self.selected: int | None = None  # the evaluation whose weights are tested, from 1 on
-        self.meter = Counters(Target.of(session.device))
+        self.checkpoint = Checkpoint(session.spec, session.device)
+        self.data_id = data_id(session.spec)  # of many files that takes minutes
         self.gpu_shared = gpu_shared(session.device)  # None where that is not known
+        self.meter = Counters(Target.of(session.device))
         self.metered = self.meter.joules()  # up to the last evaluation
         self.begun = time.perf_counter()
-        self.checkpoint = Checkpoint(session.spec, session.device)
-        self.data_id = data_id(session.spec)
 
     @property
     def finished(self) -> bool:

@@ -37,7 +37,7 @@ def command(
     set_: Set = None,
     budget: Annotated[float | None, typer.Option(help="Seconds of timed steps in a trial; default: 7.")] = None,
     timeout: Annotated[
-        float, typer.Option(help="Seconds without progress after which a trial is ended: a compiler may hang.")
+        float, typer.Option(min=1, help="Seconds without progress after which a trial is ended: a compiler may hang.")
     ] = engines.TIMEOUT_S,
     out: Out = Path("records"),
     as_json: Json = False,

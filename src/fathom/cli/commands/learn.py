@@ -20,10 +20,11 @@ from fathom.cli.commands._recipes import aim
 from fathom.cli.commands._running import own_store
 from fathom.cli.terminal import beside, count, human, print_json, print_table, progress_bar, text
 from fathom.core import plugins
-from fathom.core.errors import DataError
+from fathom.core.errors import BadOption, DataError
+from fathom.core.files import held
 from fathom.core.record import Record
 from fathom.core.spec import RunSpec
-from fathom.core.store import Store
+from fathom.core.store import LOCK, Store
 from fathom.experiments.checks import check_directory
 from fathom.experiments.isolate import isolated
 
@@ -59,6 +60,7 @@ def command(
     check_directory()
     asked = {"preset": preset, "precision": precision, "engine": engine}
     recipe, spec = _planned(name, data, evaluations, device, asked, options_of(set_ or []))
+    _check_apart(data, out)
     specs = [replace(spec, seed=seed + number) for number in range(runs)]
     _announce(spec, recipe, specs)
     store = own_store(out)
@@ -76,6 +78,13 @@ def command(
     _tell(records, recipe, as_json)
     if any(record.outcome != "ok" for record in records):
         raise typer.Exit(1)
+
+
+def _check_apart(data: str | None, out: Path) -> None:
+    from fathom.data.base import folder_at  # torch
+
+    if data is not None and folder_at(data, "the data").resolve() == out.resolve():
+        raise BadOption(f"--out is the folder of the data, {data}: a record in it would make them other data")
 
 
 def _planned(
@@ -144,11 +153,15 @@ def _train(spec: RunSpec, recipe: Recipe[Any], store: Store, several: bool) -> N
             view = View(spec, recipe, bar, several)
             with store.lock(partial(_say, f"waiting: another run holds {store.folder}")):
                 if not store.claim(spec):
-                    view.start()
-                    record = isolated(spec, view.told, on_event=view.hear, environment={FOLDER: str(checkpoints)})
-                    store.add(record)
-                    if record.outcome == "ok":
-                        _forget(checkpoints, spec)
+                    with held(checkpoints / f"{LOCK}-{spec.id}") as own:
+                        if not own:
+                            _say(f"seed {spec.seed}: another machine is at this run: no checkpoint is read or written")
+                        view.start()
+                        where = {FOLDER: str(checkpoints)} if own else {}
+                        record = isolated(spec, view.told, on_event=view.hear, environment=where)
+                        store.add(record)
+                        if own and record.outcome == "ok":
+                            _forget(checkpoints, spec)
     except BaseException as stop:
         if not isinstance(stop, Exception) and any(checkpoints.glob(f"*-{spec.id}.pt")):  # a signal, and not too early
             _say(f"seed {spec.seed}: run the command again to resume from the last checkpoint")

@@ -13,11 +13,13 @@ from fathom.analysis.selection import trusted
 from fathom.cli.commands._options import MOST_RUNS, Engine, Json, Names, Out, Phase, Preset
 from fathom.cli.commands._running import own_store, run_again, run_all
 from fathom.cli.terminal import count, human, print_json, print_table
+from fathom.core.errors import BadOption
 from fathom.core.record import Record
-from fathom.core.spec import RunSpec
+from fathom.core.spec import EAGER, RunSpec
 from fathom.core.store import Store
 from fathom.experiments import repeat
 from fathom.experiments.checks import check, check_device, check_external
+from fathom.experiments.engines import refusal
 from fathom.workloads.catalogue import suite
 
 if TYPE_CHECKING:  # the statistics take a second to load
@@ -61,7 +63,7 @@ def command(
     warmups = repeat.run_order([spec for spec in specs if spec in left], warmup_runs, seed)
     if warmups:
         human.print(f"{count(len(warmups), 'warm-up run')}, recorded in {out / repeat.WARM_UP}")
-        run_all(warmups, Store(out / repeat.WARM_UP, store.machine), "warm-up")
+        run_all(warmups, Store(out / repeat.WARM_UP, store.machine, lock_folder=out), "warm-up")
     run_all(left, store, "runs")
     run_all(store.remaining(repeat.program_traces(specs)), store, "whole-program traces")
     run_again([*ordered, *repeat.program_traces(specs)], store)
@@ -81,7 +83,20 @@ def _configurations(base: RunSpec, names: Sequence[str], devices: Sequence[str])
     found = list(dict.fromkeys(str(resolve(device)) for device in devices)) or available()[:2]
     specs = repeat.plan(base, names, found)
     check_external(specs)
-    return specs
+    return _that_run(specs)
+
+
+def _that_run(specs: Sequence[RunSpec]) -> list[RunSpec]:
+    """Without those that the engine cannot run: each of their many launches would say so."""
+    if all(spec.engine == EAGER for spec in specs):
+        return list(specs)
+    refused = {spec.id: why for spec in specs if (why := refusal(spec)) is not None}
+    if len(refused) == len({spec.id for spec in specs}):
+        raise BadOption(next(iter(refused.values())))
+    for spec in specs:
+        if spec.id in refused:
+            human.print(f"left out: {spec.workload} on {spec.device}: {refused[spec.id]}", highlight=False)
+    return [spec for spec in specs if spec.id not in refused]
 
 
 def _report(specs: Sequence[RunSpec], records: Sequence[Record], out: Path, as_json: bool) -> None:

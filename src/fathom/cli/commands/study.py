@@ -86,13 +86,13 @@ def command(
     from fathom.report import write
     from fathom.report.runs import trust
 
+    check_writable(report)
     store = own_store(out)
     if engine == engines.BEST:
         planned = _with_best_engines(planned, store)
     left = store.remaining(planned) if resume else planned
     if done := len(planned) - len(left):
         human.print(f"{done} of {len(planned)} runs are in {out} already; --fresh repeats them")
-    check_writable(report)
     begun = moment()
     run_all(left, store, "study")
     run_again(planned, store, since="" if resume else begun)

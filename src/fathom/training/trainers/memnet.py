@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fathom import published
+from fathom.core.errors import BadOption
 from fathom.core.record import Artifact
 from fathom.data import babi
 from fathom.data.babi import NIL, Stories
@@ -200,6 +201,8 @@ class MemnetTrainer(Trainer):
     def __init__(self, session: Session, recipe: Recipe[Any], held_out: HeldOut) -> None:
         workload, state = session.workload, session.state
         assert isinstance(workload, Memnet)
+        if workload.averaging:
+            raise BadOption("memnet's weights are not averaged: of ten starts, the best by itself counts")
         alone = bool(state.source.per_task) and not workload.joint
         tasks, self.tests = (list(each.per_task) if alone else [each] for each in (state.source, held_out.test))
         self.memnet, self.starts = workload, workload.starts
