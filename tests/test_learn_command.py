@@ -526,3 +526,15 @@ def test_auto_is_the_first_accelerator_by_its_full_name(
     assert str(resolve("auto")) == expected
     if count:
         assert resolve("auto") == resolve("cuda") == resolve("cuda:0")
+
+
+def test_records_need_another_folder_than_the_data(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "data").mkdir()
+    monkeypatch.chdir(tmp_path / "data")
+    arguments = ("learn", "autoenc", "--preset", "tiny", "--device", "cpu", "--data", ".", "--out", ".")
+    assert fathom(monkeypatch, *arguments) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line == "fathom: --out is the folder of the data, .: records need one of their own"
+    assert list(Path.cwd().iterdir()) == []

@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+from fathom.core.errors import BadOption
 from fathom.core.spec import RunSpec
 from fathom.core.store import LOCK
 from fathom.data.base import folder_at
@@ -18,11 +19,22 @@ def data_id(spec: RunSpec) -> str | None:
     """A hash of the names and sizes of all files in the data folder; None for synthetic data, and a game."""
     if spec.data is None:
         return None
-    root = folder_at(spec.data, workload_class(spec.workload).expects)
+    root = _folder(spec)
     found = hashlib.sha256()
     for name, size in sorted((os.fsencode(path.relative_to(root)), path.stat().st_size) for path in _files(root)):
         found.update(b"%s\0%d\n" % (name, size))
     return found.hexdigest()[:12]
+
+
+def check_apart(spec: RunSpec, out: Path) -> None:
+    """Refuses a folder of records that is that of the data: a record in it would make them other data."""
+    if spec.data is not None and _folder(spec).resolve() == out.resolve():
+        raise BadOption(f"--out is the folder of the data, {spec.data}: records need one of their own")
+
+
+def _folder(spec: RunSpec) -> Path:
+    assert spec.data is not None
+    return folder_at(spec.data, workload_class(spec.workload).expects)
 
 
 def _files(root: Path) -> Iterator[Path]:

@@ -20,7 +20,7 @@ from fathom.cli.commands._recipes import aim
 from fathom.cli.commands._running import own_store
 from fathom.cli.terminal import beside, count, human, print_json, print_table, progress_bar, text
 from fathom.core import plugins
-from fathom.core.errors import BadOption, DataError
+from fathom.core.errors import DataError
 from fathom.core.files import held
 from fathom.core.record import Record
 from fathom.core.spec import RunSpec
@@ -60,11 +60,10 @@ def command(
     check_directory()
     asked = {"preset": preset, "precision": precision, "engine": engine}
     recipe, spec = _planned(name, data, evaluations, device, asked, options_of(set_ or []))
-    _check_apart(data, out)
     specs = [replace(spec, seed=seed + number) for number in range(runs)]
+    is_same = _same_task(spec, recipe, out)
     _announce(spec, recipe, specs)
     store = own_store(out)
-    is_same = _same_task(spec, recipe)
     left = store.remaining(specs, is_same)
     if done := len(specs) - len(left):
         _say(f"{done} of {count(runs, 'run')} in {out} already; another --out trains again")
@@ -78,13 +77,6 @@ def command(
     _tell(records, recipe, as_json)
     if any(record.outcome != "ok" for record in records):
         raise typer.Exit(1)
-
-
-def _check_apart(data: str | None, out: Path) -> None:
-    from fathom.data.base import folder_at  # torch
-
-    if data is not None and folder_at(data, "the data").resolve() == out.resolve():
-        raise BadOption(f"--out is the folder of the data, {data}: a record in it would make them other data")
 
 
 def _planned(
@@ -118,10 +110,11 @@ def _planned(
     return recipe, spec
 
 
-def _same_task(spec: RunSpec, recipe: Recipe[Any]) -> Callable[[Record], bool]:
+def _same_task(spec: RunSpec, recipe: Recipe[Any], out: Path) -> Callable[[Record], bool]:
     """Whether a run of this spec was of this recipe and of the data as they are now."""
-    from fathom.training.data_id import data_id
+    from fathom.training.data_id import check_apart, data_id
 
+    check_apart(spec, out)
     files = data_id(spec)
 
     def same(record: Record) -> bool:
