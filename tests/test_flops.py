@@ -434,3 +434,62 @@ def test_a_copy_is_past_the_cache_and_within_memory(
     monkeypatch.setattr(peaks, "last_level_cache_bytes", lambda: cache_mib and cache_mib << 20)
     monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=free_mib << 20))
     assert peaks._bytes_past_cache() == by_hand << 20
+
+
+def test_casts_of_autocast_are_copies_and_products_have_the_dtype_they_compute_in(rows: Rows) -> None:
+    bias, left, right = torch.randn(64), torch.randn(32, 128), torch.randn(128, 64)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = rows(lambda: torch.addmm(bias, left, right))
+    products = [row for row in found if row.type == "MatMul" and row.flop]
+    assert [(row.dtypes.split()[0], row.flop) for row in products] == [("BFloat16", 2 * 32 * 64 * 128)]
+    assert products[0].bytes == 2 * (64 + 32 * 128 + 128 * 64 + 32 * 64)
+    copied = [row for row in found if row.type == "Copy"]
+    assert sum(row.bytes or 0 for row in copied) == 6 * (64 + 32 * 128 + 128 * 64)
+
+
+def test_max_pooling_in_training_writes_its_indices(rows: Rows) -> None:
+    images = torch.randn(2, 8, 16, 16, requires_grad=True)
+    assert bytes_of(rows(lambda: torch.max_pool2d(images, 2)), "max_pool2d") == 16384 + 4096 + 8192
+
+
+def test_a_cast_in_an_update_moves_what_it_casts(rows: Rows) -> None:
+    weight = nn.Parameter(torch.randn(64, 64))
+    weight.grad = torch.randn(64, 64)
+    optimizer = torch.optim.Muon([weight])
+    casts = [row for row in rows(optimizer.step) if row.op == "aten::to" and row.bytes]
+    assert sum(row.bytes or 0 for row in casts) >= 64 * 64 * 6
+
+
+def test_gradients_that_are_set_to_zero_are_not_clipped(rows: Rows) -> None:
+    weight = nn.Parameter(torch.randn(64, 64))
+    weight.grad = torch.randn(64, 64)
+    optimizer = SGD([weight], lr=0.1)
+    assert {row.type for row in rows(lambda: optimizer.zero_grad(set_to_none=False))} == {"ApplySGD"}
+
+
+def test_an_op_of_another_library_that_only_allocates_costs_what_nobody_knows(rows: Rows) -> None:
+    @torch.library.custom_op("fathom_test::fused_gemm", mutates_args=())
+    def fused_gemm(left: torch.Tensor) -> torch.Tensor:
+        return torch.empty(4, 4)
+
+    found = rows(lambda: fused_gemm(torch.randn(4, 4)))
+    (row,) = (row for row in found if row.op == "fathom_test::fused_gemm")
+    assert (row.type, row.flop, row.bytes) == ("MatMul", None, None)
+
+
+@pytest.mark.parametrize(
+    ("op", "work", "by_hand"),
+    [
+        ("max", lambda: torch.max(torch.ones(1, 4), torch.ones(400, 4)), (1600, 4 * (4 + 1600 + 1600))),
+        (
+            "repeat_interleave",
+            lambda: torch.repeat_interleave(torch.tensor([1, 2, 3]), output_size=6),
+            (0, 8 * (3 + 6)),
+        ),
+    ],
+)
+def test_operands_that_are_broadcast_and_places_to_repeat(
+    rows: Rows, op: str, work: Callable[[], object], by_hand: tuple[int, int]
+) -> None:
+    (row,) = (row for row in rows(work) if row.op == f"aten::{op}")
+    assert (row.flop or 0, row.bytes) == by_hand

@@ -262,3 +262,22 @@ def test_at_most_5_percent_of_the_kernel_time_of_a_trace_is_untyped() -> None:
 
 if __name__ == "__main__":
     PAGE.write_text(page())
+
+
+@pytest.mark.parametrize(
+    "op", ["fused_all_gather_matmul", "fused_matmul_reduce_scatter", "fused_all_gather_scaled_matmul"]
+)
+def test_products_beside_communication_are_counted_by_themselves(op: str) -> None:
+    assert type_of(f"symm_mem::{op}") is None
+
+
+def test_compiled_cpu_kernels_are_ops_where_their_profile_is_switched_on() -> None:
+    assert leaf_type("graph_0_cpp_fused_add_mul_0") == "FusedPointwise"
+
+
+@pytest.mark.parametrize(
+    ("op", "kind"),
+    [("quantized_lstm", "RNN"), ("quantized_max_pool1d", "MaxPool"), ("_sparse_softmax_backward_data", "Softmax")],
+)
+def test_names_that_patterns_would_mistake_are_in_the_table(op: str, kind: str) -> None:
+    assert type_of(f"aten::{op}") == kind

@@ -73,8 +73,8 @@ class Costs:
         ]
 
     def _of(self, call: OpCall) -> Cost:
-        if call.type == AUTOGRAD or (call.is_wrapper and call.type != OTHER):
-            return Cost(0.0, 0.0)  # the ops inside it do the work
+        if call.type == AUTOGRAD or (call.is_wrapper and call.op.startswith("aten::") and call.type != OTHER):
+            return Cost(0.0, 0.0)  # the ops inside it do the work; another library's may only allocate for it
         op, args = call.inner or (call.op.partition(" ")[0], call.args)
         key = (op, id(args))
         if key not in self._known:

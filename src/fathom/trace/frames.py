@@ -80,6 +80,7 @@ class Frames:
             frame.closure = bisect_left(self._backward_begins, begin) < bisect_left(self._backward_begins, end)
         elif name.startswith("Optimizer.zero_grad"):
             frame.phase, frame.closure = "optimizer", False
+            frame.optimizer = name.removeprefix("Optimizer.zero_grad#").split(".")[0]
         elif name.startswith("enumerate(DataLoader)"):
             frame.phase = "data"
         return self._numbered(frame)

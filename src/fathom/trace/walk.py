@@ -36,6 +36,8 @@ WHOLE_PROGRAM = "fathom.life"  # around setup and all steps of a whole-program t
 INNER = {
     **dict.fromkeys(("aten::conv1d", "aten::conv2d", "aten::conv3d"), ("aten::convolution",)),
     **dict.fromkeys(("aten::reshape", "aten::flatten"), ("aten::clone",)),
+    **{f"aten::max_pool{rank}d": (f"aten::max_pool{rank}d_with_indices",) for rank in (2, 3)},  # in training
+    "aten::to": ("aten::_to_copy",),
 }
 
 
@@ -151,7 +153,7 @@ class _Walk:
         if step < 0:
             step = self.steps.first_after(begin, end)
         # every op in an optimizer step counts as its update; fused ones may first call aten::contiguous
-        if positions.parts[at] == UNTYPED and parent.phase != "optimizer":
+        if parent.phase != "optimizer" and (positions.parts[at] == UNTYPED or self._dispatched_again(positions, at)):
             frame = self.frames.opened(parent, self.columns.events[index], end, len(self.ops))
             stack.append(frame)
             self.ops.append((index, step, frame.context, parent.op))
@@ -166,6 +168,12 @@ class _Walk:
         if self.frames.has_modules or positions.kinds[at] in self._holders:
             self._inside(positions, at, after, parent)
         return after
+
+    @staticmethod
+    def _dispatched_again(positions: Positions, at: int) -> bool:
+        """Whether the op calls itself: autocast first casts the operands, whose copies are no part of a product."""
+        after = positions.after[at]
+        return after > at + 2 and positions.kinds[at] in positions.kinds[at + 1 : after]
 
     def _inside(self, positions: Positions, at: int, after: int, parent: Frame) -> None:
         """What ops inside one that claims them tell; their time is the outer one's."""

@@ -73,7 +73,12 @@ def _repeated(call: TracedCall) -> float:
 
 
 def _interleaved(call: TracedCall) -> float:
-    """(input, repeats, dimension, output size): repeats may be a tensor, whose values are not in a trace."""
+    """(input, repeats, dimension, output size): repeats may be a tensor, whose values are not in a trace.
+
+    Of (repeats, output size) the result are the places to repeat.
+    """
+    if call.arguments == 2:
+        return call.nbytes(0) + call.integer(1) * call.width(0)
     return call.nbytes(0) + prod(call.shape(0)) * call.integer(1) * call.width(0)
 
 

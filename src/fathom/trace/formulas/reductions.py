@@ -10,6 +10,7 @@ from collections.abc import Callable
 from math import prod
 
 from fathom.trace.call import DEFAULT_WIDTH, INT64, WIDTH, NotInTrace, Shape, TracedCall
+from fathom.trace.formulas.elementwise import broadcast
 from fathom.trace.formulas.rule import Rule, unknown
 
 _WHOLE = {"bool", "long int", "long", "int", "short int", "signed char", "unsigned char"}
@@ -100,10 +101,14 @@ _EXTREMUM = _rule(1, _first, _own, indices=lambda call: call.arguments > 2)
 
 
 def _pair_bytes(call: TracedCall) -> float:
-    return call.nbytes(0, 1) + prod(call.shape(0)) * call.width(0)
+    return call.nbytes(0, 1) + _pair(call) * call.width(0)
 
 
-ELEMENTWISE_PAIR = Rule(lambda call: prod(call.shape(0)), _pair_bytes)
+def _pair(call: TracedCall) -> int:
+    return prod(broadcast([call.shape(0), call.shape(1)]))
+
+
+ELEMENTWISE_PAIR = Rule(_pair, _pair_bytes)
 
 
 def _running(steps: int, indices: bool = False) -> Rule:

@@ -14,6 +14,9 @@ OTHER = "Other"
 _INDUCTOR = re.compile(r"(?:^|_)(?:triton|cpp)_(?:(?P<kind>[a-z]+)_)?fused_(?P<ops>\w+?)(?:_\d+)?$")
 _REDUCTIONS = {"red", "per", "spl"}  # one or several passes over the reduced dimension, or a scan in parts
 _TEMPLATES = ("MatMul", "Conv2D", "ScaledDotProductAttention")
+# what a kernel of its own does: a compiled one that is named after it adds its bias, fills its mask, sums its gradient
+_EXTERN = {"": {"Conv2D", "Conv2DBackward", "ScaledDotProductAttention", "ScaledDotProductAttentionGrad"}}
+_EXTERN["poi"] = _EXTERN[""] | {"MatMul", "ScaledMatMul", "GroupedMatMul"}  # a small product is compiled as a reduction
 # what costs nothing in a fused kernel: it decides where a value is read from
 _INDEXING = {"Reshape", "Shape", "Allocate", "Transpose", "Tile", "Copy", "Fill"}
 
@@ -22,6 +25,11 @@ _KINDS |= {op: kind for kind, ops in COMPOSITES.items() for op in ops.split()}
 _ARITHMETIC = {kind for letter in "AC" for kind in TABLE[letter]}
 _WORD = re.compile(r"[A-Za-z_]\w*")
 _SUFFIX = re.compile(r"_?(cuda|kernel|impl|functor|ops|scalar|tensor|self|out)(?=_|$)|(functor|ops|nancudakernelimpl)$")
+
+
+def is_compiled(name: str) -> bool:
+    """Whether TorchInductor named it: a kernel, or on a CPU an op where the kernel profile is switched on."""
+    return _INDUCTOR.search(name) is not None
 
 
 @cache
@@ -51,7 +59,7 @@ def _fused_type(kind: str, ops: str) -> str:
     if kind == "tem":  # a template with what follows it: the template takes the time
         return next((each for each in _TEMPLATES if each in types), named_type(ops) or OTHER)
     working = [each for each in types if each not in _INDEXING]
-    if known and len(working) == 1:
+    if known and len(working) == 1 and working[0] not in _EXTERN.get(kind, _EXTERN[""]):
         return working[0]
     if known and types and not working:
         return "Copy" if "Copy" in types else next(iter(types))

@@ -92,19 +92,31 @@ NAMES: tuple[tuple[str, str], ...] = (
     ("Gather", r"permute_pooled_embs permute_\w*(sparse|1d|2d|lengths|indices) recat_ recat_embedding jagged"),
     ("Embedding", r"embedding"),
     # normalisations, before products and quantisation, which are fused into some
-    ("RMSNormGrad", r"rms_?norm\w*(grad|backward|bwd)"),
-    ("RMSNorm", r"rms_?norm"),
-    ("LayerNormGrad", r"layer_?norm_?\w*(grad|backward|bwd) gammabetabackward ln_bwd"),
+    ("RMSNormGrad", r"rms_?norm\w*(grad|backward|bwd) layer_norm_grad_input_kernel\w*<[^<>]*,\s?true>$"),
+    ("RMSNorm", r"rms_?norm vectorized_layer_norm_kernel<[^<>]*,\s?true>$"),  # a switch of LayerNorm's kernels
+    (
+        "GroupNormGrad",
+        r"group_?norm\w*(grad|backward|bwd) computeinternalgradients computebackwardfusedparams gammabeta1dbackward "
+        r"gammabetabackwardcudakernel[12]",
+    ),
+    ("LayerNormGrad", r"layer_?norm_?\w*(grad|backward|bwd) gammabetabackward ln_bwd cucompute(part)?grad"),
     ("LayerNorm", r"layer_?norm ln_fwd"),
-    ("GroupNormGrad", r"group_?norm\w*(grad|backward|bwd)"),
-    ("GroupNorm", r"group_?norm"),
+    ("GroupNorm", r"group_?norm computefusedparams"),
     ("BatchNormGrad", r"batch_?norm_?\w*(_bw|backward|bwd) bn_bw_ bnbwd batchnormbwd"),
     ("BatchNorm", r"batch_?norm bn_fw_ bnfwd"),
     ("WeightNorm", r"weight_norm renorm"),
     ("Normalization", r"rowwisemoments instance_?norm l2norm_(fwd|bwd) qk_?norm norm_(fwd|bwd)_kernel"),
     # convolution: cuDNN, CUTLASS, MIOpen, Composable Kernel; oneDNN's ops
-    ("Conv2DBackFilter", r"wgrad igemm_wrw conv\w*wrw wrw_ bwd_?weight backward_?filter backwardweights"),
-    ("Conv2DBackInput", r"dgrad igemm_bwd naive_conv\w*_bwd conv\w*bwd_?data bwd_data backward_?data conv_transpose"),
+    (
+        "Conv2DBackFilter",
+        r"wgrad igemm_wrw conv\w*wrw wrw_ bwd_?weight backward_?filter backwardweights "
+        r"depthwise\w*(grad|backward)_weight",
+    ),
+    (
+        "Conv2DBackInput",
+        r"depthwise\w*backward dgrad igemm_bwd naive_conv\w*_bwd conv\w*bwd_?data bwd_data "
+        r"(?<!softmax_)backward_?data conv_transpose",
+    ),
     (
         "Conv2D",
         r"fprop convolve dse:: cask_cudnn conv(olution)?_?[123]?d?(_|fwd|forward|pointwise|$) winograd scudnn "
@@ -219,8 +231,8 @@ NAMES: tuple[tuple[str, str], ...] = (
     # pooling, resampling, transforms
     ("MaxPoolGrad", r"max_?pool\w*(backward|bwd|grad) pooling_?\w*bwd"),
     ("MaxPool", r"max_?pool pooling_fw mlopooling cudnn\w*pooling"),
-    ("AvgPoolGrad", r"avg_?pool\w*(backward|bwd|grad)"),
-    ("AvgPool", r"avg_?pool pooling"),
+    ("AvgPoolGrad", r"avg_?pool\w*(backward|bwd|grad) adaptive_average_grad"),
+    ("AvgPool", r"avg_?pool pooling adaptive_average_pool"),
     ("RoiAlign", r"roi_(align|pool) roialign roipool"),
     ("GridSampleGrad", r"grid_?sampl\w*backward"),
     ("GridSample", r"grid_?sampl affine_grid"),
@@ -252,7 +264,7 @@ NAMES: tuple[tuple[str, str], ...] = (
     (
         "Fill",
         r"fill_?(functor|kernel|value|buffer) memset triu_tril (?<![a-z])(tril|triu)(?![a-z]) arange linspace "
-        r"elementwise_kernel_with_index eye_kernel set_?tensor subtensoropwithscalar zero_kernel",
+        r"elementwise_kernel_with_index eye_kernel set_?tensor subtensoropwithscalar zero_kernel zerofunctor",
     ),
     (
         "Copy",

@@ -28,7 +28,8 @@ TABLE: dict[str, dict[str, str]] = {
         "special_shifted_chebyshev_polynomial_w",
         "Complex": "complex polar angle conj_physical _conj_physical",
         "Softmax": "softmax _softmax log_softmax _log_softmax _softmax_backward_data _masked_softmax "
-        "_masked_softmax_backward _safe_softmax _sparse_softmax _sparse_log_softmax",
+        "_masked_softmax_backward _safe_softmax _sparse_softmax _sparse_log_softmax "
+        "_sparse_softmax_backward_data _sparse_log_softmax_backward_data",
         "Relu": "relu relu6 leaky_relu hardtanh clamp clamp_min clamp_max threshold hardshrink softshrink "
         "rrelu_with_noise _prelu_kernel _foreach_clamp_min _foreach_clamp_max",
         "ReluGrad": "threshold_backward hardtanh_backward leaky_relu_backward hardshrink_backward softshrink_backward "
@@ -81,7 +82,8 @@ TABLE: dict[str, dict[str, str]] = {
         "Distance": "_cdist_forward _cdist_backward _pdist_forward _pdist_backward _euclidean_dist",
         "FFT": "_fft_r2c _fft_c2c _fft_c2r",
         "RNN": "mkldnn_rnn_layer mkldnn_rnn_layer_backward _cudnn_rnn _cudnn_rnn_backward miopen_rnn "
-        "miopen_rnn_backward",
+        "miopen_rnn_backward quantized_lstm quantized_gru quantized_rnn_tanh_cell quantized_rnn_relu_cell "
+        "quantized_lstm_cell quantized_gru_cell",
         "ScaledDotProductAttention": "_scaled_dot_product_flash_attention _scaled_dot_product_efficient_attention "
         "_scaled_dot_product_cudnn_attention _scaled_dot_product_flash_attention_for_cpu "
         "_scaled_dot_product_fused_attention_overrideable _scaled_dot_product_attention_math "
@@ -104,7 +106,8 @@ TABLE: dict[str, dict[str, str]] = {
         "KLDivLoss": "kl_div",
         "CTCLoss": "ctc_loss _ctc_loss _ctc_loss_backward _cudnn_ctc_loss miopen_ctc_loss",
         "MaxPool": "max_pool1d max_pool2d max_pool3d max_pool2d_with_indices max_pool3d_with_indices "
-        "mkldnn_max_pool2d mkldnn_max_pool3d quantized_max_pool2d adaptive_max_pool2d adaptive_max_pool3d "
+        "mkldnn_max_pool2d mkldnn_max_pool3d quantized_max_pool1d quantized_max_pool2d "
+        "quantized_max_pool3d adaptive_max_pool2d adaptive_max_pool3d "
         "fractional_max_pool2d fractional_max_pool3d max_unpool2d max_unpool3d",
         "MaxPoolGrad": "max_pool2d_with_indices_backward max_pool3d_with_indices_backward mkldnn_max_pool2d_backward "
         "mkldnn_max_pool3d_backward adaptive_max_pool2d_backward adaptive_max_pool3d_backward "
@@ -115,6 +118,7 @@ TABLE: dict[str, dict[str, str]] = {
         "_adaptive_avg_pool3d_backward mkldnn_adaptive_avg_pool2d_backward",
         "BatchNorm": "batch_norm native_batch_norm cudnn_batch_norm miopen_batch_norm _native_batch_norm_legit "
         "_native_batch_norm_legit_no_training _batch_norm_with_update _batch_norm_no_update batch_norm_stats "
+        "_native_batch_norm_legit_functional _batch_norm_with_update_functional "
         "batch_norm_elemt batch_norm_gather_stats batch_norm_gather_stats_with_counts batch_norm_update_stats",
         "BatchNormGrad": "native_batch_norm_backward cudnn_batch_norm_backward miopen_batch_norm_backward "
         "batch_norm_backward batch_norm_backward_elemt batch_norm_backward_reduce",

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from functools import cache
 
-from fathom.trace.taxonomy.kernels import OTHER, kernel_type
+from fathom.trace.taxonomy.kernels import OTHER, is_compiled, kernel_type
 from fathom.trace.taxonomy.names import named_type
 from fathom.trace.taxonomy.torch_ops import COMPOSITES, TABLE
 
@@ -63,14 +64,19 @@ _BY_DEFAULT = {
 LIBRARIES = {name: kind for kind, names in _BY_DEFAULT.items() for name in names.split()}
 _BACKENDS = ("nccl:", "gloo:", "ucc:", "mpi:")  # how torch.distributed names a collective: nccl:all_reduce
 # ops of a library that hold others of different types: those are counted instead
-_HOLDERS = ("moe_forward", "unified_attention", "fused_experts", "fused_moe")
+_HOLDERS = (
+    *("moe_forward", "unified_attention", "fused_experts", "fused_moe"),
+    *("fused_all_gather_", "matmul_reduce_scatter"),  # products beside communication
+)
 # names that neither the patterns nor torch's own ops tell
 _LIBRARY_OPS = {
-    "quantized::linear": "ScaledMatMul",
-    "quantized::linear_relu": "ScaledMatMul",
-    "quantized::linear_dynamic": "ScaledMatMul",
+    "quantized::int4mm_packed_weight_cpu": "ScaledMatMul",
+    **{f"quantized::conv_transpose{rank}d": "Conv2D" for rank in (1, 2, 3)},
     "detach": "Reshape",  # as torch itself names it outside aten
 }
+
+_QUANTIZED = {"quantized", "_quantized", "onednn", "sparse"}
+_LINEAR = re.compile(r"q?linear(?!_(un|pre)pack)")
 
 _GROUP_OF = {kind: group for group, kinds in TABLE.items() for kind in kinds}
 _GROUP_OF |= {kind: group for group, kinds in NAMED.items() for kind in kinds.split()}
@@ -97,6 +103,8 @@ def _library_type(op: str) -> str | None:
     library, _, name = op.rpartition("::")
     if LIBRARIES.get(library) == "Collective" or op.startswith(_BACKENDS):
         return named_type(op)
+    if library in _QUANTIZED and _LINEAR.match(name):  # with or without an activation behind it
+        return "ScaledMatMul"
     found = named_type(name) or _torch_type(name.removesuffix("_out")) or LIBRARIES.get(library) or None
     backward = found == "ScaledDotProductAttention" and "bwd" in name
     return "ScaledDotProductAttentionGrad" if backward else found
@@ -114,7 +122,7 @@ def leaf_type(op: str) -> str:
     node = op.removesuffix("_copy").rstrip("0123456789").endswith("Backward")
     if node or op.startswith(("autograd::", "torch::autograd::")):
         return AUTOGRAD
-    if op.startswith("triton_"):
+    if op.startswith("triton_") or is_compiled(op):
         return kernel_type(op)
     composite = _COMPOSITE_OF.get(op.removeprefix("aten::").removesuffix("_"))
     return composite or type_of(op) or _library_type(op) or OTHER
