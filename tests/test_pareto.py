@@ -29,7 +29,14 @@ TARGET = Target(gpu_uuids=(nvml.UUID,))
 
 
 def point(setting: str, seconds: float, joules: float) -> Choice:
-    return Choice(setting, (seconds,), (joules,))
+    """Known exactly: six runs that are the same."""
+    return Choice(setting, (seconds,) * 6, (joules,) * 6)
+
+
+def test_one_run_of_each_decides_only_what_trials_may_not_differ_by() -> None:
+    capped, free = Choice("300 W", (1.2,), (9.97,)), Choice("no cap", (1.0,), (10.0,))
+    assert least_energy([capped, free], free).choice is free
+    assert least_energy([Choice("300 W", (1.2,), (8.0,)), free], free).choice.setting == "300 W"
 
 
 def noisy(setting: str, seconds: float, joules: float, chance: random.Random, share: float = 0.001) -> Choice:

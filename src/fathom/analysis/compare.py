@@ -163,6 +163,8 @@ def _groups(records: Iterable[Record]) -> dict[Key, Runs]:
     """Runs with steps and runs that failed, by configuration and kind of device."""
     groups: dict[Key, Runs] = defaultdict(Runs)
     for record in sorted(records, key=lambda record: record.started):
+        if record.spec.kind == "feed":
+            continue  # its steps wait for their input
         key = configuration(record).id, _kind(record)
         if record.outcome == "ok" and record.step_s:
             groups[key].good.append(record)

@@ -19,6 +19,7 @@ from typing import TypeVar
 import numpy as np
 from scipy.optimize import nnls
 
+from fathom.analysis.formatting import count
 from fathom.analysis.selection import op_seconds, outside, plain_scale
 from fathom.core.record import OpRow, Profile
 
@@ -138,8 +139,8 @@ def refusal(runs: Sequence[MeteredRun]) -> str | None:
     workloads = {run.workload for run in runs}
     if len(runs) < LEAST_RUNS or len(workloads) < LEAST_WORKLOADS:
         return (
-            f"{len(runs)} metered and profiled runs of {len(workloads)} workloads; an energy model needs {LEAST_RUNS} "
-            f"runs, of at least {LEAST_WORKLOADS} workloads"
+            f"{count(len(runs), 'metered and profiled run')} of {count(len(workloads), 'workload')}; an energy model "
+            f"needs {LEAST_RUNS} runs, of at least {LEAST_WORKLOADS} workloads"
         )
     return None
 

@@ -93,9 +93,15 @@ def size(count: float) -> str:
 def prefixed(value: float, unit: str) -> str:
     """With a decimal prefix: 3.12 TFLOP, 25.6 M parameters."""
     for prefix, factor in (("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
-        if value >= factor:
-            return f"{value / factor:.3g} {prefix}{unit}"
-    return f"{value:.3g} {unit}".rstrip()
+        if float(f"{value:.3g}") >= factor:
+            return f"{_three_digits(value / factor)} {prefix}{unit}"
+    return f"{_three_digits(value)} {unit}".rstrip()
+
+
+def _three_digits(value: float) -> str:
+    """Or more where a whole number has more: 1,170 and not 1.17e+03."""
+    text = f"{value:.3g}"
+    return f"{value:,.0f}" if "e+" in text else text
 
 
 def moment(iso: str) -> str:
@@ -113,9 +119,9 @@ def count(how_many: int, thing: str) -> str:
 def seconds(value: float) -> str:
     """A duration in the unit that suits it: 1.52 s, 21.4 ms, 380 µs."""
     for unit, size in (("s", 1.0), ("ms", 1e-3)):
-        if value >= size:
-            return f"{value / size:.3g} {unit}"
-    return f"{value / 1e-6:.3g} µs"
+        if float(f"{value:.3g}") >= size:
+            return f"{_three_digits(value / size)} {unit}"
+    return f"{_three_digits(value / 1e-6)} µs"
 
 
 def finite(value: float) -> float | None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from fathom.analysis.energy_runs import LARGEST_SPREAD
 from fathom.analysis.statistics import Interval, launch_bounds
 
 FULL_SPEED = 0.05  # slower than the reference by this share at most, where a user names no other
@@ -60,8 +61,7 @@ def pareto_front(choices: Sequence[Choice]) -> list[Choice]:
     """The choices that no other one beats, fastest first.
 
     One is beaten where another has medians of time and energy that are no worse, and is significantly better in at
-    least one. Ties stay, and so does what cannot be told from the front by these runs: with one run of each, whose
-    intervals are points, it is the plain Pareto front.
+    least one. Ties stay, and so does what cannot be told from the front by these runs.
     """
     front = [choice for choice in choices if not any(beats(other, choice) for other in choices)]
     return sorted(front, key=lambda choice: (choice.time.median, choice.energy.median))
@@ -111,6 +111,7 @@ def _least(choices: Sequence[Choice], measure: Measure, reference: Choice) -> Re
 
 
 def _interval(values: Sequence[float]) -> Interval:
-    """Of one run a point: nothing is known of the next one."""
-    low, high = launch_bounds(values) if len(values) > 1 else (values[0], values[0])
+    """Of one run as wide as trials of one setting may differ: nothing is known of the next one."""
+    alone = values[0] * (1 - LARGEST_SPREAD), values[0] * (1 + LARGEST_SPREAD)
+    low, high = launch_bounds(values) if len(values) > 1 else alone
     return Interval(float(np.median(values)), low, high, len(values))

@@ -102,7 +102,7 @@ def common_quality(task: Task, jobs: Sequence[Trained]) -> float:
 
 
 def quality_sentences(tasks: dict[Task, list[Trained]]) -> list[str]:
-    sentences = []
+    sentences, several = [], len({task.machine for task in tasks}) > 1
     for task, jobs in tasks.items():
         quality = common_quality(task, jobs)
         times = {job.name: statistics.median(point.seconds for point in job.to(task, quality)) for job in jobs}
@@ -110,7 +110,8 @@ def quality_sentences(tasks: dict[Task, list[Trained]]) -> list[str]:
             continue
         first, last = min(times, key=lambda name: times[name]), max(times, key=lambda name: times[name])
         what = "the target" if quality == task.target else "the best that all reach"
-        reached = f"{task.name} to {number(quality)} {task.unit} ({what}) in validation"
+        where = f" on {task.machine}" * several
+        reached = f"{task.name}{where} to {number(quality)} {task.unit} ({what}) in validation"
         sentences.append(f"{reached}: {seconds(times[first])} ({first}) to {seconds(times[last])} ({last}).")
     return sentences
 
@@ -125,7 +126,8 @@ def quality_table(tasks: dict[Task, list[Trained]]) -> Table:
             tested = [run.quality for run in job.runs if run.quality is not None]
             rows.append(
                 [
-                    *(task.workload, task.data, job.name, job.ranks, f"{task.metric} ({task.unit})", quality),
+                    *(task.workload, task.data, job.name, task.machine, job.ranks),
+                    *(f"{task.metric} ({task.unit})", quality),
                     statistics.median(point.items for point in points),
                     statistics.median(point.seconds for point in points),
                     min(point.seconds for point in points),
@@ -133,7 +135,7 @@ def quality_table(tasks: dict[Task, list[Trained]]) -> Table:
                     *(task.target, reached, statistics.median(tested) if tested else None, len(job.runs)),
                 ]
             )
-    columns = ["workload", "data", "job", "ranks", "metric", "quality", "items", "time (s)", "fastest (s)"]
+    columns = ["workload", "data", "job", "machine", "ranks", "metric", "quality", "items", "time (s)", "fastest (s)"]
     columns += ["slowest (s)", "recipe's target", "launches that reach it", "test result", "launches"]
     return Table(title="Items and time to the same quality in validation", columns=columns, rows=rows, leading=True)
 

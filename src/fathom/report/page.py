@@ -91,7 +91,7 @@ def _facts(records: Sequence[Record]) -> list[tuple[int, str]]:
     """The size of the study in a few numbers, without those that are zero."""
     found = [
         (len({record.spec.workload for record in records if record.spec.kind != "collectives"}), "workload"),
-        (len({record.machine_label for record in runs.unbound(records)}), "machine"),
+        (len({(record.machine.identity, record.gpu and record.gpu.name) for record in records}), "machine"),
         (len(records), "run"),
         (sum(len(record.step_s) for record in records), "timed step"),
     ]

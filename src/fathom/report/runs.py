@@ -17,7 +17,7 @@ from fathom.report.method import outside_percent
 # runs that differ in these are not pooled
 COMPARED = (
     *("preset", "precision", "engine", "batch", "data", "options", "power_cap_w", "clock_cap_mhz"),
-    *("ranks", "nodes", "strategy", "strategy_options", "scaling", "slow_rank", "slow_link"),
+    *("ranks", "nodes", "strategy", "strategy_options", "scaling", "slow_rank", "slow_link", "cores"),
 )
 SETTINGS = (*COMPARED, "threads", "seed")  # repetitions and sweeps may differ in the last two
 OK = "ok"  # the outcome of a run that succeeded
@@ -204,7 +204,9 @@ def _setting(record: Record, name: str) -> Cell:
 
 
 def _with_most_threads(group: Sequence[Record]) -> list[Record]:
-    """Of a sweep over threads, the runs with the machine's default, or else those with the most."""
+    """Of a sweep over threads, the runs with the machine's default, or else the most; if bound, with a core each."""
+    bound = len(group[0].spec.cores or ())
+    group = [record for record in group if not bound or (record.spec.threads or 0) <= bound] or group
     threads = [record.spec.threads or math.inf for record in group]
     return [record for record, own in zip(group, threads, strict=True) if own == max(threads)]
 

@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from fathom import published
-from fathom.analysis.energy_runs import INVALID, EnergyRuns, joules, labels, sweeps
+from fathom.analysis.energy_runs import INVALID, LARGEST_SPREAD, EnergyRuns, joules, labels, sweeps
 from fathom.analysis.finding import Cell, Chart, Series, Table
-from fathom.analysis.formatting import in_percent, listed, seconds
+from fathom.analysis.formatting import count, in_percent, listed, seconds
 from fathom.analysis.pareto import (
     FULL_SPEED,
     Choice,
@@ -107,6 +107,7 @@ def _in_words(found: Recommendation, reference: Choice) -> str:
     if found.choice.setting == reference.setting:
         return f"{text}, which is full speed{_equals(found)}"
     energy, time = 100 * (found.energy_ratio - 1), 100 * (found.time_ratio - 1)
+    energy, time = round(energy) + 0.0, round(time) + 0.0  # no -0
     return f"{text} ({energy:+.0f} % energy, {time:+.0f} % time against {reference.setting}){_equals(found)}"
 
 
@@ -218,7 +219,12 @@ class Capped:
 
     @property
     def loses_no_time(self) -> bool:
-        return self.time <= 1 + NO_TIME_LOST and self.energy < 1
+        """Saved is what trials of one setting may not differ by."""
+        return self.valid and self.time <= 1 + NO_TIME_LOST and self.energy < 1 - LARGEST_SPREAD
+
+    @property
+    def valid(self) -> bool:
+        return INVALID not in (self.below.verdict, self.free.verdict)
 
     @property
     def name(self) -> str:
@@ -238,17 +244,28 @@ def caps(found: Sequence[EnergyRuns], limits: Mapping[tuple[str, str, str], str]
 
 def cap_sentence(pairs: Sequence[Capped]) -> str:
     """Full throttle is not the answer: who loses no time below a cap, and what limits them."""
+    valid = [pair for pair in pairs if pair.valid]
+    if not valid:
+        return "No setting below a cap was measured validly."
+    named = _told_apart(valid)
     gains: dict[str, Capped] = {}
-    for pair in sorted((pair for pair in pairs if pair.loses_no_time), key=lambda pair: -pair.energy):
-        gains[pair.name] = pair  # the cap that saves the most comes last
-    tested = len({pair.name for pair in pairs})
+    for name, pair in sorted(named, key=lambda each: -each[1].energy):
+        if pair.loses_no_time:
+            gains[name] = pair  # the cap that saves the most comes last
+    tested = len({name for name, _ in named})
     if not gains:
-        return f"Below every cap, each of the {tested} workloads and phases loses time or saves no energy."
+        return f"Below every cap, {count(tested, 'workload')} in a phase: time is lost, or no energy saved."
     each = [
         f"{name} ({pair.cap}: {100 * (1 - pair.energy):.0f} % less energy{f', {pair.limit}' if pair.limit else ''})"
         for name, pair in gains.items()
     ]
-    return f"{len(gains)} of {tested} workloads and phases lose no time below a cap: {listed(each)}."
+    return f"{len(gains)} of {count(tested, 'workload')} and phases lose no time below a cap: {listed(each)}."
+
+
+def _told_apart(pairs: Sequence[Capped]) -> list[tuple[str, Capped]]:
+    """With names, which have the machine where there are several."""
+    several = len({pair.below.machine for pair in pairs}) > 1
+    return [(f"{pair.name} on {pair.below.machine}" if several else pair.name, pair) for pair in pairs]
 
 
 def cap_table(pairs: Sequence[Capped]) -> Table:
@@ -295,11 +312,12 @@ def cap_charts(pairs: Sequence[Capped]) -> list[Chart]:
 
 def published_table(pairs: Sequence[Capped]) -> Table:
     """The statements of the power study, and the same of the sweeps here; a dash where nothing was swept."""
-    names = {pair.name for pair in pairs}
+    named = _told_apart([pair for pair in pairs if pair.valid])
+    every = {name for name, _ in named}
     ours = {
-        "saved_energy": max((1 - pair.energy for pair in pairs), default=None),
-        "workloads_less_edp": _share({pair.name for pair in pairs if pair.edp < 1}, names),
-        "workloads_no_time_lost": _share({pair.name for pair in pairs if pair.time <= 1 + NO_TIME_LOST}, names),
+        "saved_energy": max((1 - pair.energy for _, pair in named), default=None),
+        "workloads_less_edp": _share({name for name, pair in named if pair.edp < 1}, every),
+        "workloads_no_time_lost": _share({name for name, pair in named if pair.time <= 1 + NO_TIME_LOST}, every),
     }
     rows: list[list[Cell]] = [
         [said.statement, said.where, said.percent, in_percent(ours[quantity])]

@@ -11,11 +11,11 @@ from fathom.analysis.finding import Cell, Chart, Finding, Series, Table, not_mea
 from fathom.analysis.formatting import count, in_percent
 from fathom.analysis.questions.cores import GAIN, quotient
 from fathom.analysis.rank_jobs import STRONG, WEAK, law, serial_fraction
-from fathom.analysis.selection import configuration, counted
+from fathom.analysis.selection import configuration, counted, told_apart
 from fathom.analysis.statistics import Interval
 from fathom.analysis.step_time import step_time
 from fathom.core.record import Record
-from fathom.core.spec import ACTORS, FRAME_SKIP, GAMES
+from fathom.core.spec import ACTORS, FRAME_SKIP, GAMES, RunSpec
 
 TITLE = "Actors: how many frames a second do parallel emulators play?"
 ORDER = 114
@@ -85,18 +85,25 @@ def curves_of(records: Sequence[Record]) -> list[Curve]:
     groups: dict[tuple[str, str, str, str], dict[tuple[int, int], list[Record]]] = defaultdict(
         lambda: defaultdict(list)
     )
+    specs: dict[str, RunSpec] = {}
     for record in records:
         if record.outcome == "ok" and record.step_s:
             options = dict(record.spec.options)
             where = int(options.pop(ACTORS)), int(options.pop(GAMES))
-            free = str(dataclasses.replace(configuration(record), options=options))
-            groups[record.spec.workload, record.spec.phase, record.machine_label, free][where].append(record)
+            free = dataclasses.replace(configuration(record), options=options)
+            specs[str(free)] = free
+            groups[record.spec.workload, record.spec.phase, record.machine_label, str(free)][where].append(record)
     several = len({machine for _, _, machine, _ in groups}) > 1
+    ordered = sorted(groups.items())
+    names = told_apart(
+        [(f"{workload} {phase}, {machine}", specs[free]) for (workload, phase, machine, free), _ in ordered]
+    )
     curves = []
-    for (workload, phase, machine, _), runs in sorted(groups.items()):
+    for ((workload, phase, machine, _), runs), told in zip(ordered, names, strict=True):
+        settings = told.removeprefix(f"{workload} {phase}, {machine}").strip(" ()")
         points = [_point(*where, runs[where]) for where in sorted(runs)]
         for scaling, same in _series(points):
-            name = ", ".join(filter(None, [f"{workload} {phase}", scaling, machine * several]))
+            name = ", ".join(filter(None, [f"{workload} {phase}", settings, scaling, machine * several]))
             curves.append(Curve(workload, phase, machine, scaling, same, name))
     return curves
 

@@ -74,7 +74,8 @@ def _machine(record: Record, records: Sequence[Record]) -> str:
     same = [each for each in records if each.ranks and each.ranks.ranks == record.ranks.ranks]
     alike = [each for each in same if each.machine_label == record.machine_label]
     words = [f"{record.ranks.nodes} nodes"] if record.ranks.nodes > 1 else []
-    words += [f"{record.spec.threads} threads a rank"] if len({each.spec.threads for each in alike}) > 1 else []
+    if len({each.spec.threads for each in alike}) > 1:
+        words.append(f"{count(record.spec.threads or 1, 'thread')} a rank")
     return ", ".join([record.machine_label, *words])
 
 

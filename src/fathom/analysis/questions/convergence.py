@@ -214,7 +214,7 @@ def _medians(group: Group, target: float) -> tuple[float, float, list[float]]:
 
 
 def _summary(groups: Sequence[Group], targets: dict[tuple[str, str], float]) -> str:
-    sentences = []
+    sentences, several = [], len({machine for _, machine in targets}) > 1
     for (workload, machine), target in targets.items():
         same = [group for group in groups if (group.workload, group.machine) == (workload, machine)]
         if len(same) < 2:
@@ -222,7 +222,8 @@ def _summary(groups: Sequence[Group], targets: dict[tuple[str, str], float]) -> 
         times = {group.name: _medians(group, target)[1] for group in same}
         first, last = min(times, key=lambda name: times[name]), max(times, key=lambda name: times[name])
         ends = f"{seconds(times[first])} ({first}) to {seconds(times[last])} ({last})"
-        sentences.append(f"{workload} to a loss of {number(target)}: {ends}.")
+        where = f" on {machine}" * several
+        sentences.append(f"{workload}{where} to a loss of {number(target)}: {ends}.")
     launches = min(len(group.courses) for group in groups)
     basis = (
         f"{launches} launches or more a job."
@@ -238,9 +239,13 @@ def _table(groups: Sequence[Group], targets: dict[tuple[str, str], float]) -> Ta
         target = targets[group.workload, group.machine]
         items, middle, times = _medians(group, target)
         rows.append(
-            [group.workload, group.name, group.ranks, target, items, middle, min(times), max(times), len(group.courses)]
+            [
+                *(group.workload, group.name, group.machine, group.ranks, target),
+                *(items, middle, min(times), max(times), len(group.courses)),
+            ]
         )
-    columns = ["workload", "job", "ranks", "target loss", "items", "time (s)", "fastest (s)", "slowest (s)", "launches"]
+    columns = ["workload", "job", "machine", "ranks", "target loss", "items", "time (s)", "fastest (s)", "slowest (s)"]
+    columns += ["launches"]
     return Table(title="Items and time to the same loss", columns=columns, rows=rows, leading=True)
 
 

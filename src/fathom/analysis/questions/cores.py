@@ -195,7 +195,7 @@ def _basis(known: Sequence[Named]) -> str:
     if counts == [1]:
         return "One launch a point: the intervals hold within these processes and say nothing of the next launch."
     single = [name for name, found in known if found.launches == 1]
-    several = f"{counts[-1]}" if len(counts) == 1 else f"{max(2, counts[0])} to {counts[-1]}"
+    several = " to ".join(dict.fromkeys(str(each) for each in (min(each for each in counts if each > 1), counts[-1])))
     basis = f"Intervals over {several} launches a point."
     return f"{basis} One launch, so within this process only: {listed(single)}." if single else basis
 
@@ -340,7 +340,7 @@ def _notes(curves: Sequence[Curve]) -> list[str]:
         "not.",
     ]
     if not any(binding.mode == SHARED for curve in curves for binding in curve.bindings):
-        notes.append("Not measured: two hardware threads per core. No core of this machine offers them.")
+        notes.append("Not measured: two hardware threads per core.")
     without = [curve.name for curve in curves if curve.base is None]
     if without:
         notes.append(f"No speed-up, as there is no run on one core: {', '.join(without)}.")

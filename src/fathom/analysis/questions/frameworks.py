@@ -85,6 +85,9 @@ def _rows(records: Sequence[FrameworkRecord]) -> dict[Key, list[Group]]:
         spec = record.spec
         key = labels[record.machine.identity], spec.network, spec.phase, spec.batch, spec.preset
         found[key][spec.framework, spec.threads].append(record)
+    for cells in found.values():  # of one framework in several versions, the newest processes count
+        for runs in cells.values():
+            runs[:] = [run for run in runs if run.versions == runs[-1].versions]
     rows = {}
     for key in sorted(found, key=lambda each: (each[0], each[1], each[2] != "train", *each[3:])):
         groups = [Group(name, threads, runs) for (name, threads), runs in found[key].items()]

@@ -149,11 +149,13 @@ def _programs(records: Sequence[Record]) -> list[Program]:
 def _summary(steps: Sequence[GpuStep], programs: Sequence[Program]) -> str:
     sentences = []
     if steps:
-        starved = [step.name for step in steps if step.verdict == "host-bound"]
-        busiest = max(steps, key=lambda step: step.busy)
-        sentences.append(f"The GPU is busy for at most {100 * busiest.busy:.0f} % of a step ({busiest.name}).")
+        names = _names(steps)
+        starved = [name for name, step in zip(names, steps, strict=True) if step.verdict == "host-bound"]
+        busiest = max(range(len(steps)), key=lambda index: steps[index].busy)
+        percent = 100 * steps[busiest].busy
+        sentences.append(f"The GPU is busy for at most {percent:.0f} % of a step ({names[busiest]}).")
         sentences.append(
-            f"It waits for the host longer than it works in {listed(starved)}."
+            f"It waits for the host longer than it works in {listed(list(dict.fromkeys(starved)))}."
             if starved
             else "In no workload does it wait for the host longer than it works."
         )
@@ -165,6 +167,11 @@ def _summary(steps: Sequence[GpuStep], programs: Sequence[Program]) -> str:
             f"({worst.workload})."
         )
     return " ".join(sentences)
+
+
+def _names(steps: Sequence[GpuStep]) -> list[str]:
+    several = len({step.machine for step in steps}) > 1
+    return [f"{step.name}, {step.machine}" if several else step.name for step in steps]
 
 
 def _step_table(steps: Sequence[GpuStep]) -> Table:
@@ -196,7 +203,7 @@ def _table_1(programs: Sequence[Program]) -> Table:
     printed = published.gpu_efficiency()
     rows: list[list[Cell]] = []
     for program in programs:
-        theirs = printed.get(program.workload)
+        theirs = printed.get(program.workload) if program.phase == "train" else None
         busy = program.gpu.kernel_s + program.gpu.memcpy_s + program.gpu.memset_s  # what nvprof's percentages are of
         rows.append(
             [
@@ -234,8 +241,7 @@ def _calls(programs: Sequence[Program]) -> Table:
 
 
 def _step_chart(steps: Sequence[GpuStep]) -> Chart:
-    several = len({step.machine for step in steps}) > 1
-    names = [f"{step.name}, {step.machine}" if several else step.name for step in steps]
+    names = _names(steps)
     parts = {
         "busy": [step.busy for step in steps],
         "starved: next kernel not launched": [step.starved for step in steps],

@@ -16,7 +16,7 @@ from scipy.optimize import nnls
 from fathom import published
 from fathom.analysis.equal_work import Work, work_of
 from fathom.analysis.finding import Cell, Chart, Finding, Series, Table, not_measured
-from fathom.analysis.formatting import in_percent, least_and_most, listed, mean_and_range
+from fathom.analysis.formatting import count, in_percent, least_and_most, listed, mean_and_range
 from fathom.analysis.selection import (
     Key,
     RunGroup,
@@ -93,7 +93,7 @@ def analyse(records: Sequence[Record]) -> Finding:
     cpu = [record for record in records if on_cpu(record)]
     sweeps, notes = sweeps_of(cpu)
     if len(cpu) < len(records):
-        notes.append(f"Not shown: {len(records) - len(cpu)} runs on other devices than a CPU.")
+        notes.append(f"Not shown: {count(len(records) - len(cpu), 'run')} on other devices than a CPU.")
     single = [sweep for sweep in sweeps if len(sweep.at) == 1]
     if 0 < len(single) < len(sweeps):
         sweeps = [sweep for sweep in sweeps if len(sweep.at) > 1]
@@ -159,7 +159,7 @@ def sweeps_of(records: Sequence[Record]) -> tuple[list[Sweep], list[str]]:
     if others:
         notes.append(f"Not shown: configurations with fewer thread counts: {summarised(others, _phase_and_machine)}.")
     if len(known) < len(records):
-        notes.append(f"Not shown: {len(records) - len(known)} runs without a recorded thread count.")
+        notes.append(f"Not shown: {count(len(records) - len(known), 'run')} without a recorded thread count.")
     return sorted(sweeps, key=lambda sweep: (workload_order(sweep.workload), sweep.phase != "train")), notes
 
 
@@ -230,6 +230,8 @@ def _growth(sweep: Sweep) -> tuple[float, str, str]:
         kind: (100 * times[few] / step[few], 100 * times[most] / step[most])
         for kind, times in sweep.times(op_type).items()
     }
+    if not shares:  # nearly all of the step is outside ops
+        return 0.0, "", ""
     kind = max(shares, key=lambda kind: shares[kind][1] - shares[kind][0])
     before, after = shares[kind]
     change = f"its share grows from {before:.0f} % to {after:.0f} % ({counted_threads(few)} to {most}, {sweep.name})"

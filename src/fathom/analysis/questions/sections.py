@@ -43,6 +43,7 @@ ORDER = 110
 MEASURED, PUBLISHED = "measured", "published"
 STACKED = ("INIT", "SETUP", "RUN")
 FASTER, SLOWER, UNDECIDED = "Faster with a GPU", "Slower with a GPU", "No significant difference"
+UNTESTED = "Too few launches to tell"
 START_UP = ("imports", "construction", "GPU context", "data and weights", "first step")
 
 
@@ -333,14 +334,16 @@ def _comparison(rows: Mapping[str, Row]) -> str:
     """Which programs are significantly faster or slower with a GPU."""
     if all(_answer(row.interval) == FASTER for row in rows.values()):
         return "All are faster with a GPU."
-    answers: dict[str, list[str]] = {FASTER: [], SLOWER: [], UNDECIDED: []}
+    answers: dict[str, list[str]] = {FASTER: [], SLOWER: [], UNDECIDED: [], UNTESTED: []}
     for name, row in rows.items():
         answers[_answer(row.interval)].append(f"{name} ({row.over_wall['WALL']:.2f})")
     return " ".join(f"{answer}: {listed(names)}." for answer, names in answers.items() if names)
 
 
 def _answer(over_cpu: Interval | None) -> str:
-    if over_cpu is None or over_cpu.low <= 1 <= over_cpu.high:
+    if over_cpu is None:
+        return UNTESTED
+    if over_cpu.low <= 1 <= over_cpu.high:
         return UNDECIDED
     return SLOWER if over_cpu.low > 1 else FASTER
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from fathom import published
 from fathom.analysis.finding import Cell, Chart, Finding, Series, Table, not_measured
 from fathom.analysis.formatting import listed, number
-from fathom.analysis.selection import RunGroup, select, workload_order
+from fathom.analysis.selection import RunGroup, completeness, select, workload_order
 from fathom.analysis.step_time import settled_steps
 from fathom.core.record import Record
 from fathom.core.spec import PHASES
@@ -48,8 +48,12 @@ def products(group: RunGroup) -> int:
 
 
 def _parameters(groups: Sequence[RunGroup]) -> dict[str, int]:
-    """Of the most complete configuration on the last machine that has it: presets may shrink a network."""
-    return {group.workload: max(found) for group in groups if (found := _counts(group))}
+    """Of the most complete configuration: presets may shrink a network."""
+    return {group.workload: max(found) for group in _least_complete_first(groups) if (found := _counts(group))}
+
+
+def _least_complete_first(groups: Sequence[RunGroup]) -> list[RunGroup]:
+    return sorted(groups, key=lambda group: max(map(completeness, group.runs)))
 
 
 def _counts(group: RunGroup) -> list[int]:
@@ -58,6 +62,7 @@ def _counts(group: RunGroup) -> list[int]:
 
 def _modules(groups: Sequence[RunGroup]) -> dict[str, int]:
     """Counted in inference where it was profiled: in training a second network may run beside the first."""
+    groups = _least_complete_first(groups)
     inferred = {group.workload: products(group) for group in groups if group.phase == "infer"}
     return {group.workload: products(group) for group in groups} | inferred
 

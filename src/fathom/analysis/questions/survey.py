@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from fathom import published
 from fathom.analysis.finding import Cell, Chart, Finding, Series, Table, not_measured
-from fathom.analysis.formatting import listed
+from fathom.analysis.formatting import count, listed
 from fathom.analysis.selection import usable, workload_order
 from fathom.core.record import Record
 from fathom.core.spec import PHASES
@@ -63,8 +63,8 @@ def _summary(covered: Mapping[str, set[str]], depth: int) -> str:
     missing = [feature for feature in FEATURES if feature not in theirs]
     absent = [feature for feature in FEATURES if feature not in ours]
     sentences = [
-        f"The {len(covered)} workloads measured here have {len(ours)} of the {len(FEATURES)} features of Table I, the "
-        f"{len(_papers())} papers that it surveys {len(theirs)}: none of these has {' or '.join(missing)} learning.",
+        f"{count(len(covered), 'workload')} measured here: {len(ours)} of the {len(FEATURES)} features of Table I; the "
+        f"{len(_papers())} papers that it surveys: {len(theirs)}, none with {' or '.join(missing)} learning.",
         f"The deepest network has {depth} layers here and {max(paper.layers for paper in _papers())} there.",
     ]
     return " ".join([*sentences, f"Not measured here: {listed(absent)}."] if absent else sentences)
