@@ -23,6 +23,7 @@ from fathom.core.record import Record
 from fathom.core.spec import RunSpec
 from fathom.core.store import Store
 from fathom.experiments import energy
+from fathom.experiments.isolate import isolated
 
 CAPS = "300,450"
 LONG, LONG_S = 1, 600.0  # which run, and its window
@@ -36,8 +37,6 @@ def watched(
     on_wait: Callable[[], None] = lambda: None,
 ) -> Iterator[tuple[Record, Path]]:
     def begun(index: int, spec: RunSpec) -> OnProgress:
-        if early:
-            signal.raise_signal(int(early[0]))
         return lambda done, total: print(f"run {index}", flush=True)
 
     found = sorted(ordered, key=lambda setting: setting.spec.power_cap_w or 0.0, reverse=True)
@@ -45,11 +44,18 @@ def watched(
     return run_all(found, store, begun, on_wait)
 
 
+def interrupted(spec: RunSpec, on_progress: OnProgress) -> Record:
+    signal.raise_signal(int(early[0]))
+    return isolated(spec, on_progress)
+
+
 if __name__ == "__main__":
     records, *early = sys.argv[1:]
     os.geteuid = lambda: 0  # whom NVML permits it
     energy.mechanism = lambda cap, device: governors()
     energy.run_all = watched
+    if early:
+        vars(energy)["isolated"] = interrupted
     options = ["--trials", "1", "--idle", "0", "--window", "0.05", "--warmup", "0", "--no-profile"]
     # inference: the first optimizer of a process loads all of torch._dynamo, which takes as long as torch
     where = ["--phase", "infer", "--preset", "tiny", "--device", "cpu"]

@@ -163,9 +163,10 @@ def test_the_engine_that_is_asked_for_is_that_of_every_run(
 
     for name in ("study", "repeat", "_series"):
         monkeypatch.setattr(f"fathom.cli.commands.{name}.run_all", run_all)
+    monkeypatch.setattr("fathom.cli.commands.repeat.refusal", lambda spec: None)  # the engine may need a GPU
     monkeypatch.setattr("fathom.cli.commands.run.isolated", run)
     monkeypatch.setattr(interleave, "isolated", run)
-    monkeypatch.setattr(interleave.Side, "check", lambda *_, **__: None)  # the engine may need a GPU
+    monkeypatch.setattr(interleave.Side, "check", lambda *_, **__: None)
     monkeypatch.chdir(tmp_path)
     out = tmp_path / "out"
     assert fathom(monkeypatch, *command, "--engine", "cudagraph", "--preset", "tiny", "--out", out) == 0

@@ -126,7 +126,7 @@ def test_steal_and_throttling_are_shares(system: System) -> None:
 
 def test_throttling_of_a_version_1_group_is_found(system: System) -> None:
     system.quota(100, 10, "3:cpu,cpuacct:/job", "cpu,cpuacct/job")
-    assert (system.reading(0.0).periods, system.reading(0.0).throttled) == (100, 10)
+    assert list(system.reading(0.0).quotas.values()) == [(100, 10)]
 
 
 @pytest.mark.parametrize(
@@ -447,3 +447,9 @@ def test_both_records_are_kept(tmp_path: Path) -> None:
     assert [record.disturbed for record in store.records() if record.spec.seed == 1] == [True, False]
     assert len(list(store.records())) == 3
     assert to_run_again(specs, store.records()) == []
+
+
+def test_an_outer_group_that_was_throttled_long_ago_hides_nothing() -> None:
+    before = Reading(at_s=0.0, cores=2, quotas={"outer": (9000, 5000), "own": (100, 0)})
+    after = Reading(at_s=10.0, cores=2, quotas={"outer": (9100, 5000), "own": (200, 100)})
+    assert between(before, after).throttled == 1.0

@@ -43,16 +43,20 @@ class Workers:
         self.ran: list[RunSpec] = []
         self.metered = metered
         monkeypatch.setattr(study, "run_all", self.run_all)
+        monkeypatch.setattr(energy, "isolated", self.isolated)
         monkeypatch.setattr("fathom.cli.commands.energy.fingerprint", lambda: MACHINES["gpu"])
 
     def run_all(
-        self, specs: Sequence[RunSpec], store: Store, watch: Any, on_wait: Any
+        self, specs: Sequence[RunSpec], store: Store, watch: Any, run: Any, on_wait: Any
     ) -> Iterator[tuple[Record, Path]]:
         for spec in specs:
-            watch(0, spec)(1, 2)
-            self.ran.append(spec)
-            record = self.record(spec)
+            record = run(spec, watch(0, spec))
             yield record, store.add(record)
+
+    def isolated(self, spec: RunSpec, on_progress: OnProgress) -> Record:
+        on_progress(1, 2)
+        self.ran.append(spec)
+        return self.record(spec)
 
     def record(self, spec: RunSpec) -> Record:
         batch = spec.batch or 100
@@ -356,7 +360,8 @@ def test_a_real_run_is_metered_from_its_baseline_to_its_last_step() -> None:
     assert (record.outcome, record.reason) == ("ok", None)
     found = record.energy
     assert found is not None
-    assert [stretch.name for stretch in found.stretches] == [IDLE, SETUP, WARM_UP, STEPS]
+    names = [stretch.name for stretch in found.stretches]
+    assert names == [IDLE, SETUP, WARM_UP, *[STEPS] * (len(names) - 3)], "more steps where the window was too short"
     assert all(one.end_s <= other.begin_s for one, other in zip(found.stretches, found.stretches[1:], strict=False))
     (part,) = [part for part in found.parts if part.meter == "wall plug"]
     assert part.mean_w == pytest.approx(100.0, rel=0.02)
@@ -365,3 +370,25 @@ def test_a_real_run_is_metered_from_its_baseline_to_its_last_step() -> None:
     assert found.steps == len(record.step_s) >= 5
     assert sum(record.step_s) == pytest.approx(found.window_s, rel=0.5)
     assert record.sections.run_s is None, "no run of a fixed number of steps"
+
+
+def test_a_cap_is_set_only_once_nobody_else_measures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run of another process in the same folder would be one below the cap that knows nothing of it."""
+    told: list[str] = []
+
+    @contextmanager
+    def applied() -> Iterator[None]:
+        told.append("set")
+        yield
+        told.append("put back")
+
+    class Shared(Store):
+        @contextmanager
+        def lock(self, on_wait: Any) -> Iterator[None]:
+            told.append("locked")
+            yield
+            told.append("unlocked")
+
+    monkeypatch.setattr(energy, "isolated", lambda spec, on_progress: replace(metered_record(), spec=spec))
+    list(energy.run_all([energy.Setting(BASE, applied)], Shared(tmp_path), unwatched))
+    assert told == ["locked", "set", "put back", "unlocked"]

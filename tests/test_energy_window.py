@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 from metering import every, renewed, samples
 
 from fathom.core.energy import COUNTER, ESTIMATE, POWER
@@ -29,10 +30,9 @@ class Machine:
 
     def steps(self, session: Any, steps: int, progress: Any = None) -> window.Pass:
         self.passes.append(steps)
-        done = window.Pass(begun=self.now, seconds=[next(self.step_s) for _ in range(steps)])
-        self.now += sum(done.seconds)
-        done.ended, done.results = self.now, [0.5] * steps
-        return done
+        begun, seconds = self.now, [next(self.step_s) for _ in range(steps)]
+        self.now += sum(seconds)
+        return window.Pass([(begun, self.now)], seconds, [0.5] * steps)
 
     def peek(self) -> Samples | None:
         if self.kind == "none":
@@ -191,3 +191,25 @@ print(used() - before)
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert int(done.stdout) > 100 * 2**20, "the context came with the first tensor, and takes hundreds of MB"
+
+
+def test_what_is_done_between_and_behind_the_steps_is_not_in_the_window(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps take a second each; reading the losses takes five."""
+    clock = SimpleNamespace(now=0.0)
+
+    def step() -> None:
+        clock.now += 1.0
+
+    def ran(steps: int, on_step: Any) -> list[float]:
+        for _ in range(steps):
+            on_step(SimpleNamespace(run=step))
+        clock.now += 5.0
+        return [0.5] * steps
+
+    monkeypatch.setattr(window, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    session: Any = SimpleNamespace(device=torch.device("cpu"), run=ran)
+    done = window._steps(session, 3)
+    clock.now += 2.0
+    window._extend(done, window._steps(session, 2))
+    assert done.stretches == [(0.0, 3.0), (10.0, 12.0)]
+    assert (done.length_s, len(done.seconds), len(done.results)) == (5.0, 5, 5)

@@ -173,7 +173,7 @@ def test_batches_and_micro_batches_that_do_not_fit_are_refused() -> None:
 
 
 def test_a_slow_link_cannot_be_injected() -> None:
-    rank: Any = SimpleNamespace(timeline=SimpleNamespace(slower=2.0))
+    rank: Any = SimpleNamespace(timeline=SimpleNamespace(slow_link=object()))
     nothing: Any = None
     with pytest.raises(BadOption, match="strategy pipeline has no slow link"):
         Pipeline().prepare(rank, nothing, nothing, nothing)

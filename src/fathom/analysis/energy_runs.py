@@ -11,7 +11,7 @@ from typing import Any
 
 from fathom.analysis.formatting import number
 from fathom.analysis.selection import configuration, counted, machine_name, workload_order
-from fathom.core.energy import Energy
+from fathom.core.energy import ESTIMATE, Energy
 from fathom.core.record import Record
 from fathom.core.spec import EAGER, RunSpec
 
@@ -154,16 +154,24 @@ def trial_reasons(run: Record) -> list[str]:
     return [*(run.energy.invalid if run.energy else ()), *run.disturbance.reasons]
 
 
+Meters = tuple[tuple[str, bool], ...]
+
+
+def meters(energy: Energy) -> Meters:
+    """What was metered, and whether it was estimated: joules of other parts are no trials of one measurement."""
+    return tuple(sorted({(part.scope, part.kind == ESTIMATE) for part in energy.counted}))
+
+
 def metered(records: Iterable[Record]) -> list[EnergyRuns]:
     """The metered runs by configuration; where some were made for their energy, these alone count."""
-    groups: dict[tuple[str, str, str, str], list[Record]] = defaultdict(list)
+    groups: dict[tuple[str, str, str, str, Meters], list[Record]] = defaultdict(list)
     for record in records:
         if record.outcome == "ok" and record.energy is not None and record.spec.kind != "training":
             spec = record.spec
-            key = (spec.workload, spec.phase, machine_name(record), configuration(record).id)
+            key = (spec.workload, spec.phase, machine_name(record), configuration(record).id, meters(record.energy))
             groups[key].append(record)
     found = []
-    for (workload, phase, machine, _), runs in groups.items():
+    for (workload, phase, machine, *_), runs in groups.items():
         trials = [run for run in runs if run.spec.kind == "energy"] or runs
         valid = [run for run in trials if not trial_reasons(run)]
         left_out = [run for run in trials if valid and trial_reasons(run)]

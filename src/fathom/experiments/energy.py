@@ -21,6 +21,7 @@ from fathom.core.spec import RunSpec
 from fathom.core.store import Store
 from fathom.experiments import study
 from fathom.experiments.capping import Capped
+from fathom.experiments.isolate import isolated
 from fathom.machine.governor import Governor, find_governors
 from fathom.machine.meter import Target
 
@@ -105,9 +106,14 @@ def run_all(
 ) -> Iterator[tuple[Record, Path]]:
     """The record of each run, written at once; the machine is put back after each, whatever comes of it."""
     for index, setting in enumerate(ordered):
-        with setting.applied():  # nothing is yielded inside: who takes the record may not come back
-            made = list(study.run_all([setting.spec], store, partial(_at, watch, index), on_wait=on_wait))
-        yield from made
+        run = partial(_applied, setting)
+        yield from list(study.run_all([setting.spec], store, partial(_at, watch, index), run, on_wait))
+
+
+def _applied(setting: Setting, spec: RunSpec, on_progress: OnProgress) -> Record:
+    """With the folder's lock held: another process that measures there would run below the cap."""
+    with setting.applied():
+        return isolated(spec, on_progress)
 
 
 def to_run_again(ordered: Sequence[Setting], records: Sequence[Record]) -> list[Setting]:

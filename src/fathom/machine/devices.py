@@ -80,6 +80,9 @@ class ProcessSettings(AbstractContextManager[None]):
         self._before = [(owner, name, getattr(owner, name)) for owner, name, _ in self._switches]
         self._threads, self._random = torch.get_num_threads(), torch.get_rng_state()
         self._random_gpu = torch.cuda.get_rng_state(self._device) if self._device.type == "cuda" else None
+        self._current = torch.cuda.current_device() if self._device.type == "cuda" else None
+        if self._current is not None:
+            torch.cuda.set_device(self._device)  # events are recorded on the current device, whatever theirs is
         self._set(self._switches)
 
     def __exit__(self, *_: object) -> None:
@@ -88,6 +91,8 @@ class ProcessSettings(AbstractContextManager[None]):
         torch.set_rng_state(self._random)
         if self._random_gpu is not None:
             torch.cuda.set_rng_state(self._random_gpu, self._device)
+        if self._current is not None:
+            torch.cuda.set_device(self._current)
 
     @staticmethod
     def _set(switches: list[tuple[Any, str, Any]]) -> None:

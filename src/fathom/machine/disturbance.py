@@ -10,8 +10,8 @@ import resource
 import statistics
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -41,15 +41,13 @@ class Reading:
     steal_s: float | None = None
     own_s: float | None = None  # CPU time of this process, what it started, and what started it
     preempted: int | None = None
-    periods: int | None = None  # of the CPU quota
-    throttled: int | None = None
+    quotas: Mapping[str, tuple[int, int]] = field(default_factory=dict)  # group -> periods, and how many were throttled
     load: float | None = None
     loop_s: float | None = None  # that a fixed loop takes: no counter, but the moment's own
 
 
 def read(system: Path = SYSTEM, groups: Path = GROUPS) -> Reading:
     busy = _core_seconds(system / "stat")
-    quota = _quota(system, groups)
     return Reading(
         at_s=time.perf_counter(),
         cores=usable_cores(),
@@ -57,8 +55,7 @@ def read(system: Path = SYSTEM, groups: Path = GROUPS) -> Reading:
         steal_s=busy and busy[1],
         own_s=_own_seconds(system),
         preempted=resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw,
-        periods=quota and quota[0],
-        throttled=quota and quota[1],
+        quotas=_quotas(system, groups),
         load=os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
         loop_s=loop_s(),
     )
@@ -72,13 +69,12 @@ def between(before: Reading, after: Reading) -> Disturbance:
         return known
     busy_s, own_s = _grown(before.busy_s, after.busy_s), _grown(before.own_s, after.own_s)
     steal_s, preempted = _grown(before.steal_s, after.steal_s), _grown(before.preempted, after.preempted)
-    periods, throttled = _grown(before.periods, after.periods), _grown(before.throttled, after.throttled)
     believable = busy_s and own_s is not None and busy_s >= SEEN * own_s
     return replace(
         known,
         others_cpu=max(0.0, (busy_s or 0.0) - (own_s or 0.0)) / seconds if believable else None,
         steal=None if steal_s is None else steal_s / seconds / after.cores,
-        throttled=None if throttled is None or not periods else throttled / periods,
+        throttled=_throttled(before.quotas, after.quotas),
         preemptions=None if preempted is None else preempted / seconds,
     )
 
@@ -172,14 +168,24 @@ def _numbered(system: Path) -> list[Path]:
         return []
 
 
-def _quota(system: Path, groups: Path) -> tuple[int, int] | None:
-    """Periods of the CPU quota and how many were throttled, of the group that was throttled most; None without one."""
+def _throttled(before: Mapping[str, tuple[int, int]], after: Mapping[str, tuple[int, int]]) -> float | None:
+    """The part of the periods, of the group that was throttled most between; None without a quota."""
     found = []
+    for group in before.keys() & after.keys():
+        periods, throttled = (_grown(*pair) for pair in zip(before[group], after[group], strict=True))
+        if periods and throttled is not None:
+            found.append(throttled / periods)
+    return max(found, default=None)
+
+
+def _quotas(system: Path, groups: Path) -> dict[str, tuple[int, int]]:
+    """Of each group with a quota that holds this process: periods, and how many were throttled."""
+    found = {}
     for folder in cgroup_folders(groups, system / "self" / "cgroup"):
         values = {words[0]: int(words[1]) for words in _split_lines(folder / "cpu.stat") if len(words) == 2}
         if values.get("nr_periods"):
-            found.append((values["nr_periods"], values.get("nr_throttled", 0)))
-    return max(found, key=lambda each: each[1], default=None)
+            found[str(folder)] = values["nr_periods"], values.get("nr_throttled", 0)
+    return found
 
 
 def _split_lines(path: Path) -> list[list[str]]:

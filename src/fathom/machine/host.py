@@ -180,6 +180,8 @@ def gpus() -> list[Gpu]:
         return []
     try:
         return [_gpu(pynvml, index) for index in range(pynvml.nvmlDeviceGetCount())]
+    except pynvml.NVMLError:
+        return []
     finally:
         pynvml.nvmlShutdown()
 
@@ -213,7 +215,10 @@ def commit() -> str | None:
 
 
 def _gpu(nvml: Any, index: int) -> Gpu:
-    handle = nvml.nvmlDeviceGetHandleByIndex(index)
+    try:
+        handle, driver = nvml.nvmlDeviceGetHandleByIndex(index), nvml.nvmlSystemGetDriverVersion()
+    except nvml.NVMLError:  # lost, or not ours: the cards behind it keep their numbers
+        return Gpu()
 
     def ask(question: str, *arguments: Any) -> Any:
         """A card that does not answer a question says so with an error; that is an absent value, not a fault."""
@@ -228,7 +233,7 @@ def _gpu(nvml: Any, index: int) -> Gpu:
         name=ask("nvmlDeviceGetName"),
         uuid=ask("nvmlDeviceGetUUID"),
         memory_bytes=memory.total if memory else None,
-        driver=nvml.nvmlSystemGetDriverVersion(),
+        driver=driver,
         sm_clock_mhz=ask("nvmlDeviceGetClockInfo", nvml.NVML_CLOCK_SM),
         sm_clock_max_mhz=ask("nvmlDeviceGetMaxClockInfo", nvml.NVML_CLOCK_SM),
         memory_clock_mhz=ask("nvmlDeviceGetClockInfo", nvml.NVML_CLOCK_MEM),

@@ -93,7 +93,8 @@ def _judged(traces: Sequence[PowerTrace], stretches: Sequence[Stretch]) -> tuple
         part = _part(trace, windows, idle)
         if isinstance(part, MeterEnergy):
             parts.append(part)
-        elif trace.scope != BOARD:  # which is beside the others, and may be slower than the run
+        elif trace.scope != BOARD or all(each.scope == BOARD for each in traces):
+            # a board's is beside the others, and may be slower than the run
             problems.append(part)
     return parts, problems
 

@@ -44,12 +44,24 @@ Moment = tuple[str, float, float]  # a named part of the run, on the clock of ti
 
 @dataclass
 class Pass:
-    """Steps that follow each other, and when they began and ended on the clock of time.monotonic()."""
+    """Steps, and when they began and ended on the clock of time.monotonic(): once, or in several stretches."""
 
-    begun: float
-    ended: float = 0.0
+    stretches: list[tuple[float, float]] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
     results: list[Any] = field(default_factory=list)  # losses, or the last output of inference
+
+    @property
+    def begun(self) -> float:
+        return self.stretches[0][0]
+
+    @property
+    def ended(self) -> float:
+        return self.stretches[-1][1]
+
+    @property
+    def length_s(self) -> float:
+        """Without what was done between two stretches."""
+        return math.fsum(end - begin for begin, end in self.stretches)
 
 
 def measured(spec: RunSpec, progress: OnProgress, begun: float) -> Record:
@@ -73,10 +85,13 @@ def measured(spec: RunSpec, progress: OnProgress, begun: float) -> Record:
             record = as_record(session, sections, warm.seconds, window.seconds, results, [])
             watch.look()
     moments = [*idle, (SETUP, setup_begun, set_up), (WARM_UP, warm.begun, warm.ended)]
-    moments.append((STEPS, window.begun, window.ended))
+    moments += [(STEPS, begin, end) for begin, end in window.stretches]
     energy = energy_of(samples, moments, len(window.seconds), most_points=None) if samples else None
     notes = [f"energy not metered: {why}" for why in missing(samples, moments)] if samples and energy is None else []
-    return replace(record, disturbance=watch.disturbance(), energy=energy, notes=[*record.notes, *notes])
+    disturbance = watch.disturbance()
+    if device.type == "cpu" and (spec.clock_cap_mhz or spec.power_cap_w):
+        disturbance = replace(disturbance, cpu_slowdown=None)  # which is what the cap is for
+    return replace(record, disturbance=disturbance, energy=energy, notes=[*record.notes, *notes])
 
 
 def _idle(spec: RunSpec, sampler: Sampler) -> list[Moment]:
@@ -107,7 +122,7 @@ def _window(session: Session, sampler: Sampler, step_s: float, progress: OnProgr
     needed_s = session.spec.window_s or LEAST_S
     window = _steps(session, max(LEAST_STEPS, math.ceil(MARGIN * needed_s / step_s)), progress)
     for _ in range(EXTENSIONS):
-        length_s = window.ended - window.begun
+        length_s = window.length_s
         if (updates := least_updates(sampler.peek(), window.begun, window.ended)) is not None:
             needed_s = max(needed_s, min(LONGEST_S, length_s * LEAST_UPDATES / max(1, updates)))
             if session.spec.window_s is None and _uncertainty(window.seconds) > KNOWN:
@@ -131,22 +146,24 @@ def _uncertainty(seconds: Sequence[float]) -> float:
 def _steps(session: Session, steps: int, progress: OnProgress = lambda done, total: None) -> Pass:
     clock, report = StepClock(session.device, marks=1 + steps), throttled(progress)
     wait(session.device)
-    done, marked = Pass(begun=time.monotonic()), itertools.count(1)
+    begun, ended, marked = time.monotonic(), 0.0, itertools.count(1)
 
     def timed(step: Step) -> None:
+        nonlocal ended
         step.run()
         clock.mark()
-        report(next(marked), steps)
+        report(number := next(marked), steps)
+        if number == steps:
+            wait(session.device)
+            ended = time.monotonic()  # before the losses are read, of which there may be ten thousands
 
     clock.begin()
-    done.results = list(session.run(steps, on_step=timed))
-    wait(session.device)
-    done.ended, done.seconds = time.monotonic(), clock.seconds()
-    return done
+    results = list(session.run(steps, on_step=timed))
+    return Pass([(begun, ended)], clock.seconds(), results)
 
 
 def _extend(done: Pass, more: Pass) -> None:
-    done.ended = more.ended
+    done.stretches += more.stretches
     done.seconds += more.seconds
     done.results += more.results
 

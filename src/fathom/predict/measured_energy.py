@@ -32,10 +32,10 @@ def joules_per_item(records: Iterable[Record], workload: str, phase: str, preset
 
 def _device(runs: EnergyRuns) -> str | None:
     """As the catalogue calls it; None for a CPU, and for a GPU that it does not have."""
-    gpus = runs.runs[0].machine.gpus
-    if not runs.runs[0].device.startswith("cuda") or not gpus or gpus[0].name is None:
+    gpu = runs.runs[0].gpu
+    if gpu is None or gpu.name is None:
         return None
     try:
-        return catalogue.device(gpus[0].name).name
+        return catalogue.device(gpu.name).name
     except UnknownName:
         return None
