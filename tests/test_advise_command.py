@@ -214,7 +214,7 @@ def test_a_users_module_is_not_imported_to_tell_what_it_is(tmp_path: Path, monke
     assert is_function("raising_model:make")
     assert is_function("no_such_module:make")
     assert not is_function("memnet")
-    with pytest.raises(SystemExit):
+    with pytest.raises(BadOption, match="called sys.exit"):
         is_function("raising_model:Mine")  # a class, which may be a workload
 
 

@@ -11,6 +11,7 @@ from conftest import fathom
 
 from fathom.cli.commands.cost import size_of
 from fathom.core.errors import BadOption
+from fathom.measure.own.cost import cost_of_target
 
 OWN = """
 import torch
@@ -157,3 +158,44 @@ def test_sizes(text: str, size: int) -> None:
 def test_no_sizes(text: str) -> None:
     with pytest.raises(BadOption, match="--memory must be a size"):
         size_of(text)
+
+
+NEEDS_VALUES = """
+import torch
+from torch import nn
+
+TABLE = torch.linspace(0, 0.1, 3)
+
+
+class Tied(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.rates = [rate.item() for rate in TABLE]
+        self.first, self.last = nn.Linear(8, 8, bias=False), nn.Linear(8, 8, bias=False)
+        self.last.weight = self.first.weight
+
+    def forward(self, inputs):
+        return self.last(self.first(inputs))
+
+
+def make():
+    model = Tied()
+    return model, torch.randn(4, 8), None, torch.optim.AdamW(model.parameters())
+"""
+
+
+def test_weights_of_a_model_that_needs_values_stay_tied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And its optimizer has them: it is made on the CPU, and moved to the meta device."""
+    (tmp_path / "needs_values.py").write_text(NEEDS_VALUES)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert cost_of_target("needs_values:make").parameters == 64
+
+
+def test_a_module_that_fails_when_it_is_imported_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "fails_on_import.py").write_text('raise ValueError("my own mistake")')
+    monkeypatch.chdir(tmp_path)
+    assert fathom(monkeypatch, "cost", "fails_on_import:make") == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "ValueError: my own mistake" in line

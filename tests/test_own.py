@@ -176,7 +176,7 @@ def test_a_fault_in_a_users_code_is_one_line_that_says_where(
 
 
 def test_a_fault_of_our_own_is_not_called_the_users() -> None:
-    with pytest.raises(TypeError) as caught:
+    with pytest.raises(ValueError, match="format code") as caught:
         terminal.seconds("three")  # type: ignore[arg-type]
     assert own_errors.users_fault("mine:make", caught.value) is caught.value
 

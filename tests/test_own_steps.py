@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -11,9 +11,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.optim import SGD, AdamW, Optimizer
+from torch.utils.checkpoint import checkpoint
 
 import fathom as suite
 from fathom.analysis.actions import actions
+from fathom.core.errors import BadOption
 from fathom.measure.own.step import _number
 
 WIDTH, ITEMS = 64, 32
@@ -147,3 +149,62 @@ def test_only_a_number_that_a_step_returns_is_kept() -> None:
     kept = _number(loss)
     assert isinstance(kept, Tensor)
     assert kept.grad_fn is None
+
+
+def test_a_generator_is_no_step() -> None:
+    def step() -> Iterator[None]:
+        yield
+
+    async def later() -> None:
+        return
+
+    for lazy in (step, later):
+        with pytest.raises(BadOption, match="a generator or a coroutine"):
+            profiled(lazy)
+
+
+def test_a_decorated_step_has_its_network() -> None:
+    model, inputs = nn.Linear(WIDTH, WIDTH), torch.randn(ITEMS, WIDTH)
+
+    @torch.inference_mode()
+    def step() -> None:
+        model(inputs)
+
+    assert profiled(step).parameters == WIDTH * WIDTH + WIDTH
+
+
+class Named(nn.Module):
+    """Speakers have roles."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.role = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        found: Tensor = self.role(inputs)
+        return found
+
+
+def test_a_submodule_may_be_called_role() -> None:
+    record = suite.profile(Named(), torch.randn(ITEMS, WIDTH), device="cpu", phase="infer")
+    assert record.profile is not None
+    assert {row.role for row in record.profile.rows if row.layer == "role"} == {"fully connected"}
+
+
+class Again(nn.Module):
+    def __init__(self, *, reentrant: bool) -> None:
+        super().__init__()
+        self.layer, self.reentrant = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh()), reentrant
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        found: Tensor = checkpoint(self.layer, inputs.requires_grad_(), use_reentrant=self.reentrant)
+        return found
+
+
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_what_a_checkpoint_makes_again_belongs_to_its_layer(reentrant: bool) -> None:
+    record = suite.profile(Again(reentrant=reentrant), torch.randn(ITEMS, WIDTH), device="cpu")
+    assert record.profile is not None
+    products = [row for row in record.profile.rows if row.phase == "backward" and row.type == "MatMul" and row.flop]
+    assert products
+    assert {row.layer for row in products} == {"layer.0"}

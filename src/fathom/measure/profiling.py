@@ -238,7 +238,7 @@ def roles(networks: Mapping[str, nn.Module]) -> dict[str, str]:
     """Module path -> what the module is for: as the module itself says (its `role`), or its kind in plain words."""
     found: dict[str, str] = {}
     for path, module in _modules(networks):
-        own = getattr(module, "role", None)
+        own = said if isinstance(said := getattr(module, "role", None), str) else None  # a submodule may be called so
         plain = next((word for kinds, word in _PLAIN if isinstance(module, kinds)), None)
         inherited = found.get(path.rpartition(".")[0])
         found[path] = own or (inherited if inherited and inherited != "network" else plain) or "network"

@@ -121,24 +121,29 @@ class Frames:
         self._numbered(frame)
 
     def passed(self, frame: Frame, event: Event) -> None:
-        """Remembers whose a forward op is that is directly in a frame, in a trace that has modules."""
-        if frame.phase != "backward":
-            self._remember(event, frame.layer, self._role(frame))
+        """Remembers whose a forward op is that is directly in a frame, in a trace that has modules.
+
+        A forward op may run in the backward pass: a checkpoint makes it again.
+        """
+        self._remember(event, frame.layer, self._role(frame), again=frame.phase == "backward")
 
     def follows(self, frame: Frame) -> bool:
         """Whether ops inside typed ones of a frame have sequence numbers that count."""
-        return self.has_modules and self.has_backward and frame.phase != "backward"
+        return self.has_modules and self.has_backward
 
     def inside(self, frame: Frame, event: Event) -> None:
         """The same of an op inside a typed one: a composite op creates an autograd node for each op in it."""
         if self.follows(frame):
             context = self.contexts[frame.context]
-            self._remember(event, context.layer, context.role)
+            self._remember(event, context.layer, context.role, again=frame.phase == "backward")
 
-    def _remember(self, event: Event, layer: str, role: str) -> None:
+    def _remember(self, event: Event, layer: str, role: str, *, again: bool) -> None:
         sequence = sequence_args(event).sequence
         if sequence is not None:
-            self._layer_of[sequence] = (layer, role)
+            if again:  # autograd's own nodes have the number of their forward op
+                self._layer_of.setdefault(sequence, (layer, role))
+            else:
+                self._layer_of[sequence] = (layer, role)
 
     def _numbered(self, frame: Frame) -> Frame:
         key = frame.phase, frame.layer, frame.role, frame.optimizer

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from fathom.core import plugins
 from fathom.core.errors import BadOption
 from fathom.core.spec import OWN, RANGES, RunSpec
 from fathom.experiments.checks import check, check_device, check_threads
@@ -180,8 +179,10 @@ def is_function(name: str) -> bool:
     where, _, called = name.partition(":")
     if not _defines_class(where, called):
         return True
-    found = plugins.named_object(name)
+    from fathom.measure.own.target import imported
     from fathom.workloads.base import Workload  # torch
+
+    found = imported(name)
 
     return not (isinstance(found, type) and issubclass(found, Workload))
 

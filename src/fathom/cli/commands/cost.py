@@ -86,9 +86,9 @@ def _sheet(name: str, preset: str, batch: int | None, limit: int | None, options
 
 
 def _is_workload(name: str, base: type) -> bool:
-    from fathom.core import plugins
+    from fathom.measure.own.target import imported
 
-    found = plugins.named_object(name)
+    found = imported(name)
     return isinstance(found, type) and issubclass(found, base)
 
 

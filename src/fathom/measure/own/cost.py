@@ -14,7 +14,7 @@ from fathom.engine.step_work import step_work
 from fathom.measure.own.batch import items_in, on_device
 from fathom.measure.own.errors import one_line
 from fathom.measure.own.model import OwnModel, fixed_precision, prepared
-from fathom.measure.own.target import from_target
+from fathom.measure.own.target import from_target, imported
 from fathom.measure.own.training import Criterion, LossLike, OptimizerLike
 from fathom.trace.step_work import StepWork
 from fathom.workloads.base import Workload
@@ -74,6 +74,7 @@ def workload_on_meta(target: str, loss: LossLike = None, optimizer: OptimizerLik
 
 def _made(target: str) -> dict[str, Any]:
     """Made on the meta device, in no time whatever its size; where its code needs values, made for real."""
+    imported(target)  # now: tensors of the module itself would stay on the meta device
     try:
         with META:
             return from_target(target)

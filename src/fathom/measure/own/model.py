@@ -114,7 +114,7 @@ def takes_of(module: nn.Module) -> Takes:
 
 def prepared(module: nn.Module, batch: Any, device: torch.device, wants_target: bool) -> nn.Module:
     """The module on the device; lazy layers learn their sizes from a first batch."""
-    module.to(device)
+    _move(module, device)
     if any(is_lazy(each) for each in [*module.parameters(), *module.buffers()]):
         call = bind(takes_of(module), on_device(batch, device), wants_target=wants_target)
         modes = {part: part.training for part in module.modules()}
@@ -123,6 +123,16 @@ def prepared(module: nn.Module, batch: Any, device: torch.device, wants_target: 
         for part, mode in modes.items():
             part.training = mode
     return module
+
+
+def _move(module: nn.Module, device: torch.device) -> None:
+    """In place, so that tied weights stay tied and an optimizer keeps its own: for meta, torch makes others."""
+    before = torch.__future__.get_swap_module_params_on_conversion()
+    torch.__future__.set_swap_module_params_on_conversion(before or device.type == "meta")
+    try:
+        module.to(device)
+    finally:
+        torch.__future__.set_swap_module_params_on_conversion(before)
 
 
 def precision_of(module: nn.Module, batch: Any, asked: str | None) -> str | None:

@@ -66,7 +66,12 @@ def _number(result: Any) -> float | Tensor | None:
     return result if isinstance(result, float) else None
 
 
+LAZY = (inspect.isgeneratorfunction, inspect.isasyncgenfunction, inspect.iscoroutinefunction)
+
+
 def check_step(step: Callable[..., Any]) -> None:
+    if any(waits(step) for waits in LAZY):
+        raise BadOption("a step does its work when it is called; a generator or a coroutine only begins to")
     if takes := Takes.of(step).required:
         raise BadOption(f"a step takes no arguments, and this one needs {', '.join(takes)}; for a module give a batch")
 
@@ -96,6 +101,9 @@ def _referred(step: Any) -> dict[str, Any]:
         own = step.__self__
         return {"model": own} if isinstance(own, nn.Module) else {**getattr(own, "__dict__", {})}
     if inspect.isfunction(step):
-        names = inspect.getclosurevars(step)
-        return {**names.globals, **names.nonlocals}
+        found: dict[str, Any] = {}
+        for each in (step, inspect.unwrap(step)):  # a decorated one refers to what the function in it does
+            names = inspect.getclosurevars(each)
+            found |= {**names.globals, **names.nonlocals}
+        return found
     return dict(getattr(step, "__dict__", {}))

@@ -18,14 +18,19 @@ EXPECTED = "a model and a batch (then a loss, then an optimizer), a step (a func
 PARTS = ("model", "batch", "loss", "optimizer")  # of what the function returns, in this order
 
 
-def from_target(target: str) -> dict[str, Any]:
-    """What the function makes, as arguments of profile()."""
+def imported(target: str) -> Any:
+    """What the name stands for; a module that fails when it is imported is told in one line."""
     try:
-        make = plugins.named_object(target)
+        return plugins.named_object(target)
     except FathomError:
         raise
     except BaseException as error:
         raise one_line(target, error) from None
+
+
+def from_target(target: str) -> dict[str, Any]:
+    """What the function makes, as arguments of profile()."""
+    make = imported(target)
     if not callable(make):
         raise BadOption(f"{target} is no function, but {type(make).__name__}")
     try:
