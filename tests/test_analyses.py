@@ -706,7 +706,8 @@ def test_preparing_data_comes_first() -> None:
 def test_data_prepared_outside_ops_count() -> None:
     """Emulators and decoders are no torch ops: the marker's wall time tells."""
     rows = [op_row("MatMul", 0.3, flop=2e11, bytes=1e9)]
-    assert judged(rows, outside_s=0.7).name == "compute-bound"
+    assert judged(rows, outside_s=0.2).name == "compute-bound"
+    assert judged(rows, outside_s=0.7).name == "outside ops", "whatever its ops are bound by"
     verdict = judged(rows, outside_s=0.7, data_s=0.65)
     assert verdict.name == "data-bound"
     assert verdict.data == pytest.approx(0.65)

@@ -9,7 +9,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fathom.analysis.selection import RunGroup, on_gpu, op_seconds, plain_scale, plain_step_s, profiled_step_s
+from fathom.analysis.selection import (
+    RunGroup,
+    on_gpu,
+    op_seconds,
+    outside_bounds,
+    plain_scale,
+    plain_step_s,
+    profiled_step_s,
+)
 from fathom.core.record import OpRow, Profile
 from fathom.trace.flops import rule_of
 from fathom.trace.formulas.rule import NOTHING
@@ -18,7 +26,7 @@ from fathom.trace.taxonomy import AUTOGRAD, GROUPS, group_of
 COMPUTE, MEMORY, LATENCY, LAUNCH = "compute-bound", "memory-bound", "latency-bound", "launch-bound"
 UNKNOWN = "not known"  # no peaks were measured, or FLOP or bytes are not known
 VERDICTS = (COMPUTE, MEMORY, LATENCY, LAUNCH, UNKNOWN)
-DATA = "data-bound"  # a whole workload's only
+DATA, OUTSIDE = "data-bound", "outside ops"  # a whole workload's only
 BOUND = 0.5  # of a roof: from here on it is what limits an op
 MOST = 0.5  # of the step: from here on something dominates it
 HIDDEN = 0.9  # a device busy this part of the step does not wait for launches
@@ -73,7 +81,7 @@ class Verdict:
 
 
 def judge(group: RunGroup) -> Verdict:
-    """Data, then launching, where they take half of the step; else what most of the op time is bound by."""
+    """Data, launching or what is outside ops, where it takes half of the step; else what most of the op time is."""
     profile = longest(group)
     step = plain_step_s(profile)
     data = data_share(profile)
@@ -83,6 +91,8 @@ def judge(group: RunGroup) -> Verdict:
         name = DATA
     elif busy is not None and 1 - busy >= MOST:
         name = LAUNCH
+    elif busy is None and outside_bounds(profile)[0] >= MOST:
+        name = OUTSIDE
     else:
         name = max(shares, key=lambda verdict: shares[verdict])
     peak = profile.ceiling_flop_per_s
