@@ -338,7 +338,7 @@ def test_gradients_are_counted_once_whether_they_are_kept_between_steps_or_not(k
     state = State(
         model=model,
         device=torch.device("cpu"),
-        source=None,
+        source={"inputs": [torch.zeros(50)]},
         batches=iter(()),
         optimizer=optimizer,
         autocast=nullcontext,
@@ -347,7 +347,8 @@ def test_gradients_are_counted_once_whether_they_are_kept_between_steps_or_not(k
     if not kept:
         weight.grad = torch.zeros(100)
     steps_of_adam = 4  # one number beside the two moments
-    assert held.bytes() == {"parameters": 400, "gradients": 400 * kept, "optimizer state": 800 + steps_of_adam}
+    known = {"parameters": 400, "gradients": 400 * kept, "optimizer state": 800 + steps_of_adam, "batch": 200}
+    assert held.bytes() == known
 
 
 @pytest.mark.parametrize(

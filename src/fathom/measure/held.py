@@ -23,12 +23,13 @@ class Held:
         self._gradients = [weakref.ref(weight.grad) for weight in state.weights if weight.grad is not None]
 
     def bytes(self) -> dict[str, int]:
-        """Parameters with buffers, the optimizer's state, and gradients that were there before the steps."""
+        """Parameters with buffers, optimizer state, and gradients and a batch that were there before the steps."""
         networks = [self.state.model, *self.state.beside.values()]
         held = {
             "parameters": [each for network in networks for each in (*network.parameters(), *network.buffers())],
             "gradients": [gradient for each in self._gradients if (gradient := each()) is not None],
             "optimizer state": _tensors(dict(self.state.optimizer.state)) if self.state.optimizer else [],
+            "batch": _tensors(self.state.source),  # of a user's model, which is given all of it
         }
         block = 1 if self.state.device.type == "cpu" else ALLOCATED_BLOCK
         return {
