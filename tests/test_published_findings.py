@@ -46,8 +46,8 @@ def test_coverage_is_that_of_the_runs_and_not_of_the_suite() -> None:
     trained, inferred = record_of("vgg"), record_of("speech", spec={"phase": "infer"})
     finding = analyse("survey", [trained, inferred, record_of("deepq", outcome="failed"), record_of("mine")])
     assert finding.summary.startswith(
-        "The 2 workloads measured here have 7 of the 11 features of Table I, the 16 papers that it surveys 9: none of "
-        "these has unsupervised or reinforcement learning. The deepest network has 19 layers here and 26 there."
+        "2 workloads measured here: 7 of the 11 features of Table I; the 16 papers that it surveys: 9, none with "
+        "unsupervised or reinforcement learning. The deepest network has 19 layers here and 26 there."
     )
     assert (
         "Not measured here: unsupervised, reinforcement, language modeling and function approximation."

@@ -134,7 +134,7 @@ def test_a_job_reports_progress_when_a_rank_begins(program: str, reported: list[
     (spec,) = specs(1, ranks=1)
     record = job(spec, Launch(timeout_s=60), lambda done, total: seen.append(done), ("-c", program))
     assert record.outcome == "failed"
-    assert seen == reported
+    assert set(seen) == set(reported)  # once, and again if the launcher has looked meanwhile
 
 
 def test_a_process_of_a_job_leaves_without_taking_its_modules_apart() -> None:
