@@ -23,7 +23,7 @@ from fathom.core.store import Store
 from fathom.experiments.study import run_all, to_run_again
 from fathom.machine import cpu_speed, disturbance
 from fathom.machine.disturbance import Reading, Watch, between
-from fathom.machine.host import quota_cores
+from fathom.machine.host import fingerprint, quota_cores
 from fathom.measure import loop
 from fathom.report import html, markdown
 from fathom.report.runs import every_run, headline, trust
@@ -453,3 +453,10 @@ def test_an_outer_group_that_was_throttled_long_ago_hides_nothing() -> None:
     before = Reading(at_s=0.0, cores=2, quotas={"outer": (9000, 5000), "own": (100, 0)})
     after = Reading(at_s=10.0, cores=2, quotas={"outer": (9100, 5000), "own": (200, 100)})
     assert between(before, after).throttled == 1.0
+
+
+def test_of_a_path_in_the_environment_the_last_part_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_MPS_LOG_DIRECTORY", "/somewhere/mps-log")
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    told = fingerprint().environment
+    assert (told["CUDA_MPS_LOG_DIRECTORY"], told["OMP_NUM_THREADS"]) == ("mps-log", "2")

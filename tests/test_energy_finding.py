@@ -233,8 +233,8 @@ def test_full_throttle_is_not_the_answer_where_a_cap_costs_no_time() -> None:
     known = replace(profile.profile, ceiling_flop_per_s=5e13, ceiling_bytes_per_s=4.8e12)
     finding = analyse("energy", [*capped_records(), replace(profile, profile=known)])
     assert (
-        "1 of 2 workloads and phases lose no time below a cap: memnet train (300 W: 25 % less energy, memory-bound)."
-        in finding.summary
+        "1 of 2 pairs of workload and phase lose no time below a cap: memnet train (300 W: 25 % less energy, "
+        "memory-bound)." in finding.summary
     )
     table = table_of(finding, "Below a cap, over")
     rows = {(row[0], row[3]): row for row in table.rows}

@@ -186,3 +186,16 @@ def test_the_question_can_be_asked_on_the_command_line(
     assert run_fathom(monkeypatch, "analyse", "frameworks", tmp_path) == 0
     assert "Fastest: fcn5 train: torch (1.01 s, the only one) at 1 thread." in capsys.readouterr().out
     assert run_fathom(monkeypatch, "analyse", "frameworks", tmp_path / "none") == 2
+
+
+def test_of_a_framework_in_two_versions_the_newer_counts_and_what_is_not_installed_hides_neither() -> None:
+    old, new = (
+        replace(
+            cells("pytorch", {1: seconds})[0], versions={"torch": version}, started=f"2026-01-0{day}T00:00:00+00:00"
+        )
+        for day, (version, seconds) in enumerate([("2.10", 3.0), ("2.11", 1.0)], start=1)
+    )
+    absent = replace(new, outcome="not installed", step_s=[], versions={}, started="2026-01-03T00:00:00+00:00")
+    for records in ([old, new], [old, new, absent]):
+        ((group,),) = frameworks._rows(records).values()
+        assert {tuple(run.step_s) for run in group.runs} == {tuple(new.step_s)}

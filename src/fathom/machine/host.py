@@ -39,6 +39,11 @@ VARIABLES = (
 """Environment variables that begin like this change how fast a program runs."""
 
 
+def _told(value: str) -> str:
+    """Of a path its last part: where a folder is on this machine means nothing elsewhere."""
+    return Path(value).name if value.startswith("/") and os.pathsep not in value else value
+
+
 def fingerprint(device: torch.device | None = None) -> Machine:
     """What a record must carry so that its numbers can be understood later, elsewhere."""
     return Machine(
@@ -53,7 +58,7 @@ def fingerprint(device: torch.device | None = None) -> Machine:
         libraries=libraries(),
         blas=_blas(),
         cudnn=_cudnn(),
-        environment={name: value for name, value in sorted(os.environ.items()) if name.startswith(VARIABLES)},
+        environment={name: _told(value) for name, value in sorted(os.environ.items()) if name.startswith(VARIABLES)},
         commit=commit(),
     )
 

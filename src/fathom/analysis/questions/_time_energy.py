@@ -247,22 +247,22 @@ def cap_sentence(pairs: Sequence[Capped]) -> str:
     valid = [pair for pair in pairs if pair.valid]
     if not valid:
         return "No setting below a cap was measured validly."
-    named = _told_apart(valid)
+    named = _named(valid)
     gains: dict[str, Capped] = {}
     for name, pair in sorted(named, key=lambda each: -each[1].energy):
         if pair.loses_no_time:
             gains[name] = pair  # the cap that saves the most comes last
     tested = len({name for name, _ in named})
     if not gains:
-        return f"Below every cap, {count(tested, 'workload')} in a phase: time is lost, or no energy saved."
+        return f"Below every cap, time is lost or no energy saved: {count(tested, 'pair')} of workload and phase."
     each = [
         f"{name} ({pair.cap}: {100 * (1 - pair.energy):.0f} % less energy{f', {pair.limit}' if pair.limit else ''})"
         for name, pair in gains.items()
     ]
-    return f"{len(gains)} of {count(tested, 'workload')} and phases lose no time below a cap: {listed(each)}."
+    return f"{len(gains)} of {count(tested, 'pair')} of workload and phase lose no time below a cap: {listed(each)}."
 
 
-def _told_apart(pairs: Sequence[Capped]) -> list[tuple[str, Capped]]:
+def _named(pairs: Sequence[Capped]) -> list[tuple[str, Capped]]:
     """With names, which have the machine where there are several."""
     several = len({pair.below.machine for pair in pairs}) > 1
     return [(f"{pair.name} on {pair.below.machine}" if several else pair.name, pair) for pair in pairs]
@@ -312,7 +312,7 @@ def cap_charts(pairs: Sequence[Capped]) -> list[Chart]:
 
 def published_table(pairs: Sequence[Capped]) -> Table:
     """The statements of the power study, and the same of the sweeps here; a dash where nothing was swept."""
-    named = _told_apart([pair for pair in pairs if pair.valid])
+    named = _named([pair for pair in pairs if pair.valid])
     every = {name for name, _ in named}
     ours = {
         "saved_energy": max((1 - pair.energy for _, pair in named), default=None),

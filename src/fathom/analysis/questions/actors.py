@@ -95,15 +95,12 @@ def curves_of(records: Sequence[Record]) -> list[Curve]:
             groups[record.spec.workload, record.spec.phase, record.machine_label, str(free)][where].append(record)
     several = len({machine for _, _, machine, _ in groups}) > 1
     ordered = sorted(groups.items())
-    names = told_apart(
-        [(f"{workload} {phase}, {machine}", specs[free]) for (workload, phase, machine, free), _ in ordered]
-    )
+    names = told_apart([(f"{workload} {phase}", specs[free]) for (workload, phase, _, free), _ in ordered])
     curves = []
     for ((workload, phase, machine, _), runs), told in zip(ordered, names, strict=True):
-        settings = told.removeprefix(f"{workload} {phase}, {machine}").strip(" ()")
         points = [_point(*where, runs[where]) for where in sorted(runs)]
         for scaling, same in _series(points):
-            name = ", ".join(filter(None, [f"{workload} {phase}", settings, scaling, machine * several]))
+            name = ", ".join(filter(None, [told, scaling, machine * several]))
             curves.append(Curve(workload, phase, machine, scaling, same, name))
     return curves
 

@@ -85,9 +85,9 @@ def _rows(records: Sequence[FrameworkRecord]) -> dict[Key, list[Group]]:
         spec = record.spec
         key = labels[record.machine.identity], spec.network, spec.phase, spec.batch, spec.preset
         found[key][spec.framework, spec.threads].append(record)
-    for cells in found.values():  # of one framework in several versions, the newest processes count
+    for cells in found.values():
         for runs in cells.values():
-            runs[:] = [run for run in runs if run.versions == runs[-1].versions]
+            runs[:] = _newest_version(runs)
     rows = {}
     for key in sorted(found, key=lambda each: (each[0], each[1], each[2] != "train", *each[3:])):
         groups = [Group(name, threads, runs) for (name, threads), runs in found[key].items()]
@@ -95,6 +95,12 @@ def _rows(records: Sequence[FrameworkRecord]) -> dict[Key, list[Group]]:
         kept = [group for group in groups if group.outcome != "not installed" or group.framework not in here]
         rows[key] = sorted(kept, key=lambda group: (group.framework != BASE, group.framework, group.threads))
     return rows
+
+
+def _newest_version(runs: Sequence[FrameworkRecord]) -> list[FrameworkRecord]:
+    """Without processes that timed an older version; what was not timed has no version to compare."""
+    newest = next((run.versions for run in reversed(runs) if run.step_s), {})
+    return [run for run in runs if not run.step_s or run.versions == newest]
 
 
 def _machine_labels(records: Iterable[FrameworkRecord]) -> dict[tuple[object, ...], str]:
