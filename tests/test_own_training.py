@@ -249,6 +249,33 @@ def test_a_mixed_model_says_so_and_autocast_is_for_fp32() -> None:
         profile(network(), X, precision="fp8")
 
 
+class Casting(nn.Module):
+    """Computes in bf16 by itself, and gives what it was given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(4, 64), nn.Linear(64, 3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            output: Tensor = self.layers(x).float()
+        return output
+
+
+def test_a_model_that_casts_is_recorded_in_what_it_computes_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str | None] = []
+
+    def ceilings(device: object, precision: str | None) -> tuple[None, float]:
+        asked.append(precision)
+        return None, 1e9
+
+    monkeypatch.setattr(profiling, "ceilings", ceilings)
+    model = Casting()
+    assert profile(model, X).spec.precision == "bf16"
+    assert profile(lambda: model(X).sum().backward()).spec.precision == "bf16", "a step, of which nothing else tells"
+    assert asked == ["bf16", "bf16"]
+
+
 def test_ceilings_are_measured_in_the_precision_or_absent(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[torch.dtype] = []
 

@@ -15,6 +15,7 @@ from fathom.engine.as_on_gpu import AsOnGPU
 from fathom.engine.cost_sheet import MOST_ITEMS, cost_sheet, largest_batch
 from fathom.engine.live import BLOCK, LiveBytes, held_bytes
 from fathom.engine.simulate import Simulation, simulate
+from fathom.engine.step_work import StepWorks
 from fathom.engine.workspaces import workspace_bytes
 from fathom.measure.own.model import OwnModel
 from fathom.trace.step_work import FORWARD, OPTIMIZER
@@ -113,6 +114,57 @@ def test_a_weight_used_twice_is_cast_once() -> None:
 
     kept = simulate(own(Twice(), 8), "infer", "bf16")
     assert kept.peak_bytes == pytest.approx(4 * 512**2 + 2 * 512**2, rel=0.1), "one copy, and not two"
+
+
+class Casting(nn.Module):
+    """Chooses a precision by itself; one of its layers stays out of it."""
+
+    def __init__(self, device: str | None, dtype: torch.dtype | None = torch.bfloat16) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 256))
+        self.last = nn.Linear(256, 256)
+        self.device, self.dtype = device, dtype
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        device = self.device or x.device.type
+        with torch.autocast(device, dtype=self.dtype):
+            x = self.layers(x)
+            with torch.autocast(device, enabled=False):
+                result: torch.Tensor = self.last(x.float())
+                return result
+
+
+@pytest.mark.parametrize("gpu", [True, False])
+@pytest.mark.parametrize(
+    ("device", "on_gpu", "on_cpu"),
+    [(None, "BFloat16", "BFloat16"), ("cuda", "BFloat16", "float"), ("cpu", "float", "BFloat16")],
+)
+def test_a_models_own_autocast_is_that_of_the_simulated_device(
+    device: str | None, on_gpu: str, on_cpu: str, gpu: bool
+) -> None:
+    usual = torch.autocast.__init__, torch.autocast.__enter__, torch.autocast.__exit__
+    expected, works = on_gpu if gpu else on_cpu, StepWorks(own(Casting(device), 64), "train", gpu=gpu)
+    step = works.at("fp32")
+    products = [op.dtypes.split()[-1] for op in step.ops if op.op == "aten::addmm"]
+    assert products == [expected, expected, "float"][-len(products) :]
+    assert step.own_precision == ("bf16" if expected == "BFloat16" else "fp32")
+    asked = [op.dtypes.split()[-1] for op in works.at("bf16").ops if op.op == "aten::addmm"]
+    assert asked[-1] == ("float" if device is None or expected == "BFloat16" else "BFloat16")
+    assert (torch.autocast.__init__, torch.autocast.__enter__, torch.autocast.__exit__) == usual
+
+
+@pytest.mark.parametrize(("gpu", "dtype"), [(True, "Half"), (False, "BFloat16")])
+def test_autocast_without_a_type_has_the_devices(gpu: bool, dtype: str) -> None:
+    step = StepWorks(own(Casting(None, dtype=None), 64), "infer", gpu=gpu).at("fp32")
+    assert any(dtype in op.dtypes.split() for op in step.ops if op.op == "aten::addmm")
+
+
+def test_a_model_that_casts_has_one_precision_in_its_cost() -> None:
+    sheet = cost_sheet(own(Casting(None), 64))
+    assert {row.precision for row in sheet.memory} == {"own"}
+    assert list(sheet.infer_peak) == ["own"]
+    with torch.autocast("cpu"):
+        assert torch.is_autocast_enabled("cpu"), "as torch has it, after simulated steps"
 
 
 def test_a_users_training_step_has_dropout_though_his_module_is_also_inferred() -> None:

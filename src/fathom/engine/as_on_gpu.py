@@ -18,6 +18,8 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map_only
 
+META = "meta"
+
 # autocast's lists for CUDA, as far as a layer's memory depends on them
 LOWER = {
     *(F.linear, F.bilinear, F.scaled_dot_product_attention, F.multi_head_attention_forward),
@@ -45,18 +47,57 @@ class AsOnGPU(TorchFunctionMode):
         """Without layers, only autocast, branches and attention: what is left are the ops of a CPU."""
         super().__init__()
         self._layers = layers
+        self.own_autocast = False  # whether the model cast by itself
         self._lower: torch.dtype | None = None
-        self._copies: dict[int, Tensor] = {}  # of weights: autocast keeps one of each until it ends
+        self._depth = 0
+        self._copies: dict[int, Tensor] = {}  # of weights: the outermost autocast keeps one of each until it ends
 
     @contextmanager
-    def autocast(self, dtype: torch.dtype) -> Iterator[None]:
-        """What torch.autocast does for CUDA; the meta device has none."""
-        self._lower = dtype
+    def autocast(self, dtype: torch.dtype | None) -> Iterator[None]:
+        """What torch.autocast does for CUDA; without a type, what it does when disabled. The meta device has none."""
+        before, self._lower = self._lower, dtype
+        self._depth += 1
         try:
             yield
         finally:
-            self._lower = None
-            self._copies.clear()
+            self._lower = before
+            self._depth -= 1
+            if not self._depth:
+                self._copies.clear()
+
+    @contextmanager
+    def model_autocast(self) -> Iterator[None]:
+        """What a model's own torch.autocast asks for, if it is for the simulated device or for that of its tensors.
+
+        Torch refuses the meta device, and disables CUDA's where there is no GPU.
+        """
+        device, entered = "cuda" if self._layers else "cpu", list[AbstractContextManager[None]]()
+
+        def init(
+            own: Any, device_type: str, dtype: torch.dtype | None = None, enabled: bool = True, _: Any = None, **__: Any
+        ) -> None:
+            own.device, own._enabled = device_type, enabled
+            own.fast_dtype = dtype or torch.get_autocast_dtype(device if device_type == META else device_type)
+
+        def enter(own: Any) -> Any:
+            applies = own.device in (device, META)
+            self.own_autocast |= applies and own._enabled
+            entered.append(self.autocast(own.fast_dtype if own._enabled else None) if applies else nullcontext())
+            entered[-1].__enter__()
+            return own
+
+        def leave(own: Any, *_: object) -> None:
+            entered.pop().__exit__(None, None, None)
+
+        replaced = {"__init__": init, "__enter__": enter, "__exit__": leave}
+        usual = {name: getattr(torch.autocast, name) for name in replaced}
+        try:
+            for name, method in replaced.items():
+                setattr(torch.autocast, name, method)
+            yield
+        finally:
+            for name, method in usual.items():
+                setattr(torch.autocast, name, method)
 
     @contextmanager
     def recomputing(self) -> Iterator[None]:
@@ -76,7 +117,7 @@ class AsOnGPU(TorchFunctionMode):
 
     @contextmanager
     def _again(self, lower: torch.dtype | None) -> Iterator[None]:
-        with self, nullcontext() if lower is None else self.autocast(lower):
+        with self, self.autocast(lower):
             yield
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

@@ -56,9 +56,10 @@ class CostSheet:
 def cost_sheet(workload: Workload, memory_bytes: int | None = None) -> CostSheet:
     """The costs of a configuration at its batch, and the largest batch that fits."""
     simulations = {phase: Simulation(workload, phase) for phase in ("train", "infer")}
-    precisions = _precisions(simulations["train"].model)
-    train, infer = ({each: steps.step(each) for each in precisions} for steps in simulations.values())
-    first = train[precisions[0]]
+    first = simulations["train"].step()
+    precisions = _precisions(simulations["train"].model, first)
+    train = {precisions[0]: first} | {each: simulations["train"].step(each) for each in precisions[1:]}
+    infer = {each: simulations["infer"].step(each) for each in precisions}
     kept = workload.kept_bytes("train")
     own = f"its own ({type(simulations['train'].optimizer).__name__})"
     return CostSheet(
@@ -82,10 +83,10 @@ def peak_bytes(workload: Workload, phase: str, step: Simulated) -> int:
     return step.step_peak_bytes + workspace_bytes(phase) + workload.kept_bytes(phase)
 
 
-def _precisions(model: nn.Module) -> tuple[str, ...]:
-    """Autocast is for a network in fp32; another has the one that it is in."""
+def _precisions(model: nn.Module, step: Simulated) -> tuple[str, ...]:
+    """Autocast is for a network in fp32 that does not cast by itself; another has the one that it computes in."""
     types = {each.dtype for each in model.parameters() if each.is_floating_point()}
-    return PRECISIONS if types <= {torch.float32} else (AS_IT_IS,)
+    return PRECISIONS if types <= {torch.float32} and not step.own_autocast else (AS_IT_IS,)
 
 
 def largest_batch(peak: Callable[[int], int], limit: int, start: int) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -57,6 +57,7 @@ class Simulated:
     apply_peak_bytes: int  # of clipping and the optimizer
     work: dict[str, Work]  # by part of the step
     uncounted: dict[str, int] = field(default_factory=dict)  # ops without a formula, and how often they were called
+    own_autocast: bool = False  # whether the model casts by itself, whatever precision was asked for
 
     @property
     def step_peak_bytes(self) -> int:
@@ -130,7 +131,8 @@ class Simulation:
         finally:
             for weight in self.model.parameters():
                 weight.grad = None
-        return self._simulated(items, counter, [held_bytes(tensors) for tensors in held], peak, apply_peak)
+        found = self._simulated(items, counter, [held_bytes(tensors) for tensors in held], peak, apply_peak)
+        return replace(found, own_autocast=as_on_gpu.own_autocast)
 
     def _engine(self, autocast: Callable[[], AbstractContextManager[Any]]) -> Eager:
         model, workload = self.model, self.workload
@@ -168,7 +170,7 @@ def _step(
 ) -> tuple[int, int]:
     """Peaks of forward and backward, and of what follows them."""
     live.restart_peak()
-    with META, as_on_gpu, as_on_gpu.recomputing(), live:
+    with META, as_on_gpu, as_on_gpu.recomputing(), as_on_gpu.model_autocast(), live:
         if phase == "infer":
             engine.infer(batch)
             return live.peak, 0

@@ -13,7 +13,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
@@ -45,6 +45,7 @@ from fathom.trace.memory import with_known
 from fathom.trace.profile import as_profile
 from fathom.trace.reader import Trace
 from fathom.trace.sources import scaled, sources
+from fathom.trace.step_work import from_rows, own_precision
 from fathom.trace.steps import STEP
 from fathom.workloads.base import Output
 
@@ -85,7 +86,7 @@ def profiled(
     notes = split_convolution_backward(found, session.device)
     if session.spec.engine != EAGER:
         notes.append(traced_to_layers(session.spec.engine, found.rows()))
-    matrix, copy = ceilings(session.device, session.spec.precision)
+    matrix, copy = ceilings(session.device, computed_in(session.spec.precision, found.rows()))
     profile = replace(
         as_profile(found, slowed, notes),
         plain_step_s=plain,
@@ -98,6 +99,11 @@ def profiled(
     matters = on_cpu and light_steps >= MIN_STEPS and statistics.median(slowed) > SLOWED * plain_s
     profile = replace(profile, light=_light_pass(session, light_steps)) if matters else profile
     return _in_detail(session, profile, stacks) if memory or stacks else profile
+
+
+def computed_in(asked: str | None, rows: Iterable[OpRow]) -> str | None:
+    """The precision of the products, which a model's own autocast may have chosen."""
+    return own_precision(asked, [(work, calls) for work, calls, _ in from_rows(rows)])
 
 
 def traced_to_layers(engine: str, rows: Sequence[OpRow]) -> str:

@@ -17,7 +17,6 @@ from fathom.trace.step_work import OpWork, StepWork
 
 CUDAGRAPH = "cudagraph"
 ENGINES = (EAGER, CUDAGRAPH)  # whose steps are predicted
-WIDE = {"float": "fp32", "double": "fp64", "BFloat16": "bf16", "Half": "fp16"}  # a dtype of op rows -> precision
 
 
 @dataclass(frozen=True)
@@ -143,13 +142,8 @@ def check_engine(name: str) -> None:
 
 def precision_of(op: OpWork, step: StepWork) -> str:
     """What an op computes in: the narrowest of its floating-point operands, tf32 where the step's fp32 products do."""
-    found = {WIDE[name] for name in op.dtypes.split() if name in WIDE}
-    for narrow in ("fp16", "bf16"):
-        if narrow in found:
-            return narrow
-    if "fp32" in found or not found:
-        return "tf32" if step.precision == "tf32" else "fp32"
-    return "fp64"
+    own = op.precision or "fp32"
+    return "tf32" if (own, step.precision) == ("fp32", "tf32") else own
 
 
 def gigabytes(count: float) -> str:

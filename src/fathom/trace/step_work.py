@@ -10,8 +10,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from fathom.core.record import OpRow
+from fathom.trace.flops import is_multiply_add
 
 FORWARD, BACKWARD, OPTIMIZER = "forward", "backward", "optimizer"
+PRECISIONS = {"Half": "fp16", "BFloat16": "bf16", "float": "fp32", "double": "fp64"}  # of dtypes, the narrowest first
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +33,12 @@ class OpWork:
     def is_view(self) -> bool:
         """Whether it only describes memory anew: its time is the host's alone."""
         return self.bytes == 0 and not self.flop
+
+    @property
+    def precision(self) -> str | None:
+        """What it computes in: the narrowest of its floating-point operands; None without any."""
+        dtypes = self.dtypes.split()
+        return next((precision for dtype, precision in PRECISIONS.items() if dtype in dtypes), None)
 
 
 @dataclass(frozen=True)
@@ -78,6 +86,20 @@ class StepWork:
     @property
     def bytes(self) -> float:
         return sum(count * (op.bytes or 0.0) for op, count in zip(self.ops, self.calls, strict=True))
+
+    @property
+    def own_precision(self) -> str | None:
+        return own_precision(self.precision, zip(self.ops, self.calls, strict=True))
+
+
+def own_precision(asked: str | None, calls: Iterable[tuple[OpWork, float]]) -> str | None:
+    """Under a model's own autocast, that of most FLOP of products and convolutions; else what was asked for."""
+    work: dict[str, float] = {}
+    for op, count in calls:
+        if op.precision is not None and op.flop and is_multiply_add(op.op):
+            work[op.precision] = work.get(op.precision, 0.0) + count * op.flop
+    most = max(work, key=lambda each: work[each]) if work else None
+    return most if most in ("fp16", "bf16") else asked
 
 
 def from_rows(rows: Iterable[OpRow]) -> list[tuple[OpWork, float, float]]:

@@ -29,6 +29,7 @@ from fathom.predict.target import Target
 from fathom.trace.step_work import StepWork
 
 if TYPE_CHECKING:
+    from fathom.engine.step_work import StepWorks
     from fathom.workloads.base import Workload
 
 HERE = "here"  # this machine, by its measured ceilings
@@ -125,7 +126,9 @@ def planned(workload: Workload, options: PlanOptions, known: Mapping[tuple[str, 
     from fathom.measure.own.model import fixed_precision
 
     usual = workload.items_per_step(options.phase) // (workload.updates_per_step if options.phase == "train" else 1)
+    works = {gpu: StepWorks(workload, options.phase, gpu=gpu) for gpu in {each.gpu for each in targets(known)}}
     own = fixed_precision(workload, [each for each in options.precisions if options.precisions != DEFAULT_PRECISIONS])
+    own = own or _own_autocast(workload, next(iter(works.values())))
     grid = Grid(
         targets=targets(known),
         counts=options.counts,
@@ -134,7 +137,6 @@ def planned(workload: Workload, options: PlanOptions, known: Mapping[tuple[str, 
         precisions=[own] if own else options.precisions,
     )
     simulated: dict[tuple[bool, str, int], StepWork] = {}
-    works = {gpu: StepWorks(workload, options.phase, gpu=gpu) for gpu in {each.gpu for each in grid.targets}}
     with progress_bar() as bar:
         total = len(works) * len(grid.batches) * len(grid.precisions)
         task = bar.add_task(f"steps of {workload.name}, simulated", total=total)
@@ -157,6 +159,19 @@ def planned(workload: Workload, options: PlanOptions, known: Mapping[tuple[str, 
             return estimate(step, target, count=count, link=link, predictor=by.predictor, interval=by.interval_of(step))
 
         return plan(options.job, grid, steps, predicted, joules), steps
+
+
+def _own_autocast(workload: Workload, works: StepWorks) -> str | None:
+    """The precision of a model of one's own that chooses it by itself; of one that cannot be simulated, none."""
+    from fathom.measure.own.model import OwnModel  # torch
+
+    if not isinstance(workload, OwnModel):
+        return None
+    try:
+        found = works.at("fp32").own_precision
+    except Exception:  # the model's own code: it fails again, and is told, when its steps are simulated
+        return None
+    return None if found == "fp32" else found
 
 
 def devices(options: PlanOptions) -> dict[tuple[str, str], Device]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -83,8 +84,10 @@ def command(
     from fathom.predict.estimate import estimate as estimated
 
     link = None if interconnect is None else Link.of(catalogue.interconnect(interconnect))
-    choice = chosen(on, calibration, predictor, precision, peak_tflops, bandwidth, engine)
+    choose = partial(chosen, on, calibration, predictor, peak_tflops=peak_tflops, bandwidth=bandwidth, engine=engine)
+    choice = choose(precision)
     step = step_of(name, phase, precision, batch, preset, options_of(set_ or []), choice.target.gpu)
+    choice = choice if step.precision == precision else choose(step.precision)  # a model's own
     if (why := choice.target.lacks(step.precision)) is not None:
         raise BadOption(why)
     if measured:

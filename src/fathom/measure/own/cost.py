@@ -43,7 +43,7 @@ def step_of_target(target: str, phase: str, precision: str, items: int | None, *
     own = fixed_precision(workload, [precision])
     try:
         step = step_work(workload, phase, "fp32" if own else precision, items, gpu=gpu)
-        return replace(step, workload=target, precision=own or precision)
+        return replace(step, workload=target, precision=own or step.own_precision or precision)
     except BadOption:
         raise
     except Exception as error:  # the model's own code, as above

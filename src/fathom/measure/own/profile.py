@@ -28,7 +28,7 @@ from fathom.measure.own.model import OwnModel, OwnSession, precision_of, prepare
 from fathom.measure.own.state import PutBack, RandomStates, independent_copy
 from fathom.measure.own.step import StepSession, check_step, device_of, network_of
 from fathom.measure.own.training import Criterion, LossLike, OptimizerLike
-from fathom.measure.profiling import profiled, traced_to_layers
+from fathom.measure.profiling import computed_in, profiled, traced_to_layers
 from fathom.workloads.base import Workload
 
 WARMUP = 3
@@ -190,8 +190,9 @@ def _record(session: Session, profiler: Profiler) -> Record:
         parameters = sum(weight.numel() for weight in session.state.weights)
         training = session.spec.phase == "train"
         machine = fingerprint(session.device)
+        precision = computed_in(session.spec.precision, found.rows)
         return Record(
-            spec=session.spec,
+            spec=dataclasses.replace(session.spec, precision=precision),
             machine=machine,
             device=str(session.device),
             gpu_uuid=gpu_uuid(session.device),
