@@ -117,11 +117,19 @@ def test_steal_and_throttling_are_shares(system: System) -> None:
     system.process(SELF, PARENT, 25.0)
     system.quota(200, 35)
     found = between(before, system.reading(10.0))
-    assert (found.steal, found.throttled) == pytest.approx((0.10, 0.25))
+    assert (found.steal, found.throttled) == pytest.approx((2 / 7, 0.25)), "2 s stolen beside 5 s of work"
     assert found.reasons == [
-        "10 % of the CPU time taken by the hypervisor (steal)",
+        "29 % of the CPU time taken by the hypervisor (steal)",
         "25 % of the CPU quota's periods throttled",
     ]
+
+
+def test_steal_of_one_busy_thread_is_not_hidden_by_idle_cores(system: System, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(disturbance, "usable_cores", lambda: 64)
+    before = system.reading(0.0)
+    system.cores([19.5, 0, 5, 100, 0, 0, 0, 0.5, 0], [10, 0, 5, 110, 0, 0, 0, 0, 0], [50, 0, 0, 0, 0, 0, 0, 0, 0])
+    system.process(SELF, PARENT, 29.5)
+    assert between(before, system.reading(10.0)).steal == pytest.approx(0.05)
 
 
 def test_throttling_of_a_version_1_group_is_found(system: System) -> None:

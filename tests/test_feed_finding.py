@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from conftest import fathom
-from sample_records import GPU, LAPTOP, record_of
+from sample_records import GPU, LAPTOP, MACHINES, record_of
 
 from fathom.analysis.feed_runs import sweeps
 from fathom.analysis.finding import analyse
@@ -73,6 +73,13 @@ def test_the_cheapest_setting_that_keeps_the_device_busy_is_chosen() -> None:
     assert last["per reader"] == pytest.approx(100 / 0.75 / 4)
     assert len(finding.tables) == 1
     assert any(note.startswith("Host-to-device bandwidth: not on a CPU") for note in finding.notes)
+
+
+def test_sweeps_at_two_batches_are_told_apart() -> None:
+    large = [replace(run, spec=replace(run.spec, batch=512)) for run in RUNS]
+    assert [sweep.name for sweep in sweeps([*RUNS, *large])] == ["alexnet (batch 512)", "alexnet (batch default)"]
+    elsewhere = [replace(run, machine=MACHINES[GPU]) for run in RUNS]
+    assert [sweep.name for sweep in sweeps([*RUNS, *elsewhere])] == ["alexnet"] * 2, "their machines tell them apart"
 
 
 def test_one_launch_that_waits_is_enough_not_to_be_chosen() -> None:

@@ -315,6 +315,8 @@ def test_whether_the_gpus_spread_is_lower_as_the_study_saw() -> None:
     assert "lower than on the CPU for 1 of 2 workloads and higher for 1" in finding.summary
     assert "the Minsky study found it consistently lower" in finding.summary
     assert "lower for 0 and higher for 1." in finding.summary
+    inferred = [replace(run, spec=replace(run.spec, phase="infer")) for run in records]
+    assert "for 2 of 4 comparisons of 2 workloads and" in variance.analyse([*records, *inferred]).summary
 
 
 def test_two_launches_are_too_few_and_the_command_is_told() -> None:

@@ -120,6 +120,12 @@ def test_a_path_is_modules_then_op_then_kernel() -> None:
     )
 
 
+def test_profiles_at_two_batches_are_two_sections() -> None:
+    found = own_model.findings([users(items_per_step=8), users(items_per_step=64), users(items_per_step=64)])
+    titles = [f"Your model: mine, training of {items} items on NVIDIA H200" for items in (8, 64)]
+    assert [finding.title for finding in found] == titles
+
+
 def test_small_nodes_are_one_and_nothing_is_lost() -> None:
     many = [op_row("Add", 1e-6, layer=f"net.{n}") for n in range(50)] + [op_row("MatMul", 1.0, layer="net.head")]
     nodes = pruned(tree(profile_of(many), "mine"))
@@ -206,8 +212,8 @@ def test_a_report_has_users_models_before_the_suites_findings(tmp_path: Path) ->
     records = [users(), users(phase="infer"), record_of("vgg", rows(), place=GPU)]
     text = report.write(records, tmp_path / "report.md").read_text()
     headings = [line.removeprefix("## ") for line in text.splitlines() if line.startswith("## ")]
-    trained = headings.index("Your model: mine (training on NVIDIA H200)")
-    assert trained < headings.index("Your model: mine (inference on NVIDIA H200)")
+    trained = headings.index("Your model: mine, training on NVIDIA H200")
+    assert trained < headings.index("Your model: mine, inference on NVIDIA H200")
     assert trained < headings.index("Which op types take the time?")
     assert not any("vgg" in heading for heading in headings)
     page = report.write(records, tmp_path / "report.html").read_text()

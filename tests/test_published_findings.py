@@ -166,6 +166,15 @@ def test_inference_scales_beside_no_published_statement() -> None:
     assert both.summary == analyse("scalability", trained).summary, "inference is not pooled with training"
 
 
+def test_two_hosts_are_not_ranked_together() -> None:
+    here = scaled(vgg=0.8, memnet=0.2)
+    there = [replace(run, machine=replace(run.machine, cpu=replace(run.machine.cpu, name="Other CPU"))) for run in here]
+    slow = [replace(run, step_s=[4 * each for each in run.step_s]) if run.spec.cores == (0,) else run for run in there]
+    summary = analyse("scalability", [*here, *slow]).summary
+    assert summary.count("the same order.") == 2, "vgg of one host scales worse than memnet of the other"
+    assert "Other CPU: Parallel efficiency on the most cores is 320 % (vgg on Other CPU)" in summary
+
+
 def test_few_workloads_have_no_rank_correlation() -> None:
     assert rank_correlation([(1.0, 2.0)] * 3) is None
     assert rank_correlation([(1.0, 2.0), (1.0, 3.0), (1.0, 1.0), (1.0, 5.0)]) is None

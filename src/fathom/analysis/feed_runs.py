@@ -10,12 +10,13 @@ import dataclasses
 import math
 import statistics
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from fathom.analysis.selection import configuration, machine_name, on_cpu
+from fathom.analysis.selection import configuration, machine_name, on_cpu, told_apart
 from fathom.core.feeding import Feeding, FeedTimes
 from fathom.core.record import Record
+from fathom.core.spec import RunSpec
 
 BUSY = 0.05  # of the time of fed steps: a device that waits for less is kept busy
 
@@ -117,14 +118,9 @@ class Way:
 class FeedSweep:
     """One workload and phase on one machine, fed in several ways."""
 
-    workload: str
-    phase: str
+    name: str  # of the workload, with what distinguishes it from other sweeps of the machine
     machine: str
     ways: list[Way]  # the cheapest first
-
-    @property
-    def name(self) -> str:
-        return self.workload if self.phase == "train" else f"{self.workload} inference"
 
     @property
     def chosen(self) -> Way | None:
@@ -163,13 +159,26 @@ def _rate(size: int, seconds: Sequence[float]) -> float | None:
 def sweeps(records: Iterable[Record]) -> list[FeedSweep]:
     """Feed runs by workload, phase, machine and everything else but how they were fed."""
     groups: dict[tuple[str, str, str, str], dict[str, list[Record]]] = defaultdict(lambda: defaultdict(list))
+    specs: dict[tuple[str, str, str, str], RunSpec] = {}
     for record in records:
         if record.spec.kind == "feed" and record.outcome == "ok" and record.feed and record.step_s:
             spec = dataclasses.replace(configuration(record), feeding=None)
             key = record.spec.workload, record.spec.phase, machine_name(record), spec.id
+            specs[key] = spec
             groups[key][configuration(record).id].append(record)
     found = []
-    for (workload, phase, machine, _), by_way in sorted(groups.items()):
+    for (machine, name), by_way in zip(_names(specs), groups.values(), strict=True):
         ways = sorted((Way(runs) for runs in by_way.values()), key=lambda way: (way.cost, not way.usual))
-        found.append(FeedSweep(workload, phase, machine, ways))
-    return found
+        found.append(FeedSweep(name, machine, ways))
+    return sorted(found, key=lambda sweep: (sweep.name, sweep.machine))
+
+
+def _names(specs: Mapping[tuple[str, str, str, str], RunSpec]) -> list[tuple[str, str]]:
+    """Of each group the machine, and a name that no other group of the same machine has."""
+    where = [f"{machine}: " for _, _, machine, _ in specs]
+    names = [
+        at + (workload if phase == "train" else f"{workload} inference")
+        for at, (workload, phase, _, _) in zip(where, specs, strict=True)
+    ]
+    apart = told_apart(list(zip(names, specs.values(), strict=True)))
+    return [(at.removesuffix(": "), name.removeprefix(at)) for at, name in zip(where, apart, strict=True)]

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from fathom.analysis.finding import Cell, Chart, Finding, Series, Table
 from fathom.analysis.formatting import count, seconds, size
 from fathom.analysis.selection import (
+    configuration,
     machine_name,
     on_gpu,
     op_seconds,
@@ -15,6 +16,7 @@ from fathom.analysis.selection import (
     plain_scale,
     plain_step_s,
     seconds_by,
+    told_apart,
 )
 from fathom.analysis.tree import pruned, tree
 from fathom.core.record import Profile, Record
@@ -34,23 +36,32 @@ def is_own(record: Record) -> bool:
 
 
 def findings(records: Sequence[Record]) -> list[Finding]:
-    """One for each model or trace, phase and machine: of its last profile."""
-    latest: dict[tuple[str, str, str], Record] = {}
+    """One for each model or trace, phase, batch and machine: of its last profile."""
+    latest: dict[tuple[str, str, float | None], Record] = {}
     for record in sorted(records, key=lambda record: record.started):
         if record.outcome == "ok" and is_own(record) and record.profile and op_seconds(record.profile) > 0:
-            latest[record.spec.id, record.spec.phase, machine_name(record)] = record
-    names = [record.spec.workload for record in latest.values()]
-    return [_finding(record, names.count(record.spec.workload) > 1) for record in latest.values()]
+            latest[record.spec.id, machine_name(record), record.items_per_step] = record
+    runs = list(latest.values())
+    names = told_apart([(_name(record, runs), configuration(record)) for record in runs])
+    return [_finding(record, name) for record, name in zip(runs, names, strict=True)]
 
 
-def _finding(record: Record, several: bool) -> Finding:
+def _name(record: Record, runs: Sequence[Record]) -> str:
+    name = record.spec.workload
+    alike = [run for run in runs if run.spec.workload == name]
+    if len(alike) == 1:
+        return name
+    batches = len({run.items_per_step for run in alike}) > 1 and record.items_per_step is not None
+    doing = {"train": "training", "infer": "inference"}[record.spec.phase]
+    return f"{name}, {doing}{f' of {record.items_per_step} items' if batches else ''} on {machine_name(record)}"
+
+
+def _finding(record: Record, name: str) -> Finding:
     profile = record.profile
     assert profile is not None  # asked for by findings()
-    doing = {"train": "training", "infer": "inference"}[record.spec.phase]
-    condition = f" ({doing} on {machine_name(record)})" if several else ""
     return Finding(
         question="your model",
-        title=f"Your model: {record.spec.workload}{condition}",
+        title=f"Your model: {name}",
         summary=_summary(record, profile),
         tables=[
             each for each in (lines_table(profile), waits_table(profile), *_memory_tables(profile.memory)) if each.rows

@@ -23,7 +23,7 @@ class Disturbance:
 
     others_cpu: float | None = None  # CPU-seconds per second of other processes, on the cores that the run could use
     cores: int | None = None  # how many these are
-    steal: float | None = None  # share of these cores' time that the hypervisor gave to others
+    steal: float | None = None  # share of the CPU time wanted on these cores that the hypervisor gave to others
     throttled: float | None = None  # share of the CPU quota's periods in which the run was stopped
     preemptions: float | None = None  # involuntary context switches per second of the run's main process
     cpu_slowdown: float | None = None  # time of a fixed loop over the least that it took on this machine

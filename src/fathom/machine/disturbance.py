@@ -70,10 +70,12 @@ def between(before: Reading, after: Reading) -> Disturbance:
     busy_s, own_s = _grown(before.busy_s, after.busy_s), _grown(before.own_s, after.own_s)
     steal_s, preempted = _grown(before.steal_s, after.steal_s), _grown(before.preempted, after.preempted)
     believable = busy_s and own_s is not None and busy_s >= SEEN * own_s
+    # a core that has nothing to do loses nothing: of one thread on many cores, steal is a share of that thread's time
+    wanted_s = (busy_s or 0.0) + (steal_s or 0.0) if believable else seconds * after.cores
     return replace(
         known,
         others_cpu=max(0.0, (busy_s or 0.0) - (own_s or 0.0)) / seconds if believable else None,
-        steal=None if steal_s is None else steal_s / seconds / after.cores,
+        steal=None if steal_s is None else steal_s / wanted_s,
         throttled=_throttled(before.quotas, after.quotas),
         preemptions=None if preempted is None else preempted / seconds,
     )

@@ -107,20 +107,26 @@ def rank_correlation(pairs: Sequence[tuple[float | None, float | None]]) -> tupl
 def _summary(rows: Sequence[Row]) -> str:
     """Of training, as in the study, where it was run."""
     rows = [row for row in rows if row.curve.phase == "train"] or rows
+    hosts = list(dict.fromkeys(row.curve.cpu for row in rows))
+    sentences = []
+    for host in hosts:  # efficiencies on other numbers of cores, of other cores, are not ranked together
+        own, where = [row for row in rows if row.curve.cpu == host], f"{host}: " if len(hosts) > 1 else ""
+        sentences += [f"{where}{each}" for each in (_order_sentence(own), _correlation_sentence(own)) if each]
+    return " ".join(sentences)
+
+
+def _correlation_sentence(rows: Sequence[Row]) -> str:
     pairs = [(row.efficiency.median if row.efficiency else None, row.gain.value if row.gain else None) for row in rows]
-    sentences = [_order_sentence(rows)]
-    if found := rank_correlation(pairs):
-        sentences.append(
-            f"Rank correlation of parallel efficiency with the GPU's gain on the same work: {found[0]:.2f} over "
-            f"{found[1]} workloads; the study finds larger gains where cores scale well."
-        )
-    else:
-        sentences.append(f"Fewer than {FEWEST} workloads have both an efficiency and a GPU's gain on the same work.")
-    return " ".join(filter(None, sentences))
+    if (found := rank_correlation(pairs)) is None:
+        return f"Fewer than {FEWEST} workloads have both an efficiency and a GPU's gain on the same work."
+    return (
+        f"Rank correlation of parallel efficiency with the GPU's gain on the same work: {found[0]:.2f} over "
+        f"{found[1]} workloads; the study finds larger gains where cores scale well."
+    )
 
 
 def _order_sentence(rows: Sequence[Row]) -> str:
-    """Whether the workloads that scale well in the study scale better here than those that do not."""
+    """Whether the workloads that scale well in the study scale better on a host than those that do not."""
     well, badly = (
         {row.curve.name: 100 * row.efficiency.median for row in rows if row.published == kind and row.efficiency}
         for kind in (WELL, BADLY)

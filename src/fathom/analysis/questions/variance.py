@@ -188,15 +188,21 @@ def _comparison_summary(comparisons: Sequence[Comparison]) -> list[str]:
         relative = [gpu_variation(*comparison.own_unit) for comparison in tested]
         sentences.append(
             f"Absolute variation with a GPU is lower than on the CPU for {absolute.count('lower')} of {len(tested)} "
-            f"workloads and higher for {absolute.count('higher')}; the Minsky study found it consistently lower. "
-            f"Relative to its own mean it is lower for {relative.count('lower')} and higher for "
+            f"{_things(tested)} and higher for {absolute.count('higher')}; the Minsky study found it consistently "
+            f"lower. Relative to its own mean it is lower for {relative.count('lower')} and higher for "
             f"{relative.count('higher')}. "
             + could_have_shown([each.fewest for each in tested], [each.detectable for each in tested])
         )
     if few:
-        names = f" for {len(few)} of {len(comparisons)} workloads" if tested else ""
+        names = f" for {len(few)} of {len(comparisons)} {_things(comparisons)}" if tested else ""
         sentences.append(too_few([each.fewest for each in few], names))
     return sentences
+
+
+def _things(comparisons: Sequence[Comparison]) -> str:
+    """What is counted: one workload may be compared in both phases, and on several machines."""
+    names = {each.cpu.workload for each in comparisons}
+    return "workloads" if len(names) == len(comparisons) else f"comparisons of {len(names)} workloads"
 
 
 def too_few(fewest: Sequence[int], names: str = "") -> str:
