@@ -280,6 +280,28 @@ def test_a_closures_backward_and_modules_are_no_update_and_the_rest_is(mark: str
     assert [(call.type, call.phase) for call in found.op_calls] == expected
 
 
+def test_modules_that_a_checkpoint_computes_again_are_where_they_were() -> None:
+    found = walk.breakdown(
+        [
+            event("nn.Module: Net_0", 0, 50, "python_function"),
+            event("nn.Module: Block_0", 5, 40, "python_function"),
+            event("nn.Module: Linear_1", 10, 30, "python_function"),
+            event("aten::mm", 15, 10, sequence=3),
+            event("autograd::engine::evaluate_function: MmBackward0", 100, 90, sequence=3),
+            event("nn.Module: Block_0", 110, 60, "python_function"),
+            event("aten::add", 112, 8),
+            event("nn.Module: Linear_1", 130, 30, "python_function"),
+            event("aten::mm", 135, 10, sequence=8),
+        ]
+    )
+    assert [(call.op, call.layer) for call in found.op_calls if call.op != "aten::mm" or call.phase == "backward"][
+        1:
+    ] == [
+        ("aten::add", "Net_0.Block_0"),
+        ("aten::mm", "Net_0.Block_0.Linear_1"),
+    ]
+
+
 def test_every_kernel_is_counted_once_with_or_without_an_op() -> None:
     kernels = walk.breakdown(gpu_step()).kernels()
     assert sum(kernel.device_s for kernel in kernels) == pytest.approx(50e-6)

@@ -74,7 +74,7 @@ class Frames:
             frame.phase = frame.phase or "forward"  # in a thread of the module's own, where no phase is marked
             frame.role = self.roles.get(frame.layer, frame.role or "network")
         elif name.startswith(MODULE):
-            frame.layer = f"{frame.layer}.{name.removeprefix(MODULE)}".lstrip(".")
+            frame.layer = _within(frame, name.removeprefix(MODULE))
         elif name.startswith("Optimizer.step#"):
             frame.phase, frame.optimizer = "optimizer", name.removeprefix("Optimizer.step#").split(".")[0]
             frame.closure = bisect_left(self._backward_begins, begin) < bisect_left(self._backward_begins, end)
@@ -167,6 +167,17 @@ class Frames:
         if frame.phase not in {"forward", "backward"}:
             return "other"
         return "loss" if self.has_backward else "network"
+
+
+def _within(frame: Frame, module: str) -> str:
+    """The layer of a module that is called in a frame.
+
+    A checkpoint computes modules again inside the backward pass of one of their own layers: they are where they were.
+    """
+    path = frame.layer.split(".") if frame.layer else []
+    if frame.phase == "backward" and module in path:
+        path = path[: path.index(module)]
+    return ".".join([*path, module])
 
 
 def _inside(parent: Frame, end: float) -> Frame:
