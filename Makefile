@@ -2,8 +2,8 @@
 
 PYTHON ?= python3
 BIN := .venv/bin
-# one more than there are cores: many tests wait for processes that they start
-WORKERS := $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
+# two more than there are cores: many tests wait for processes that they start
+WORKERS := $(shell expr $$(getconf _NPROCESSORS_ONLN) + 2)
 # without restarts: xdist 3.8 waits forever after it has replaced a worker that crashed in the middle of a file
 # files in the order of tests/conftest.py, and not by their number of tests
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --max-worker-restart 0

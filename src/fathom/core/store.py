@@ -42,10 +42,7 @@ def read(paths: Iterable[Path], on_unreadable: Callable[[str], None]) -> list[Re
                 raise DataError(str(problem))
             found.append(record)
             continue
-        store = Store(path)
-        found += store.records()
-        for problem in store.unreadable():
-            on_unreadable(problem)
+        found += Store(path).records(on_unreadable)
     return list({record.id: record for record in found}.values())
 
 
@@ -107,9 +104,14 @@ class Store:
         self._seen.add(path.name)
         return path
 
-    def records(self) -> Iterator[Record]:
-        """Every record of the folder, oldest first; unreadable files are skipped, unreadable() names them."""
-        own = (record for record, _ in self._read() if record and self._is_own(record))
+    def records(self, on_unreadable: Callable[[str], None] = lambda _: None) -> Iterator[Record]:
+        """Every record of the folder, oldest first; of each JSON file that is none, on_unreadable gets one line."""
+        own = []
+        for record, problem in self._read():
+            if record and self._is_own(record):
+                own.append(record)
+            if problem:
+                on_unreadable(problem)
         yield from sorted(own, key=lambda record: record.started)
 
     def elsewhere(self) -> list[Record]:

@@ -169,13 +169,20 @@ def _check_value(name: str, value: Any, failed: bool, depth: int = 0) -> None:
             _check_value(name, content, failed, deeper)
 
 
+def _are_usual(value: object) -> bool:
+    """Whether it is a list of numbers that any field may hold, as most of a record is."""
+    if not isinstance(value, list) or set(map(type, value)) != {float}:
+        return False
+    return min(value) >= SHORTEST_STEP_S and max(value) <= LONGEST_S and not math.isnan(sum(value))
+
+
 def _held(name: str, value: object) -> Iterable[object]:
-    """What a mapping or a list holds."""
+    """What a mapping or a list holds that has to be looked at."""
     if isinstance(value, Mapping):
         for key in value:
             _check_text(name, key)
         return value.values()
-    return value if isinstance(value, Sequence) else ()
+    return value if isinstance(value, Sequence) and not _are_usual(value) else ()
 
 
 @cache
