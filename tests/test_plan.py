@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from energy_records import energy_of, metered_record
@@ -109,6 +110,19 @@ def test_measured_energy_goes_before_the_bound_and_holds_for_one_device_alone() 
     by_count = {each.count: each for each in found.choices}
     assert (by_count[1].energy_j, by_count[1].energy_is) == (2500.0, MEASURED)
     assert by_count[2].energy_is == AT_TDP
+
+
+def test_measured_energy_is_not_held_against_that_at_a_tdp() -> None:
+    asked: dict[str, Any] = {"targets": [FAST, SLOW], "counts": (1,), "batches": (100,), "precisions": ("fp32",)}
+    of_slow = {("K40", "fp32", 100): 1e-3}  # far below its TDP
+    found = plan(Job(items=1e6, within_s=1e9), Grid(**asked), steps, predict, of_slow)
+    least = found.best(ENERGY)
+    assert least is not None
+    assert least.device == found.advised().device == "H100 SXM", "both at their TDP"
+    found = plan(Job(items=1e6), Grid(**asked), steps, predict, of_slow | {("H100 SXM", "fp32", 100): 1.0})
+    least = found.best(ENERGY)
+    assert least is not None
+    assert (least.device, least.energy_is) == ("K40", MEASURED), "both measured"
 
 
 def test_several_devices_send_their_gradients() -> None:

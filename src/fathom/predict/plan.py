@@ -91,6 +91,7 @@ class Choice:
     high_s: float
     energy_j: float | None
     energy_is: str | None  # AT_TDP or MEASURED; None: not known
+    at_tdp_j: float | None  # also where it was measured: what choices of which not all were measured are compared by
     cost: float | None  # None: no price was given
 
     @property
@@ -137,8 +138,8 @@ class Plan:
 
     def best(self, by: str) -> Choice | None:
         """None where it is not known of any choice: energy without a TDP, cost without a price."""
-        known = [each for each in self.choices if measure_of(each, by) is not None]
-        return min(known, key=lambda each: (measure_of(each, by), each.seconds, each.count), default=None)
+        known = [each for each in self.choices if self._spent(each, by) is not None]
+        return min(known, key=lambda each: (self._spent(each, by), each.seconds, each.count), default=None)
 
     @property
     def allowed(self) -> list[Choice]:
@@ -164,7 +165,22 @@ class Plan:
         if self.job.within_s is None:
             return min(allowed, key=lambda each: (each.seconds, each.count))
         sure = [each for each in allowed if each.high_s <= self.job.within_s] or allowed
-        return min(sure, key=_least_spent)
+        return min(sure, key=self._least_spent)
+
+    def _spent(self, choice: Choice, by: str) -> float | None:
+        """Measured joules beside those at a TDP, which no device reaches all the time, would always seem the fewer."""
+        all_measured = {each.energy_is for each in self.choices} <= {MEASURED, None}
+        energy = choice.energy_j if all_measured else choice.at_tdp_j
+        return {TIME: choice.seconds, ENERGY: energy, COST: choice.cost}[by]
+
+    def _least_spent(self, choice: Choice) -> tuple[float, float, float]:
+        """Cost first, then energy, then device-hours."""
+        cost, energy = (self._spent(choice, by) for by in (COST, ENERGY))
+        return (
+            math.inf if cost is None else cost,
+            math.inf if energy is None else energy,
+            choice.count * choice.seconds,
+        )
 
     def _refusal(self) -> str:
         fastest = self.choices[0]
@@ -186,19 +202,6 @@ class Plan:
         near = [(axis, each) for each in self.choices if (axis := _only_difference(choice, each)) is not None]
         faster = [(axis, each) for axis, each in near if each.seconds < choice.seconds]
         return min(faster, key=lambda pair: (pair[1].seconds, pair[1].count), default=None)
-
-
-def measure_of(choice: Choice, by: str) -> float | None:
-    return {TIME: choice.seconds, ENERGY: choice.energy_j, COST: choice.cost}[by]
-
-
-def _least_spent(choice: Choice) -> tuple[float, float, float]:
-    """Cost first, then energy, then device-hours."""
-    return (
-        math.inf if choice.cost is None else choice.cost,
-        math.inf if choice.energy_j is None else choice.energy_j,
-        choice.count * choice.seconds,
-    )
 
 
 def _only_difference(one: Choice, other: Choice) -> str | None:
@@ -292,7 +295,10 @@ def _choices(
             estimate = replace(estimate, coverage=None)  # measured on eager steps
         seconds = job.steps(count * step.batch) * estimate.step_s
         measured = joules_per_item.get((target.model, step.precision, step.batch)) if engine == EAGER else None
-        energy, source = _energy(job, target, count, seconds, measured)
+        at_tdp = None if target.tdp_w is None else target.tdp_w * count * seconds
+        energy, source = at_tdp, None if at_tdp is None else AT_TDP
+        if measured is not None and count == 1:  # it says nothing of several devices, which wait for each other
+            energy, source = measured * job.items * job.epochs, MEASURED
         price = job.prices.get(target.name)
         found.append(
             Choice(
@@ -308,18 +314,8 @@ def _choices(
                 high_s=seconds * estimate.high_s / estimate.step_s,
                 energy_j=energy,
                 energy_is=source,
+                at_tdp_j=at_tdp,
                 cost=None if price is None else price * count * seconds / HOUR_S,
             )
         )
     return found
-
-
-def _energy(
-    job: Job, target: Target, count: int, seconds: float, measured: float | None
-) -> tuple[float | None, str | None]:
-    """Measured joules per item are of one device, and say nothing of several that wait for each other."""
-    if measured is not None and count == 1:
-        return measured * job.items * job.epochs, MEASURED
-    if target.tdp_w is None:
-        return None, None
-    return target.tdp_w * count * seconds, AT_TDP
