@@ -20,6 +20,7 @@ from fathom.measure.profiling import layers_marked, roles
 from fathom.trace import walk
 from fathom.trace.convolution import split_backward
 from fathom.trace.event import Event
+from fathom.trace.profile import as_profile
 from fathom.trace.reader import read
 from fathom.trace.rows import Breakdown
 from fathom.trace.taxonomy import short_name
@@ -300,6 +301,71 @@ def test_modules_that_a_checkpoint_computes_again_are_where_they_were() -> None:
         ("aten::add", "Net_0.Block_0"),
         ("aten::mm", "Net_0.Block_0.Linear_1"),
     ]
+
+
+def test_a_step_that_the_loop_did_not_make_is_none() -> None:
+    """The profiler marks a step from the last call of its step() to its end."""
+    steps = [(0, 100), (100, 100), (200, 3)]
+    events = [event(f"ProfilerStep#{at}", begin, length, "user_annotation") for at, (begin, length) in enumerate(steps)]
+    events += [event("aten::mm", begin, 60) for begin in (10, 110)]
+    found = walk.breakdown(events)
+    (row,) = found.rows()
+    assert (found.steps, row.calls, row.cpu_s) == ([(0, 100), (100, 200)], 1, pytest.approx(60e-6))
+
+
+def test_steps_are_those_of_one_process_and_ops_outside_them_are_told() -> None:
+    marks = [
+        msgspec.structs.replace(event(f"ProfilerStep#{at}", begin + pid, 100, "user_annotation"), pid=pid)
+        for pid in (1, 2)
+        for at, begin in enumerate((50, 150))
+    ]
+    found = walk.breakdown([*marks, event("aten::mm", 0, 40), event("aten::mm", 60, 40), event("aten::mm", 160, 40)])
+    assert found.steps == [(51, 151), (151, 251)]
+    assert found.notes == ["1 op calls outside all steps are not counted"]
+
+
+@pytest.mark.parametrize(
+    ("op", "kind"),
+    [
+        ("cudnn_convolution_backward_weight", "Conv2DBackFilter"),
+        ("mkldnn_convolution_backward_input", "Conv2DBackInput"),
+    ],
+)
+def test_gradients_of_convolutions_before_torch_1_11(op: str, kind: str) -> None:
+    outer = op.rpartition("_")[0]
+    found = walk.breakdown([event(f"aten::{outer}", 0, 50), event(f"aten::{op}", 5, 40), event("aten::empty", 6, 5)])
+    split_backward(found)
+    own = [row for row in found.rows() if row.type == kind]
+    assert sum(row.cpu_s for row in own) == pytest.approx(45e-6), "its own 40, and half of the 10 of the op around it"
+    assert next(row for row in own if row.op == f"aten::{op}").flop is None
+    assert {row.type for row in found.rows()} == {"Conv2DBackFilter", "Conv2DBackInput"}
+
+
+def test_a_product_under_vmap_costs_what_all_items_do() -> None:
+    def dims(*shapes: list[int]) -> dict[str, Any]:
+        return {"Input Dims": list(shapes), "Input type": ["float"] * len(shapes)}
+
+    one, every = dims([32, 32], [32, 32]), dims([64, 32, 32], [64, 32, 32])
+    (row,) = walk.breakdown([event("aten::mm", 0, 50, **one), event("aten::bmm", 5, 40, **every)]).rows()
+    assert (row.op, row.flop, row.calls) == ("aten::mm", 64 * 2 * 32**3, 1)
+
+
+def test_shapes_as_torch_1_8_spells_them() -> None:
+    shapes: dict[str, Any] = {"Input dims": [[2, 3], [3, 4]], "Input type": ["float", "float"]}
+    (row,) = walk.breakdown([event("aten::mm", 0, 50, **shapes)]).rows()
+    assert (row.flop, row.bytes, row.shapes) == (48, 4 * (6 + 12 + 8), "[2, 3] [3, 4]")
+
+
+@pytest.mark.parametrize("category", ["cpu_op", "kernel"])
+def test_a_trace_in_which_nothing_takes_time_has_no_path(category: str) -> None:
+    found = walk.breakdown([event("aten::mm", 0, 0, category)])
+    depth = as_profile(found, [], []).depth
+    assert depth is None or depth.path is None
+
+
+def test_several_gpus_in_one_trace_are_told() -> None:
+    kernels = [msgspec.structs.replace(event("gemm", 50 * gpu, 50, "kernel"), pid=gpu) for gpu in (0, 1)]
+    assert any(note.startswith("2 GPUs are in the trace") for note in walk.breakdown(kernels).notes)
 
 
 def test_every_kernel_is_counted_once_with_or_without_an_op() -> None:

@@ -36,11 +36,13 @@ START: Key = ("host", OUTSIDE)
 
 
 def critical_path(found: Breakdown, columns: Columns) -> CriticalPath | None:
-    """None where the trace has no steps or nothing in them."""
+    """None where the trace has no steps or nothing in them that takes time."""
     if not found.steps or not (found.gpu_activities or any(thread.work for thread in found.host)):
         return None
     walk = _Walk(found, columns)
     walk.run()
+    if not walk.begins:
+        return None  # whatever is in it has no length
     return _parts(walk.begins, walk.keys, walk.last, found.steps, found.typical_steps)
 
 

@@ -66,10 +66,15 @@ class SequenceArgs(msgspec.Struct, gc=False):
 class OpArgs(msgspec.Struct, gc=False, frozen=True):
     """The inputs of an op as JSON, undecoded: calls with equal inputs are told by equal bytes."""
 
-    dims: msgspec.Raw = msgspec.field(default=EMPTY, name="Input Dims")
+    named_dims: msgspec.Raw = msgspec.field(default=EMPTY, name="Input Dims")
     types: msgspec.Raw = msgspec.field(default=EMPTY, name="Input type")
     concrete: msgspec.Raw = msgspec.field(default=EMPTY, name="Concrete Inputs")
     strides: msgspec.Raw = msgspec.field(default=EMPTY, name="Input Strides")
+    old_dims: msgspec.Raw = msgspec.field(default=EMPTY, name="Input dims")  # as torch 1.8 spells it
+
+    @property
+    def dims(self) -> msgspec.Raw:
+        return self.named_dims if bytes(self.named_dims) else self.old_dims
 
     @classmethod
     def of(cls, args: dict[str, Any]) -> OpArgs:

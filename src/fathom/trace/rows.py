@@ -45,6 +45,7 @@ class Breakdown:
     all_steps: bool = False  # whether every step counts, as in a trace that a user has; else the typical ones
     waits: list[tuple[Event, OpCall | None]] = field(default_factory=list)  # calls that wait for a device, with the op
     columns: EventColumns = field(default_factory=lambda: EventColumns.of([]))  # all events
+    ops_outside: int = 0  # op calls, those inside others not among them, before, between and after the steps
 
     @property
     def on_gpu(self) -> bool:
@@ -67,14 +68,18 @@ class Breakdown:
     @property
     def notes(self) -> list[str]:
         """Remarks on the rows, for people."""
-        without_op = sum(call.device_us for call in self.op_calls if call.kernel_only)
-        if not without_op:
-            return []
-        percent = 100 * without_op / sum(call.device_us for call in self.op_calls)
-        return [
-            f"{percent:.3g} % of the kernel time was launched by no op in the trace (CUDA graphs, say): "
-            "these rows are kernels, without layer and FLOP"
-        ]
+        found = []
+        if without_op := sum(call.device_us for call in self.op_calls if call.kernel_only):
+            percent = 100 * without_op / sum(call.device_us for call in self.op_calls)
+            found.append(
+                f"{percent:.3g} % of the kernel time was launched by no op in the trace (CUDA graphs, say): "
+                "these rows are kernels, without layer and FLOP"
+            )
+        if (devices := len({activity.stream[0] for activity in self.gpu_activities})) > 1:
+            found.append(f"{devices} GPUs are in the trace: busy is the time in which any of them works, and idle none")
+        if self.ops_outside:
+            found.append(f"{self.ops_outside:,} op calls outside all steps are not counted")
+        return found
 
     def grouped(self) -> RowGroups:
         """The op calls of the typical steps by op, layer, phase, shapes and dtypes: one group a row."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Sequence
 from itertools import pairwise
 
@@ -32,7 +33,8 @@ class Steps:
         """By marks on the host; a trace without marks is one step."""
         if own := _windows(columns, on_host & columns.named(lambda name: name == STEP)):
             return cls(own, waited=True)
-        theirs = _windows(columns, on_host & columns.named(lambda name: name.startswith(PROFILER_STEP)))
+        marks = on_host & columns.named(lambda name: name.startswith(PROFILER_STEP))
+        theirs = _with_ops(_windows(columns, _of_one_thread(columns, marks)), columns)
         work = columns.on_gpu if theirs else columns.on_gpu | (on_host & ~columns.of_category("python_function"))
         return cls(_whole(theirs, columns.begin[work], columns.end[work]), waited=False)
 
@@ -73,6 +75,24 @@ class Steps:
             (begin, max(end, min(last, limit)))
             for (begin, end), last, limit in zip(self.windows, latest, limits, strict=True)
         ]
+
+
+def _of_one_thread(columns: EventColumns, marks: Mask) -> Mask:
+    """Those of the thread that has most: each process of a merged trace marks its own steps."""
+    threads = Counter((kind.process, kind.thread) for kind in map(columns.kinds.__getitem__, columns.kind[marks]))
+    if len(threads) < 2:
+        return marks
+    most = max(threads, key=lambda each: threads[each])
+    own = np.array([(kind.process, kind.thread) == most for kind in columns.kinds], dtype=np.bool_)
+    chosen: Mask = marks & columns.each(own)
+    return chosen
+
+
+def _with_ops(marks: list[Window], columns: EventColumns) -> list[Window]:
+    """Without marks at the end in which no op begins: the profiler marks a step that the loop did not make."""
+    begins = columns.begin[columns.of_category("cpu_op")]
+    made = [mark for mark in marks if len(begins) and mark[0] <= begins.max()]
+    return made or marks
 
 
 def _windows(columns: EventColumns, marks: Mask) -> list[Window]:

@@ -9,6 +9,7 @@ that ops of several threads share is divided equally, so that op calls and the t
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from itertools import chain
 
@@ -38,6 +39,9 @@ INNER = {
     **dict.fromkeys(("aten::reshape", "aten::flatten"), ("aten::clone",)),
     **{f"aten::max_pool{rank}d": (f"aten::max_pool{rank}d_with_indices",) for rank in (2, 3)},  # in training
     "aten::to": ("aten::_to_copy",),
+    # under torch.vmap the outer op has the shapes of one item, and the inner one those of all
+    **dict.fromkeys(("aten::mm", "aten::addmm"), ("aten::baddbmm", "aten::bmm")),
+    **dict.fromkeys(("aten::mv", "aten::dot"), ("aten::bmm", "aten::mm")),
 }
 
 
@@ -73,7 +77,17 @@ def breakdown(events: Iterable[Event] | EventColumns, roles: Mapping[str, str] |
         all_steps=not steps.waited,
         waits=walk.waits,
         columns=columns,
+        ops_outside=0 if steps.waited else walk.ops_outside,
     )
+
+
+def _holders(columns: EventColumns) -> dict[int, frozenset[int]]:
+    """INNER, in the numbers of the trace's kinds of events."""
+    numbers: dict[str, list[int]] = defaultdict(list)
+    for number, kind in enumerate(columns.kinds):
+        numbers[kind.name].append(number)
+    found = {name: frozenset(each for one in inner for each in numbers.get(one, ())) for name, inner in INNER.items()}
+    return {number: inner for name, inner in found.items() if inner for number in numbers.get(name, ())}
 
 
 class _Walk:
@@ -87,13 +101,14 @@ class _Walk:
         self.ops: list[tuple[int, int, int, int]] = []  # in no typed one: event, step, context, and the op around it
         self.op_ends: dict[int, float] = {}  # of those that outlast the frame around them, by rounding
         self.host: list[HostThread] = []
+        self.ops_outside = 0
         self._launches: list[Launch] = []
         self.launches: dict[int, LaunchSite] = {}  # correlation id -> where a kernel was launched
         self.waits: list[tuple[Event, OpCall | None]] = []
         self.data_us = [0.0] * len(steps)
         self.events = [0] * len(steps)
         self.events_in_ops = [0] * len(steps)
-        self._holders = {number: INNER[kind.name] for number, kind in enumerate(columns.kinds) if kind.name in INNER}
+        self._holders = _holders(columns)
         self._inner: dict[int, tuple[str, OpArgs]] = {}  # by op
         self._distinct: dict[object, OpArgs] = {}  # equal arguments are kept once: a trace repeats its steps
 
@@ -177,16 +192,17 @@ class _Walk:
 
     def _inside(self, positions: Positions, at: int, after: int, parent: Frame) -> None:
         """What ops inside one that claims them tell; their time is the outer one's."""
-        inner = self._holders.get(positions.kinds[at], ())
-        if not (inner or self.frames.follows(parent)):
-            return
-        for index in positions.index[at + 1 : after]:
-            event = self.columns.events[index]
+        inner, follows = self._holders.get(positions.kinds[at], frozenset()), self.frames.follows(parent)
+        for position in range(at + 1, after):
+            if not follows and positions.kinds[position] not in inner:
+                continue
+            event = self.columns.events[positions.index[position]]
             if event.cat != "cpu_op":
                 continue
-            if event.name in inner:
+            if positions.kinds[position] in inner:
                 self._inner[len(self.ops) - 1] = (event.name, self._arguments(event))
-            self.frames.inside(parent, event)
+            if follows:
+                self.frames.inside(parent, event)
 
     def _count(self, positions: Positions) -> None:
         """The ops and marks of every step, and those inside typed ops; others inside ops are counted already."""
@@ -199,6 +215,7 @@ class _Walk:
     def finish(self, clock: SharedClock | None) -> list[OpCall]:
         """The op calls of all steps, and whose the runtime calls are."""
         calls = self._calls(clock)
+        self.ops_outside = sum(call is None and around < 0 for call, (*_, around) in zip(calls, self.ops, strict=True))
         for number, inner in self._inner.items():
             if (call := calls[number]) is not None:
                 call.inner = inner

@@ -161,7 +161,17 @@ TABLE: dict[str, dict[str, str]] = {
         "slow_conv_dilated3d slow_conv_transpose2d slow_conv_transpose3d cudnn_convolution_relu "
         "cudnn_convolution_add_relu miopen_convolution_relu miopen_convolution_add_relu _conv_depthwise2d "
         "conv_depthwise3d _nnpack_spatial_convolution conv_tbc",
-        "Conv2DBackward": "convolution_backward _slow_conv2d_backward conv_tbc_backward",
+        "Conv2DBackward": "convolution_backward _slow_conv2d_backward conv_tbc_backward "
+        # of torch before 1.11
+        "convolution_backward_overrideable thnn_conv2d_backward thnn_conv_depthwise2d_backward "
+        "slow_conv3d_backward slow_conv_dilated2d_backward slow_conv_dilated3d_backward "
+        "slow_conv_transpose2d_backward slow_conv_transpose3d_backward",
+        "Conv2DBackFilter": "cudnn_convolution_backward_weight cudnn_convolution_transpose_backward_weight "
+        "mkldnn_convolution_backward_weights miopen_convolution_backward_weight "
+        "miopen_convolution_transpose_backward_weight miopen_depthwise_convolution_backward_weight",
+        "Conv2DBackInput": "cudnn_convolution_backward_input cudnn_convolution_transpose_backward_input "
+        "mkldnn_convolution_backward_input miopen_convolution_backward_input "
+        "miopen_convolution_transpose_backward_input miopen_depthwise_convolution_backward_input",
     },
     "E": {
         "RandomNormal": "normal randn randn_like log_normal",
@@ -257,6 +267,8 @@ COMPOSITES: dict[str, str] = {
     "Sum": "nanmean linalg_norm linalg_matrix_norm dist",
     "Sort": "quantile nanquantile",
     "Conv2D": "conv_transpose1d conv_transpose2d conv_transpose3d _convolution_mode slow_conv3d",
+    "Conv2DBackward": "cudnn_convolution_backward cudnn_convolution_transpose_backward mkldnn_convolution_backward "
+    "miopen_convolution_backward miopen_convolution_transpose_backward miopen_depthwise_convolution_backward",
     "Tile": "meshgrid one_hot",
     "Select": "argwhere nonzero_numpy",
     "Pad": "_pad_circular",
