@@ -55,13 +55,13 @@ def typed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *
 
 @pytest.fixture
 def tried(monkeypatch: pytest.MonkeyPatch) -> list[Setting]:
-    """Settings that were tried: bf16 is twice as fast, compile fails, all else is as fast."""
+    """Settings that were tried: bf16 is twice as fast, compile is refused, all else is as fast."""
     asked: list[Setting] = []
 
     def attempt(spec: Any, own: Any, setting: Setting, *_: object) -> SettingTrial:
         asked.append(setting)
         if setting.engine == "compile":
-            return SettingTrial(setting=setting, failed="no compiler")
+            return SettingTrial(setting=setting, failed="no compiler", refused=True)
         step_s = 0.1 if setting.precision else 0.2
         return SettingTrial(setting=setting, trial=trial_of(0.2, step_s), items=8, usual_items=8)
 
@@ -152,6 +152,27 @@ def test_kept_trials_hold_for_the_same_model_machine_and_order_alone(tmp_path: P
     assert kept_in(tmp_path, "a", first, third, second)[0] == [third, second], "in another order"
     kept.path.write_text(kept.path.read_text()[:-20])
     assert kept_in(tmp_path, "a", first)[0] == [first], "of a damaged file none is taken"
+
+
+def test_what_failed_then_is_measured_again_and_the_others_are_not(tmp_path: Path) -> None:
+    first, second, third = Setting(precision="bf16"), Setting(engine="compile"), Setting(threads=1)
+    kept = KeptTrials(tmp_path, "a")
+    kept.trial(first, lambda each: SettingTrial(setting=each, failed="no CUDA", refused=True))
+    kept.trial(second, lambda each: SettingTrial(setting=each, failed="no progress for 5 s: ended"))
+    kept.trial(third, lambda each: SettingTrial(setting=each, trial=trial_of(0.2, 0.1)))
+    assert kept_in(tmp_path, "a", first, second, third)[0] == [second]
+
+
+def test_an_edited_model_is_another_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "models").mkdir()
+    seen = set()
+    for name, text in [("mine.py", "a"), ("mine.py", "b"), ("layers.py", "a"), ("models/own.py", "a")]:
+        (tmp_path / name).write_text(text)
+        seen.add(of_model.source_digest("mine:make"))
+    assert len(seen) == 3, "not by what is in other folders"
+    assert of_model.source_digest("models.own:make") != of_model.source_digest("mine:make")
+    assert of_model.source_digest("installed.package:make"), "whose code is elsewhere"
 
 
 def test_verified_advice_in_words(

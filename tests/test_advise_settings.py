@@ -202,6 +202,18 @@ def test_a_choice_that_was_luck_is_made_again_and_measured_a_third_time() -> Non
     assert len(found.trials) == 4  # the second trials are kept beside the first
 
 
+def test_what_helps_is_listed_once_by_its_newest_trial_and_the_advised_first() -> None:
+    refuted = search([COMPILE], measured_in_turn({COMPILE: [2.0, 0.8, 0.8]}))
+    assert (refuted.advised, refuted.helpful) == (Setting(), [])
+    alone = [Setting(batch=16), Setting(batch=32)]
+    lucky, better = alone
+    found = search(alone, measured_in_turn({lucky: [2.0, 1.02, 1.03], better: [1.5, 1.5, 1.4]}))
+    assert [each.setting for each in found.helpful] == [better, lucky]
+    assert [gain(each) for each in found.helpful] == [pytest.approx(1.4), pytest.approx(1.03)]
+    near = Found([trial(lucky, 1.2), trial(better, 1.3)], lucky, [])
+    assert [each.setting for each in near.helpful] == [lucky, better], "the advised one first"
+
+
 def test_a_third_measurement_against_the_second_leaves_the_choice_as_it_was() -> None:
     alone = [Setting(batch=16), Setting(batch=32)]
     first, other = alone

@@ -56,6 +56,57 @@ class Reshaping(nn.Module):
 
 def reshaping():
     return Reshaping(), torch.randn(6, 4)
+
+def low():
+    model = nn.Sequential(nn.Linear(64, 256), nn.GELU(), nn.LayerNorm(256), nn.Linear(256, 5)).bfloat16()
+    batch = torch.randn(32, 64).bfloat16(), torch.arange(32) % 5
+    return model, batch, "cross_entropy", torch.optim.SGD(model.parameters(), 0.1)
+
+class Averaging(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("mean", torch.ones(()))
+
+    def forward(self, output, target):
+        loss = nn.functional.cross_entropy(output, target)
+        self.mean = 0.9 * self.mean + 0.1 * loss.detach()
+        return loss / self.mean
+
+def averaged():
+    return nn.Linear(4, 5), (torch.randn(6, 4), torch.arange(6) % 5), Averaging(), "sgd"
+
+def normed():
+    return nn.utils.weight_norm(nn.Linear(4, 5)), (torch.randn(6, 4), torch.arange(6) % 5), "cross_entropy", "sgd"
+
+CLIPPED = []
+
+def hooked():
+    model = nn.Linear(4, 2)
+    optimizer = torch.optim.SGD(model.parameters(), 0.5)
+    optimizer.register_step_pre_hook(lambda *_: CLIPPED.append(nn.utils.clip_grad_norm_(model.parameters(), 1e-9)))
+    return model, torch.randn(6, 4), None, optimizer
+
+class Drawing(nn.Module):
+    def __init__(self, draw):
+        super().__init__()
+        self.first, self.last, self.draw = nn.Conv2d(3, 4, 3), nn.Conv2d(4, 5, 3), draw
+
+    def forward(self, x):
+        return self.last(self.draw(self.first(x))).mean((2, 3))
+
+IMAGES = torch.randn(6, 3, 8, 8), torch.arange(6) % 5
+
+def dropping():
+    return Drawing(lambda x: nn.functional.dropout(x, 0.5)), IMAGES, "cross_entropy", "sgd"
+
+def noisy():
+    return Drawing(lambda x: x + torch.randn_like(x)), IMAGES, "cross_entropy", "sgd"
+
+ONE = Drawing(torch.relu)
+ONE.first.forward = lambda x, layer=ONE.first: nn.Conv2d.forward(layer, x)
+
+def one():
+    return ONE, IMAGES, "cross_entropy", "sgd"
 """
 
 
@@ -96,6 +147,37 @@ def test_channels_last_and_fused_give_the_same_results() -> None:
     assert (found.failed, found.agreement) == (None, "yes")
 
 
+@pytest.mark.parametrize("function", ["averaged", "normed", "hooked"])
+def test_each_side_has_its_own_loss_hooks_and_weights(function: str) -> None:
+    """A loss that keeps an average, weights that cannot be copied, a hook that clips the model it was made with."""
+    import tried_model  # type: ignore[import-not-found]
+
+    found = tried(Setting(threads=1), function)
+    assert (found.failed, found.agreement) == (None, "yes")
+    assert found.trial is not None
+    assert found.trial.difference() == 0.0
+    assert bool(tried_model.CLIPPED) == (function == "hooked")
+    if function == "hooked":
+        assert found.trial.eager.losses[-1] == pytest.approx(found.trial.eager.losses[0], rel=1e-6), "it is clipped"
+
+
+def test_a_model_that_cannot_be_copied_has_to_be_made_anew() -> None:
+    told = "the model cannot be copied, and its function gives the same one again: make a new one"
+    assert tried(Setting(threads=1), "one").failed == told
+
+
+def test_a_model_in_a_low_precision_is_judged_by_its_own_rounding() -> None:
+    found = tried(Setting(threads=1), "low")
+    assert (found.precision, found.agreement) == ("bf16", "yes")
+    assert found.trial is not None
+    assert any(losses != found.trial.eager.losses for losses in found.trial.rounded_losses)
+
+
+def test_what_a_layout_draws_otherwise_is_not_called_wrong() -> None:
+    assert tried(Setting(engine="channels_last"), "dropping").agreement == "yes"
+    assert tried(Setting(engine="channels_last"), "noisy").agreement == "not compared"
+
+
 def test_a_larger_batch_is_counted_in_items_and_not_compared() -> None:
     found = tried(Setting(batch=24))
     assert (found.items, found.usual_items) == (24, 6)
@@ -121,7 +203,7 @@ def test_wrong_results_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_users_model_and_optimizer_are_not_touched() -> None:
-    import tried_model  # type: ignore[import-not-found]
+    import tried_model
 
     tried(Setting(), "make")  # which gives the lazy layer its size
     before = {name: value.clone() for name, value in tried_model.MODEL.state_dict().items()}
@@ -258,7 +340,7 @@ def test_instructions_for_bf16_are_read_from_the_kernel(
 def test_rows_are_repeated_to_fill_a_batch() -> None:
     base = RunSpec(workload="x", preset=OWN, source="model", precision=None, seed=None, device="cpu")
     batch = {"input": torch.arange(6.0).reshape(3, 2), "scale": torch.ones(2)}
-    sides = OwnSides(base, {"model": nn.Bilinear(2, 2, 1), "batch": batch})
+    sides = OwnSides(base, lambda: {"model": nn.Bilinear(2, 2, 1), "batch": batch})
     sized = sides._sized(5)
     assert sized["input"].tolist() == [[0, 1], [2, 3], [4, 5], [0, 1], [2, 3]]
     assert sized["scale"].tolist() == [1, 1]

@@ -116,7 +116,7 @@ def test_an_engine_that_extends_another_combines_with_it() -> None:
         ("autoenc", "channels_last", "train", "changes nothing: autoenc has no convolution over images"),
         ("residual", "channels_last", "infer", "changes nothing: residual is in this memory format by itself"),
         ("memnet", "fused", "infer", "changes the optimizer, and inference has none"),
-        ("autoenc", "fused", "train", "changes nothing: torch has no fused Adagrad"),
+        ("autoenc", "fused", "train", None),
         ("memnet", "fused", "train", None),
         ("memnet", "eager", "infer", None),
         ("autoenc", "cudagraph+fused", "train", "needs an NVIDIA GPU, not cpu"),  # of several, the outermost's
@@ -130,6 +130,16 @@ def test_refusals(workload: str, engine: str, phase: str, told: str | None) -> N
         with pytest.raises(EngineError) as raised:
             suite.load(workload, preset="tiny", device="cpu", engine=engine, phase=phase)
         assert str(raised.value) == f"engine {engine} {told}"
+
+
+def test_adagrad_is_fused_on_a_cpu_alone() -> None:
+    told = "changes nothing: torch has no fused Adagrad for cuda"
+    assert Fused.refusal(Autoenc.configured("tiny"), GPU, "train") == told
+    losses = []
+    for engine in ("eager", "fused"):
+        with suite.load("autoenc", preset="tiny", device="cpu", engine=engine).setup() as session:
+            losses.append(session.run(6))
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
 
 
 def test_a_workload_that_is_fused_by_itself_has_nothing_to_gain() -> None:

@@ -307,11 +307,31 @@ class Attending(nn.Module):
         return F.dropout(attended, 0.5, self.training) + torch.rand_like(x) * torch.rand(x.shape[-1:])
 
 
+class Mean(nn.Module):
+    """Draws, as a variational autoencoder does, what its output does not read."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        torch.randn(2, 4)
+        return 2 * x + torch.rand(4)
+
+
+@needs("onnxruntime", *_exported.EXPORTERS)
+def test_a_draw_that_nothing_reads_is_made_and_is_no_input() -> None:
+    model, batch = Mean().eval(), {"x": torch.randn(2, 4)}
+    graph = export(model, lambda batch: {"y": model(batch["x"])}, batch)
+    assert [read for _, read in graph.noise] == [False, True]
+    torch.manual_seed(5)
+    expected = model(batch["x"])
+    torch.manual_seed(5)
+    feeds = {name: tensor.numpy() for name, tensor in zip(graph.inputs, graph.feeds(batch), strict=True)}
+    torch.testing.assert_close(torch.from_numpy(session_of(graph).run(None, feeds)[0]), expected)
+
+
 @needs("onnxruntime", *_exported.EXPORTERS)
 def test_only_what_is_random_in_inference_becomes_an_input() -> None:
     model, batch = Attending().eval(), {"x": torch.randn(2, 1, 3, 4)}
     graph = export(model, lambda batch: {"y": model(batch["x"])}, batch)
-    assert [noise.shape for noise in graph.noise] == [(2, 1, 3, 4), (4,)]
+    assert [(noise.shape, read) for noise, read in graph.noise] == [((2, 1, 3, 4), True), ((4,), True)]
     torch.manual_seed(5)
     expected = model(batch["x"])
     torch.manual_seed(5)

@@ -16,6 +16,7 @@ import fathom as suite
 from fathom.core.record import Record
 from fathom.core.spec import RunSpec
 from fathom.core.trial import FACTOR, FIRST_STEPS, FLOORS, Trial
+from fathom.engine.engines.channels_last import ChannelsLast
 from fathom.engine.session import Session
 from fathom.experiments.engines import best
 from fathom.measure import trial as measuring
@@ -222,7 +223,7 @@ def test_turns_are_as_many_as_the_budget_holds(
     sides = []
     with Session(RunSpec(workload="memnet", preset="tiny", device="cpu")) as session:
         for _ in range(2):
-            sides.append(measuring.Running(session, 0.0, 0.0, [], None))
+            sides.append(measuring.Running(session, 0.0, 0.0, []))
         monkeypatch.setattr(measuring.Running, "timed", lambda self, count: step_s)
         seen: list[tuple[int, int]] = []
         found = measuring.in_turns(sides, 7.0, lambda turn, of: seen.append((turn, of)))
@@ -251,7 +252,7 @@ def test_energy_is_counted_over_two_seconds_of_each_side(monkeypatch: pytest.Mon
     monkeypatch.setattr(measuring, "Counters", Counted)
     monkeypatch.setattr(measuring.Running, "timed", timed)
     with Session(RunSpec(workload="memnet", preset="tiny", device="cpu")) as session:
-        sides = [measuring.Running(session, step_s, 0.0, [], None) for step_s in (0.5, 0.125)]
+        sides = [measuring.Running(session, step_s, 0.0, []) for step_s in (0.5, 0.125)]
         found = measuring.in_turns(sides, 1.0, lambda turn, of: None)
     assert [side.metered_steps for side in found] == [4, 16]
     assert [side.energy_j for side in found] == [80.0, 80.0]
@@ -271,6 +272,24 @@ def test_a_trial_compares_and_times_both(phase: str, engine: str) -> None:
     assert record.trial.disagreement("fp32") is None
     assert record.trial.output_difference == (0 if phase == "infer" else None)
     assert record.trial.engine.turn_update_s == []  # a step of this one is an update
+
+
+@pytest.mark.usefixtures("short")
+def test_outputs_that_go_wrong_after_the_first_steps_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A captured graph replays only then."""
+    calls: list[int] = []
+    usual = ChannelsLast.infer
+
+    def late(self: ChannelsLast, batch: Any) -> Any:
+        calls.append(1)
+        found = usual(self, batch)
+        return found if len(calls) <= 3 else {name: torch.zeros_like(value) for name, value in found.items()}
+
+    monkeypatch.setattr(ChannelsLast, "infer", late)
+    monkeypatch.setattr(ChannelsLast, "refusal", classmethod(lambda *_: None))
+    record = measured(phase="infer", engine="channels_last")
+    assert record.trial is not None
+    assert str(record.trial.disagreement("fp32")).startswith("the outputs differ by ")
 
 
 @pytest.mark.usefixtures("short")

@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 FIRST_STEPS = 8  # timed as one: compilation, export and capture happen in these
 COMPARED_STEPS = 20  # whose losses are compared
 FACTOR = 3.0  # an engine may differ by so many times what rounding changes
-FLOORS = {"fp32": 1e-4, "tf32": 1e-3, "bf16": 1e-2}  # ... and by this, relative, in any case
+FLOORS = {"fp32": 1e-4, "tf32": 1e-3, "fp16": 1e-3, "bf16": 1e-2}  # ... and by this, relative, in any case
 TINY = 1e-30  # of a loss: a difference relative to less is no number
-ROUNDING = {"fp32": 2.0**-24, "tf32": 2.0**-11, "bf16": 2.0**-9}  # of one value, relative: half of its last digit
+# of one value, relative: half of its last digit
+ROUNDING = {"fp32": 2.0**-24, "tf32": 2.0**-11, "fp16": 2.0**-11, "bf16": 2.0**-9}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +54,7 @@ class Trial:
     Rounding differs between engines, and training can amplify it without bound. Eager is therefore also run from
     weights that are rounded otherwise and, where the run's precision is a lower one, in fp32: an engine agrees where it
     stays, at every step, within some times of what that changes up to the next. In training the losses are compared,
-    in inference the outputs of the first step.
+    in inference the outputs of the first step and of the last of FIRST_STEPS.
     """
 
     eager: EngineRun

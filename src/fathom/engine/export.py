@@ -63,14 +63,14 @@ class Graph:
 
     onnx: bytes
     columns: tuple[str, ...]  # of the batch, those that inference reads
-    noise: tuple[Noise, ...]  # inputs after the columns
+    noise: tuple[tuple[Noise, bool], ...]  # inputs after the columns; whether the graph reads each
     inputs: tuple[str, ...]  # the graph's names of columns and noise
     outputs: tuple[str, ...]  # the workload's names
 
     def feeds(self, batch: Batch) -> list[Tensor]:
         """What the graph's inputs are for this batch."""
-        columns = [batch[name] for name in self.columns]
-        return [*columns, *(draw() for draw in self.noise)] if self.noise else columns
+        drawn = [(draw(), read) for draw, read in self.noise]  # all, as eager does: the next has the same numbers
+        return [*(batch[name] for name in self.columns), *(values for values, read in drawn if read)]
 
 
 def export(model: nn.Module, infer: Callable[[Batch], Output], batch: Batch) -> Graph:
@@ -194,7 +194,7 @@ def _onnx(program: ExportedProgram, columns: tuple[str, ...], noise: tuple[Noise
     return Graph(
         onnx=proto.SerializeToString(),
         columns=tuple(name for name, kept in zip(columns, read, strict=False) if kept),
-        noise=noise,
+        noise=tuple(zip(noise, read[len(columns) :], strict=True)),
         inputs=tuple(name for name, kept in zip(names, read, strict=True) if kept),
         outputs=tuple(outputs),
     )

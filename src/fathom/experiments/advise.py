@@ -103,6 +103,12 @@ class Found:
         return 1 - gains[self.advised] / max(gains.values())
 
     @property
+    def helpful(self) -> list[SettingTrial]:
+        """The newest trial of each setting, where it helps: the advised one first, then the fastest."""
+        newest = {trial.setting: trial for trial in [*self.trials, *self.confirmed]}
+        return sorted(ranked(newest.values()), key=lambda trial: trial.setting != self.advised)
+
+    @property
     def better(self) -> Setting | None:
         """What turned out to be clearly better than the advised setting when both were measured again.
 

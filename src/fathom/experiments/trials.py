@@ -34,11 +34,13 @@ class KeptTrials:
         return len(self._earlier)
 
     def trial(self, setting: Setting, measure: Callable[[Setting], SettingTrial]) -> SettingTrial:
-        if self._earlier and self._earlier[0].setting == setting:
-            self._taken.append(self._earlier.pop(0))
-            return self._taken[-1]
-        self._earlier.clear()
-        self._taken.append(measure(setting))
+        earlier = self._earlier.pop(0) if self._earlier and self._earlier[0].setting == setting else None
+        if earlier and (earlier.failed is None or earlier.refused):
+            self._taken.append(earlier)
+            return earlier
+        if earlier is None:
+            self._earlier.clear()
+        self._taken.append(measure(setting))  # also what failed then: with more time or memory it may not
         with contextlib.suppress(OSError):  # on a full disk the search goes on, and cannot be resumed
             self.path.parent.mkdir(parents=True, exist_ok=True)
             replace_whole(self.path, "".join(json.dumps(each.to_json()) + "\n" for each in self._taken))

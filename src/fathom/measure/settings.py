@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import random
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from types import MappingProxyType
 from typing import Any
 
+import numpy as np
 import torch
 
 from fathom.core.advice import Setting, SettingTrial
@@ -29,7 +31,7 @@ from fathom.machine.disturbance import Watch
 from fathom.machine.host import has_bf16
 from fathom.measure.loop import non_finite
 from fathom.measure.own.errors import users_fault
-from fathom.measure.own.sides import OwnSides
+from fathom.measure.own.sides import OwnSides, without_dropout
 from fathom.measure.own.step import StepSession
 from fathom.measure.own.target import from_target
 from fathom.measure.trial import BUDGET_S, ROUNDED, TURNS, Running, compared, in_turns, shown_by, started
@@ -44,10 +46,11 @@ Open = Callable[[Setting], Session]
 
 @dataclass(frozen=True)
 class _Work:
-    """How sessions of it are opened: those that are timed, and those whose results are compared."""
+    """How sessions of it are opened, and how their results are compared."""
 
-    timed: Open
-    compared: Open | None = None  # None: the same
+    session: Open
+    still: bool = False  # compared in runs of their own without dropout, which the setting would make drop other values
+    computes_in: str | None = None  # what a model chooses by itself, where it does
 
 
 def tried(
@@ -84,12 +87,18 @@ def _session(base: RunSpec, setting: Setting) -> Session:
 
 
 def _own(base: RunSpec, setting: Setting, target: str, given: Mapping[str, Any]) -> _Work:
-    made = from_target(target) | {name: value for name, value in given.items() if value is not None}
-    model = made["model"]
-    if isinstance(model, Workload):
-        return _Work(partial(_of_workload, base, model))
-    sides = OwnSides(base, made)
-    return _Work(sides.session, partial(sides.session, still=True) if sides.reorders_dropout(setting) else None)
+    named = {name: value for name, value in given.items() if value is not None}
+    computes_in = named.pop("computes_in", None)
+
+    def make() -> dict[str, Any]:
+        for seed in (random.seed, np.random.seed, torch.manual_seed):
+            seed(0)  # the weights are the same whenever they are made
+        return from_target(target) | named
+
+    sides = OwnSides(base, make)
+    if isinstance(sides.model, Workload):
+        return _Work(partial(_of_workload, base, sides.model))
+    return _Work(sides.session, sides.reorders_draws(setting), computes_in)
 
 
 def _of_workload(base: RunSpec, model: Workload, setting: Setting) -> Session:
@@ -102,13 +111,13 @@ def _tried(
 ) -> SettingTrial:
     """Refused before anything runs where a session says why it cannot be."""
     try:
-        sessions = [work.timed(Setting()), work.timed(setting)]
+        sessions = [work.session(Setting()), work.session(setting)]
         if setting.precision == "bf16" and sessions[1].device.type == "cpu" and has_bf16() is False:
             raise BadOption("this CPU has no instructions for bf16")  # tens of times as slow: a step may take minutes
     except FathomError as error:
         return SettingTrial(setting=setting, failed=str(error), refused=True)
     process = [_Process.of(each) for each in sessions]
-    precision = _precision(base, setting)
+    precision = _precision(work.computes_in, *(each.spec.precision for each in sessions))
     comparable = setting.batch is None and not isinstance(sessions[1], StepSession)
     with ExitStack() as closing:
         for each in sessions:
@@ -123,9 +132,10 @@ def _tried(
         progress(ROUNDED + 2, PARTS)
         if problem := next(filter(None, map(_not_finite, sides)), None):
             return SettingTrial(setting=setting, failed=problem)
-        if comparable and work.compared is not None:
-            asked = zip(sides, (Setting(), setting), process, strict=True)
-            sides = [replace(side, results=_results(work.compared, each, own, steps)) for side, each, own in asked]
+        if comparable and work.still:
+            found = [_compared_run(work, *own, steps) for own in zip((Setting(), setting), process, strict=True)]
+            comparable = not any(each.drew for each in found)  # noise of its own, in the order of memory
+            sides = [replace(side, results=each.results) for side, each in zip(sides, found, strict=True)]
         watch = Watch(sessions[1].device)
         runs = in_turns(sides, base.budget_s or BUDGET_S, shown_by(progress))
         watch.look()
@@ -141,25 +151,25 @@ def _tried(
     )
 
 
-def _results(opened: Open, setting: Setting, process: _Process, steps: int) -> list[Any]:
-    with opened(setting) as session:
+def _compared_run(
+    work: _Work, setting: Setting, process: _Process, steps: int, rounding: int = 0, precision: str | None = None
+) -> Running:
+    with work.session(setting) as session, without_dropout() if work.still else nullcontext():
         process.settle()
-        return started(session, steps=steps).results
+        return started(session, rounding, precision, steps)
 
 
-def _precision(base: RunSpec, setting: Setting) -> str:
-    """The lower one of both sides: results differ by what it rounds."""
-    both = [each for each in (base.precision, setting.precision) if each in ROUNDING] or ["fp32"]
-    return max(both, key=lambda each: ROUNDING[each])
+def _precision(*used: str | None) -> str:
+    """The lowest of both sides: results differ by what it rounds."""
+    known = [each for each in used if each in ROUNDING] or ["fp32"]
+    return max(known, key=lambda each: ROUNDING[each])
 
 
 def _rounded(work: _Work, usual: _Process, precision: str, steps: int, progress: OnProgress) -> list[list[Any]]:
     """What the model as it is gives with weights rounded otherwise, to the lower precision of both sides."""
     found = []
     for number in range(1, ROUNDED + 1):
-        with (work.compared or work.timed)(Setting()) as session:
-            usual.settle()
-            found.append(started(session, rounding=number, precision=precision, steps=steps).results)
+        found.append(_compared_run(work, Setting(), usual, steps, number, precision).results)
         progress(1 + number, PARTS)
     return found
 

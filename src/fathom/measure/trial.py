@@ -39,8 +39,9 @@ class Running:
     session: Session
     setup_s: float
     start_s: float
-    results: list[Any]  # losses, or the output of the first step
-    allocated: int | None  # bytes on the device before it was set up
+    results: list[Any]  # losses, or outputs: of the first step, and of one by which an engine captures what it does
+    drew: bool = False  # whether its steps drew random numbers
+    allocated: int | None = None  # bytes on the device before it was set up
     peak: int | None = None
     settle: Callable[[], None] = lambda: None  # before each turn: settings of the process that the two sides differ in
 
@@ -108,15 +109,21 @@ def _rounded_otherwise(spec: RunSpec, progress: OnProgress, parts: int) -> list[
 
 
 def compared(trial: Trial, eager: list[Any], engine: list[Any], rounded: list[list[Any]]) -> Trial:
-    """With what agreement is judged by: losses in training, the difference of the first output in inference."""
+    """With what agreement is judged by: losses in training, the difference of outputs in inference."""
     if trial.eager.losses:
         return replace(trial, rounded_losses=rounded)
-    if (mismatch := _mismatch(engine[0], eager[0])) is not None:
-        return replace(trial, mismatch=mismatch)
-    differences = [_difference(each[0], eager[0]) for each in rounded if _mismatch(each[0], eager[0]) is None]
+    for found, expected in zip(engine, eager, strict=True):
+        if (mismatch := _mismatch(found, expected)) is not None:
+            return replace(trial, mismatch=mismatch)
+    differences = [
+        _difference(found, expected)
+        for each in rounded
+        for found, expected in zip(each, eager, strict=True)
+        if _mismatch(found, expected) is None
+    ]
     return replace(
         trial,
-        output_difference=_difference(engine[0], eager[0]),
+        output_difference=max(map(_difference, engine, eager)),
         rounded_output_difference=max(differences, default=0.0),
     )
 
@@ -140,26 +147,39 @@ def started(
         _round_otherwise(session, rounding, precision)
     wait(session.device)
     set_up = time.perf_counter()
+    before = _random_state(session.device)
     results = _first_results(session)
     wait(session.device)
     start_s = time.perf_counter() - set_up
+    drew = not torch.equal(before, _random_state(session.device))
     if session.spec.phase == "train":
         left = (within_s - start_s) * FIRST_STEPS / start_s
         results += session.run(max(0, int(min(steps - FIRST_STEPS, left))))
-    running = Running(session, set_up - begun, start_s, results, allocated)
+    running = Running(session, set_up - begun, start_s, results, drew, allocated=allocated)
     if allocated is not None:
         running.peak = torch.cuda.max_memory_allocated(session.device) - allocated
     return running
 
 
 def _first_results(session: Session) -> list[Any]:
-    """The losses of the first steps, or the output of the very first: later ones of an environment go their own way."""
+    """The losses of the first steps, or the outputs of the very first and the last, which captured engines replay.
+
+    Later steps of an environment go their own way: it has been in other states then.
+    """
     if session.spec.phase == "train":
         return list(session.run(FIRST_STEPS))
-    first = session.run(1)
-    kept: list[Any] = [{name: value.clone() for name, value in first[0].items()}]  # type: ignore[union-attr]
-    session.run(FIRST_STEPS - 1)
+    kept: list[Any] = []
+    workload = getattr(session, "workload", None)  # a user's own step has none
+    for steps in (1, FIRST_STEPS - 1):
+        (output,) = session.run(steps)
+        if not kept or not (workload and workload.interactive):
+            kept.append({name: value.clone() for name, value in output.items()})  # type: ignore[union-attr]
     return kept
+
+
+def _random_state(device: torch.device) -> torch.Tensor:
+    """Of the generator that steps on a device draw from."""
+    return torch.cuda.get_rng_state(device) if device.type == "cuda" else torch.get_rng_state()
 
 
 def _round_otherwise(session: Session, seed: int, precision: str | None = None) -> None:
@@ -169,7 +189,8 @@ def _round_otherwise(session: Session, seed: int, precision: str | None = None) 
     with torch.no_grad():
         for weight in session.state.weights:
             sign = torch.randint(2, weight.shape, generator=random).to(weight.device, weight.dtype) * 2 - 1
-            weight.add_(weight * sign, alpha=unit)  # a factor of 1 + unit would itself be rounded to 1
+            # a factor of 1 + unit would itself be rounded to 1; what is kept in this precision has no half of a digit
+            weight.add_(weight * sign, alpha=unit if weight.dtype == torch.float32 else 2 * unit)
 
 
 def in_turns(both: list[Running], budget_s: float, on_turn: OnProgress) -> list[EngineRun]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from fathom.workloads.base import Workload
 
 PROFILED_STEPS, PROFILED_S = 100, 3.0  # at most
+MOST_SOURCES = 200  # files beside a model's own that are looked at for changes
 
 
 def advise_model(asked: Asked, as_json: bool) -> None:
@@ -37,9 +39,9 @@ def advise_model(asked: Asked, as_json: bool) -> None:
     path = store.add(record)
     usual = usual_of(asked, record)
     ops = [(row.layer, row.op, row.shapes) for row in record.profile.rows] if record.profile else []
-    known = identity(record.machine, ops)
+    known = [*identity(record.machine, ops), source_digest(asked.name) if asked.own else ""]
     found = searched(asked, usual, known) if asked.verify else advise.Found([], Setting())
-    advice = changes(record, advise.ranked(found.trials), found.trials)
+    advice = changes(record, found.helpful, found.trials)
     basis = ""
     if not asked.verify and not usual.step:
         predicted, basis = _predicted(asked, usual)
@@ -113,16 +115,25 @@ def identity(machine: Machine, model: Iterable[Sequence[str]]) -> list[Any]:
     return [machine.digest, machine.commit, dict(machine.libraries), sorted({tuple(part) for part in model})]
 
 
+def source_digest(target: str) -> str:
+    """Of the code that a model is in, with what is beside it: an edited model is another one, whatever ops it has."""
+    path = Path(*target.partition(":")[0].split("."))
+    files = [path.with_suffix(".py"), *sorted((path if path.is_dir() else path.parent).glob("*.py"))[:MOST_SOURCES]]
+    contents = b"\0".join(file.read_bytes() for file in files if file.is_file())
+    return hashlib.sha256(contents).hexdigest()
+
+
 def searched(asked: Asked, usual: advise.Usual, known: list[Any], also: Sequence[Setting] = ()) -> advise.Found:
     """A bar for all trials, and a line for each that has ended; `also` are settings to try beside the usual ones.
 
     Trials of a search that was interrupted are not made again, as long as what is `known` (identity) is as it was.
     """
     singles = list(dict.fromkeys([*advise.candidates(usual), *also]))
-    spec = replace(advise.spec_of(asked.spec, asked.trial_s), device=usual.device)
+    spec, given = replace(advise.spec_of(asked.spec, asked.trial_s), device=usual.device), asked.given
     if asked.own:
         spec = replace(spec, preset=OWN, source="model", seed=None)
-    kept = KeptTrials(asked.out, [spec.to_json(), asked.given, *known])
+        given = given | {"computes_in": usual.precision}
+    kept = KeptTrials(asked.out, [spec.to_json(), given, *known])
     if kept.found:
         human.print(f"{count(kept.found, 'trial')} of an interrupted search: {kept.path}", soft_wrap=True)
     with progress_bar() as bar:
@@ -134,7 +145,7 @@ def searched(asked: Asked, usual: advise.Usual, known: list[Any], also: Sequence
             bar.reset(current, description=str(setting), total=None)
             watch = partial(_progressed, bar, current)
             trial = kept.trial(
-                setting, lambda each: advise.in_process(spec, asked.given, each, watch, asked.timeout_s, rounded)
+                setting, lambda each: advise.in_process(spec, given, each, watch, asked.timeout_s, rounded)
             )
             advise.keep_rounded(trial, rounded)
             bar.advance(task)
@@ -190,8 +201,9 @@ def in_words(change: Change) -> str:
 
 def _print_untried(usual: advise.Usual, found: advise.Found, asked: Asked) -> None:
     if asked.verify:
-        slower = [str(trial.setting) for trial in found.trials if advise.is_sound(trial) and not advise.helps(trial)]
-        if slower:
+        faster = {trial.setting for trial in found.helpful}
+        sound = [trial.setting for trial in found.trials if advise.is_sound(trial)]
+        if slower := [str(each) for each in dict.fromkeys(sound) if each not in faster]:
             print_text(f"Tried, and no faster: {listed(slower)}")
         return
     settings = [str(setting) for setting in advise.candidates(usual)]

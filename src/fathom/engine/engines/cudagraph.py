@@ -96,7 +96,7 @@ class CudaGraph(Engine):
         if not _reads_rates(optimizer):
             self._rates = _rates(optimizer)
             return
-        if has_fused_form(optimizer):
+        if has_fused_form(optimizer, self.state.device):
             set_fused(optimizer)  # one kernel in place of a dozen
         for group in optimizer.param_groups:
             if "capturable" in group:
@@ -156,7 +156,8 @@ def _can_be_captured(optimizer: Optimizer) -> bool:
 def _reads_rates(optimizer: Optimizer) -> bool:
     """Whether it can read its learning rate from the device. SGD is not called capturable; its fused form can."""
     capturable = all("capturable" in group for group in optimizer.param_groups)
-    return capturable or (isinstance(optimizer, SGD) and has_fused_form(optimizer))
+    fused_sgd = isinstance(optimizer, SGD) and all("fused" in group for group in optimizer.param_groups)
+    return capturable or fused_sgd
 
 
 def _rates(optimizer: Optimizer | None) -> list[float]:

@@ -26,16 +26,17 @@ class Fused(Engine):
             return "changes the optimizer, and inference has none"
         optimizer = workload.optimizer(model_to_look_at(workload))
         kind = type(optimizer).__name__
-        if not has_fused_form(optimizer):
-            return f"changes nothing: torch has no fused {kind}"
+        if not has_fused_form(optimizer, device):
+            return f"changes nothing: torch has no fused {kind} for {device.type}"
         if all(group["fused"] for group in optimizer.param_groups):
             return f"changes nothing: {workload.name} has a fused {kind} by itself"
         return None
 
 
-def has_fused_form(optimizer: Optimizer) -> bool:
-    """On every device; Adagrad has one on a CPU alone."""
-    return not isinstance(optimizer, Adagrad) and all("fused" in group for group in optimizer.param_groups)
+def has_fused_form(optimizer: Optimizer, device: torch.device) -> bool:
+    """Adagrad has one on a CPU alone."""
+    missing = isinstance(optimizer, Adagrad) and device.type != "cpu"
+    return not missing and all("fused" in group for group in optimizer.param_groups)
 
 
 def set_fused(optimizer: Optimizer) -> None:

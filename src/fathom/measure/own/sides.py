@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.dropout import _DropoutNd
+from torch.nn import functional as F
 
 from fathom.core.advice import Setting
 from fathom.core.errors import BadOption, EngineError
@@ -20,12 +20,33 @@ from fathom.engine.session import Session
 from fathom.machine.devices import resolve
 from fathom.measure.own.batch import NO_ROWS, items_in, rebuilt
 from fathom.measure.own.model import OwnModel, OwnSession, precision_of, prepared
+from fathom.measure.own.state import independent_copies
 from fathom.measure.own.step import StepSession, check_step, device_of, network_of
 from fathom.measure.own.training import Criterion
 from fathom.workloads.base import Output
 
 COMPILE, GRAPH, LAYOUT, FUSED = "compile", "cudagraph", "channels_last", "fused"
 ENGINES = (COMPILE, f"{COMPILE}{SEPARATOR}{GRAPH}", LAYOUT, FUSED)  # that a module of one's own takes, and combinations
+
+
+DROPOUTS = tuple(name for name in vars(F) if name.rstrip("123d").endswith("dropout") and not name.startswith("_"))
+
+
+@contextmanager
+def without_dropout() -> Iterator[None]:
+    """Dropout, of modules and of functions, gives what it is given."""
+    usual = {name: getattr(F, name) for name in DROPOUTS}
+
+    def kept(input: Tensor, *_: Any, **__: Any) -> Tensor:
+        return input
+
+    try:
+        for name in DROPOUTS:
+            setattr(F, name, kept)
+        yield
+    finally:
+        for name, function in usual.items():
+            setattr(F, name, function)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,30 +63,25 @@ class Replayed(OwnModel):
 class OwnSides:
     """What a user's function made, from which a session of any setting can be opened."""
 
-    def __init__(self, base: RunSpec, made: Mapping[str, Any]) -> None:
-        self.base, self.made = base, dict(made)
+    def __init__(self, base: RunSpec, make: Callable[[], Mapping[str, Any]]) -> None:
+        """`make` gives the same, made anew, whenever it is called."""
+        self.base, self._make, self.made = base, make, dict(make())
         self.model = self.made["model"]
         if not isinstance(self.model, nn.Module):
             return
         asked = precision_of(self.model, self.made.get("batch"), base.precision)
         self.device = resolve(base.device, asked)
-        self.criterion = Criterion.of(self.made.get("loss"), self.device)
         self.items = items_in(self.made.get("batch")) or 1
-        prepared(self.model, self.made.get("batch"), self.device, self.criterion.wants_target)  # lazy layers, once
+        self._prepare(self.made)  # lazy layers, once
 
-    def reorders_dropout(self, setting: Setting) -> bool:
+    def reorders_draws(self, setting: Setting) -> bool:
         """Whether dropout would drop other values: it draws in the order of memory, which another layout changes."""
-        reordered = LAYOUT in (setting.engine or "").split(SEPARATOR) and isinstance(self.model, nn.Module)
-        return reordered and any(isinstance(part, _DropoutNd) and part.p > 0 for part in self.model.modules())
+        return LAYOUT in (setting.engine or "").split(SEPARATOR) and isinstance(self.model, nn.Module)
 
-    def session(self, setting: Setting, still: bool = False) -> Session:
-        """`still` is without dropout."""
+    def session(self, setting: Setting) -> Session:
         if not isinstance(self.model, nn.Module):
             return self._of_step(setting)
-        own: dict[str, Any] = copy.deepcopy({name: self.made.get(name) for name in ("model", "optimizer")})
-        for part in own["model"].modules() if still else ():
-            if isinstance(part, _DropoutNd):
-                part.p = 0.0
+        own = self._copied()
         parts = set((setting.engine or EAGER).split(SEPARATOR))
         module, batch = self._laid_out(own["model"], self._sized(setting.batch), parts)
         engine = FUSED if FUSED in parts else EAGER
@@ -79,14 +95,29 @@ class OwnSides:
         workload = (Replayed if GRAPH in parts else OwnModel)(
             module=self._compiled(module, parts),
             inputs=batch,
-            criterion=self.criterion,
-            updated_by=own["optimizer"],
+            criterion=Criterion.of(own.get("loss"), self.device),
+            updated_by=own.get("optimizer"),
             batch=setting.batch or self.items,
         )
         for part in parts & {COMPILE, GRAPH}:
             if (why := engine_class(part).refusal(workload, self.device, spec.phase)) is not None:
                 raise EngineError(f"engine {part} {why}")
         return OwnSession(spec, workload)
+
+    def _copied(self) -> dict[str, Any]:
+        """A copy of model, optimizer and loss; where a copy would share parts with them, what is made anew."""
+        copies = independent_copies(self.model, *(self.made.get(name) for name in ("optimizer", "loss")))
+        if copies is not None:
+            return dict(zip(("model", "optimizer", "loss"), copies, strict=True))
+        own = dict(self._make())
+        if own["model"] is self.model:
+            raise BadOption("the model cannot be copied, and its function gives the same one again: make a new one")
+        self._prepare(own)
+        return own
+
+    def _prepare(self, made: Mapping[str, Any]) -> None:
+        wants_target = Criterion.of(made.get("loss"), self.device).wants_target
+        prepared(made["model"], made.get("batch"), self.device, wants_target)
 
     def _of_step(self, setting: Setting) -> Session:
         if set(setting.changes) - {"threads"}:

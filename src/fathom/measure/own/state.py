@@ -22,30 +22,52 @@ from fathom.core.errors import BadOption
 
 
 def independent_copy(module: nn.Module) -> nn.Module | None:
-    """A copy that shares nothing with the module; None where there is none.
+    """A copy that shares nothing with the module; None where there is none."""
+    made = independent_copies(module)
+    return None if made is None else made[0]
 
-    Tensors with a history (weight normalisation, caches), locks and open files cannot be copied. A function that a
-    module holds is copied as it is, and may still call the module that it was made for.
+
+def independent_copies(module: nn.Module, *beside: Any) -> tuple[Any, ...] | None:
+    """Of a module and what belongs to it, its optimizer and loss: copies that know each other and nothing else of it.
+
+    None where there are none. Tensors with a history (weight normalisation, caches), locks and open files cannot be
+    copied. A function that a module holds is copied as it is, and may still call the module that it was made for.
     """
+    memo: dict[int, Any] = {}
     try:
-        made = copy.deepcopy(module)
+        made = copy.deepcopy((module, *beside), memo)
+        for old, new in zip(beside, made[1:], strict=True):
+            if isinstance(old, Optimizer):
+                _complete(old, new, memo)
     except Exception:
         return None
-    if any(new.is_leaf < old.is_leaf for new, old in zip(made.parameters(), module.parameters(), strict=True)):
+    new_weights = made[0].parameters()
+    if any(new.is_leaf < old.is_leaf for new, old in zip(new_weights, module.parameters(), strict=True)):
         return None  # a scripted module's copy is no leaf of autograd's
-    theirs = {id(part) for part in _parts(module)}
-    return None if any(id(part) in theirs for part in [*_parts(made), *_held(made)]) else made
+    theirs = {id(part) for each in (module, *beside) for part in _parts(each)}
+    return None if any(id(part) in theirs for each in made for part in [*_parts(each), *_held(each)]) else made
 
 
-def _parts(module: nn.Module) -> Iterator[Any]:
-    yield from module.modules()
-    yield from module.parameters()
-    yield from module.buffers()
+def _complete(old: Optimizer, new: Optimizer, memo: dict[int, Any]) -> None:
+    """With its hooks and what a class of the user's own keeps: torch copies settings and state alone."""
+    for name, value in vars(old).items():
+        if name not in ("defaults", "state", "param_groups"):
+            setattr(new, name, copy.deepcopy(value, memo))
 
 
-def _held(module: nn.Module) -> Iterator[Any]:
-    """What the functions in a module hold on to: hooks, activations, a forward that was replaced."""
-    for part in module.modules():
+def _parts(each: Any) -> Iterator[Any]:
+    if isinstance(each, nn.Module):
+        yield from each.modules()
+        yield from each.parameters()
+        yield from each.buffers()
+    elif isinstance(each, Optimizer):
+        yield each
+
+
+def _held(each: Any) -> Iterator[Any]:
+    """What the functions in a module or an optimizer hold on to: hooks, activations, a forward that was replaced."""
+    yield from _captured(each)
+    for part in each.modules() if isinstance(each, nn.Module) else [each] if isinstance(each, Optimizer) else []:
         for value in vars(part).values():
             for function in [value, *(value.values() if isinstance(value, dict) else ())]:
                 yield from _captured(function)
@@ -58,6 +80,7 @@ def _captured(function: Any) -> Iterator[Any]:
         yield from (*function.args, *function.keywords.values())
         yield from _captured(function.func)
     elif isinstance(function, FunctionType):
+        yield from (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values())
         for cell in function.__closure__ or ():
             try:
                 yield cell.cell_contents
