@@ -109,6 +109,29 @@ def test_a_pause_of_sampling_costs_a_counter_nothing_and_power_its_validity() ->
     assert both.parts[0].integrated_j is None, "nothing to compare with"
 
 
+@pytest.mark.parametrize(("begin", "end", "uncovered"), [(7.81, 9.0, 0.2), (1.0, 2.19, 0.2), (7.0, 9.0, None)])
+def test_a_pause_across_an_end_of_the_window_is_not_covered(begin: float, end: float, uncovered: float | None) -> None:
+    """There power changes, and no line through the counter knows how."""
+    moments = [at for at in every(0.05, 10) if not begin < at < end]
+
+    def joules(at: float) -> float:
+        return 100 * at + 200 * min(max(at - 2.0, 0.0), 6.0)
+
+    seen = samples(moments, joules=joules)
+    if uncovered is None:
+        assert energy_of(seen, (STEPS,), 100) is None, "a sixth of the window is too much"
+        return
+    found = measured(seen)
+    assert found.parts[0].uncovered_s == pytest.approx(uncovered)
+    assert found.invalid == ["0.2 of 6 s without readings of GPU 0"]
+
+
+def test_an_idle_baseline_with_a_pause_is_none() -> None:
+    moments = [at for at in every(0.05, 10) if not 0.2 < at < 2.2]
+    seen = samples(moments, joules=lambda at: 100 * at + 200 * max(at - 2.0, 0.0))
+    assert measured(seen, ("idle", 0.0, 2.0), ("steps", 2.2, 8.2)).parts[0].idle_w is None
+
+
 def test_sampling_that_begins_late_says_how_late() -> None:
     found = measured(samples(every(0.05, 10, 2.4), joules=lambda at: 100 * at))
     assert found.parts[0].uncovered_s == pytest.approx(0.45)  # the first reading is no update

@@ -193,7 +193,7 @@ def test_a_sweep_says_which_setting_costs_the_fewest_joules(
         (("--engines", "eager,cudagraf"), "no engine 'cudagraf'; did you mean cudagraph?"),
         (("--precisions", "fp8"), "no precision 'fp8'"),
         (("--idle", "-1"), "the idle baseline must be some seconds, or 0 for none, not -1"),
-        (("--grams-per-kwh", "-5"), "--grams-per-kwh must not be negative, not -5"),
+        (("--grams-per-kwh", "-5"), "--grams-per-kwh must be a number of 0 or more, not -5"),
     ],
 )
 def test_what_is_wrong_is_refused_before_anything_runs(

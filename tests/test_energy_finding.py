@@ -81,7 +81,7 @@ def test_a_measurement_is_invalid_with_the_reason(records: list[Record], reason:
     table = finding.leading_tables[0]
     assert str(cell(table, 0, "verdict")).startswith(f"INVALID: {reason}")
     assert table.alarms == [(0, len(table.columns) - 1)]
-    assert "0 of 1 measurement are valid" in finding.summary
+    assert "0 of 1 measurement is valid" in finding.summary
 
 
 def test_an_invalid_trial_beside_valid_ones_is_left_out_and_named() -> None:
@@ -233,16 +233,26 @@ def test_full_throttle_is_not_the_answer_where_a_cap_costs_no_time() -> None:
     known = replace(profile.profile, ceiling_flop_per_s=5e13, ceiling_bytes_per_s=4.8e12)
     finding = analyse("energy", [*capped_records(), replace(profile, profile=known)])
     assert (
-        "1 of 2 pairs of workload and phase lose no time below a cap: memnet train (300 W: 25 % less energy, "
-        "memory-bound)." in finding.summary
+        "1 of 2 pairs of workload and phase saves energy below a cap at no loss of time: memnet train (300 W: 25 % "
+        "less energy, memory-bound)." in finding.summary
     )
     table = table_of(finding, "Below a cap, over")
-    rows = {(row[0], row[3]): row for row in table.rows}
-    assert rows["memnet", "300 W"][4:8] == pytest.approx([1.01, 0.75, 0.7575, "yes"])
-    assert rows["vgg", "300 W"][4:8] == pytest.approx([1.2, 0.9, 1.08, "no"])
-    assert rows["vgg", "900 MHz"][4:7] == pytest.approx([2.0, 0.8, 1.6])
-    assert rows["memnet", "300 W"][8] == "memory-bound"
-    assert rows["vgg", "300 W"][8] is None, "no profile of it"
+    rows = {(row[0], row[2]): row for row in table.rows}
+    assert rows["memnet train", "300 W"][3:7] == pytest.approx([1.01, 0.75, 0.7575, "yes"])
+    assert rows["vgg train", "300 W"][3:7] == pytest.approx([1.2, 0.9, 1.08, "no"])
+    assert rows["vgg train", "900 MHz"][3:6] == pytest.approx([2.0, 0.8, 1.6])
+    assert rows["memnet train", "300 W"][7] == "memory-bound"
+    assert rows["vgg train", "300 W"][7] is None, "no profile of it"
+
+
+def test_caps_at_two_batches_are_told_apart() -> None:
+    large = [replace(record, spec=replace(record.spec, batch=64)) for record in capped_records()]
+    finding = analyse("energy", [*capped_records(), *large])
+    names = {str(row[0]) for row in table_of(finding, "Below a cap, over").rows}
+    assert sorted(names) == [f"{each} train (batch {size})" for each in ("memnet", "vgg") for size in (64, "default")]
+    assert "2 of 4 pairs of workload and phase save energy" in finding.summary
+    chart = next(chart for chart in finding.charts if chart.title == "Energy below a power cap")
+    assert all(len(series.x) == 1 for series in chart.series)
 
 
 def test_time_energy_and_edp_stand_against_the_cap_and_power_by_setting() -> None:
@@ -263,10 +273,10 @@ def test_time_energy_and_edp_stand_against_the_cap_and_power_by_setting() -> Non
 
 
 def test_the_published_statements_stand_beside_ours() -> None:
-    table = table_of(analyse("energy", capped_records()), "Below a cap, as published")
+    table = table_of(analyse("energy", capped_records()), "Below a clock cap, as published")
     assert [row[2] for row in table.rows] == [27, 50, 50]
-    assert [row[3] for row in table.rows] == pytest.approx([25, 50, 50])
-    nothing = table_of(analyse("energy", [metered_record()]), "Below a cap, as published")
+    assert [row[3] for row in table.rows] == pytest.approx([20, 0, 0]), "the study capped clocks; power caps are others"
+    nothing = table_of(analyse("energy", [metered_record()]), "Below a clock cap, as published")
     assert [row[3] for row in nothing.rows] == [None] * 3
 
 

@@ -197,11 +197,12 @@ class RunSpec:
             raise BadOption(f"a budget must be some seconds, not {self.budget_s}")
         if self.budget_s is not None and self.budget_s > LONGEST_BUDGET_S:
             raise BadOption(f"a budget must be at most {LONGEST_BUDGET_S:,} seconds (30 days), not {self.budget_s:g}")
-        if self.idle_s is not None and not 0 <= self.idle_s < math.inf:
+        if self.idle_s is not None and not 0 <= self.idle_s <= LONGEST_BUDGET_S:
             raise BadOption(f"the idle baseline must be some seconds, or 0 for none, not {self.idle_s}")
         for name, thing in _POSITIVE.items():
-            if (value := getattr(self, name)) is not None and not 0 < value < math.inf:
-                raise BadOption(f"{thing} must be above 0, not {value:g}")
+            if (value := getattr(self, name)) is not None and not 0 < value <= LONGEST_BUDGET_S:
+                limit = f" and at most {LONGEST_BUDGET_S:,}" if value > LONGEST_BUDGET_S else ""
+                raise BadOption(f"{thing} must be above 0{limit}, not {value:g}")
         if self.cores is not None and (not self.cores or min(self.cores) < 0):
             raise BadOption("cores must be numbers of this machine's cores, such as 0,1")
 

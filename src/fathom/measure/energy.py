@@ -138,7 +138,9 @@ def _part(trace: PowerTrace, windows: Sequence[Stretch], idle: Sequence[Stretch]
 
 def _mean_w(stretches: Sequence[Stretch], updates: Points, watts: Points) -> float | None:
     found = _over(stretches, updates, _counted) or _over(stretches, watts, _integrated)
-    return None if found is None else found.joules / _length(stretches)
+    if found is None or found.uncovered_s > LARGEST_FILLED * _length(stretches):
+        return None
+    return found.joules / _length(stretches)
 
 
 def _over(windows: Sequence[Stretch], points: Points, count: Callable[[Points, Stretch], _Sum | None]) -> _Sum | None:
@@ -156,10 +158,10 @@ def _counted(updates: Points, window: Stretch) -> _Sum | None:
     inside = _within(updates[1:], [window])  # the first reading is no update: the counter may have stood for long
     if any(after[1] < before[1] for before, after in pairwise(updates)):
         return None  # it was set back, and its rise is not known
-    if len(inside) < 2:
-        begin, end = _between(updates, window.begin_s), _between(updates, window.end_s)
-        return None if begin is None or end is None else _Sum(end - begin, 0.0)
     reach = REACH * _usual_distance(updates)
+    if len(inside) < 2:
+        begin, end = (_between(updates, moment, reach) for moment in (window.begin_s, window.end_s))
+        return None if begin is None or end is None else _Sum(end - begin, 0.0)
     before = [update for update in updates if update[0] < window.begin_s]
     after = [update for update in updates if update[0] > window.end_s]
     begin, head_s = _at_end(inside, before[-1:], window.begin_s, reach)
@@ -171,14 +173,15 @@ def _at_end(inwards: Points, beyond: Points, moment: float, reach: float) -> tup
     """The counter at an end of the window, and how much of the window before or after that is not covered.
 
     It is continued with the slope of the nearest updates inside, and never beyond the next one outside. Where the
-    nearest one inside is far away and there is one outside, sampling paused and the counter went on: a line joins them.
+    nearest one inside is far away and there is one outside, sampling paused and the counter went on: a line joins them,
+    and what of the window it crosses is not covered, as power may have changed there.
     """
     (at, joules), (far_at, far_joules) = inwards[0], inwards[min(SLOPE, len(inwards) - 1)]
     away = abs(moment - at)
     if beyond and away > reach:
         value = _between(sorted([*beyond, inwards[0]]), moment)
         assert value is not None
-        return value, 0.0
+        return value, away
     value = joules + (far_joules - joules) / (far_at - at) * (moment - at)
     if beyond:
         low, high = sorted((joules, beyond[0][1]))

@@ -20,6 +20,7 @@ from fathom.analysis.pareto import (
     least_energy_near_full_speed,
     pareto_front,
 )
+from fathom.analysis.selection import configuration, told_apart
 
 NO_TIME_LOST = 0.02  # of the step time without a cap: less is no loss
 SPELT_OUT = 3  # sweeps of which each has its sentence
@@ -218,8 +219,8 @@ class Capped:
         return self.time * self.energy
 
     @property
-    def loses_no_time(self) -> bool:
-        """Saved is what trials of one setting may not differ by."""
+    def saves(self) -> bool:
+        """Energy, at no loss of time. Saved is what trials of one setting may not differ by."""
         return self.valid and self.time <= 1 + NO_TIME_LOST and self.energy < 1 - LARGEST_SPREAD
 
     @property
@@ -250,7 +251,7 @@ def cap_sentence(pairs: Sequence[Capped]) -> str:
     named = _named(valid)
     gains: dict[str, Capped] = {}
     for name, pair in sorted(named, key=lambda each: -each[1].energy):
-        if pair.loses_no_time:
+        if pair.saves:
             gains[name] = pair  # the cap that saves the most comes last
     tested = len({name for name, _ in named})
     if not gains:
@@ -259,27 +260,31 @@ def cap_sentence(pairs: Sequence[Capped]) -> str:
         f"{name} ({pair.cap}: {100 * (1 - pair.energy):.0f} % less energy{f', {pair.limit}' if pair.limit else ''})"
         for name, pair in gains.items()
     ]
-    return f"{len(gains)} of {count(tested, 'pair')} of workload and phase lose no time below a cap: {listed(each)}."
+    verb = "saves" if len(gains) == 1 else "save"
+    of = f"{len(gains)} of {count(tested, 'pair')} of workload and phase"
+    return f"{of} {verb} energy below a cap at no loss of time: {listed(each)}."
 
 
 def _named(pairs: Sequence[Capped]) -> list[tuple[str, Capped]]:
-    """With names, which have the machine where there are several."""
+    """With names, which have the machine where there are several, and in what the work differs beside its cap."""
     several = len({pair.below.machine for pair in pairs}) > 1
-    return [(f"{pair.name} on {pair.below.machine}" if several else pair.name, pair) for pair in pairs]
+    names = [f"{pair.name} on {pair.below.machine}" if several else pair.name for pair in pairs]
+    apart = told_apart([(name, configuration(pair.free.runs[0])) for name, pair in zip(names, pairs, strict=True)])
+    return list(zip(apart, pairs, strict=True))
 
 
 def cap_table(pairs: Sequence[Capped]) -> Table:
     rows: list[list[Cell]] = [
         [
-            *(pair.below.workload, pair.below.phase, pair.below.machine, pair.cap),
+            *(name, pair.below.machine, pair.cap),
             *(pair.time, pair.energy, pair.edp),
-            "yes" if pair.loses_no_time else "no",
+            "yes" if pair.saves else "no",
             pair.limit,
             pair.below.verdict,
         ]
-        for pair in pairs
+        for name, pair in _named(pairs)
     ]
-    columns = ["workload", "phase", "machine", "cap", "time ratio", "energy ratio", "EDP ratio"]
+    columns = ["workload", "machine", "cap", "time ratio", "energy ratio", "EDP ratio"]
     columns += ["saves energy at no loss of time", "limited by", "verdict"]
     return Table(title="Below a cap, over the same work without one", columns=columns, rows=rows)
 
@@ -291,12 +296,7 @@ def cap_charts(pairs: Sequence[Capped]) -> list[Chart]:
         own = [pair for pair in pairs if getattr(pair.below.spec, cap) is not None]
         for name, ratio in (("Time", "time"), ("Energy", "energy"), ("EDP", "edp")):
             lines: dict[tuple[str, str], list[tuple[float, float]]] = defaultdict(list)
-            for pair in own:
-                where = (
-                    pair.name
-                    if len({each.below.machine for each in own}) == 1
-                    else f"{pair.name}, {pair.below.machine}"
-                )
+            for where, pair in _named(own):
                 lines[where, pair.below.workload].append((getattr(pair.below.spec, cap), getattr(pair, ratio)))
             series = [
                 Series(name=where, workload=workload, x=[x for x, _ in sorted(line)], y=[y for _, y in sorted(line)])
@@ -311,12 +311,12 @@ def cap_charts(pairs: Sequence[Capped]) -> list[Chart]:
 
 
 def published_table(pairs: Sequence[Capped]) -> Table:
-    """The statements of the power study, and the same of the sweeps here; a dash where nothing was swept."""
-    named = _named([pair for pair in pairs if pair.valid])
+    """The statements of the power study, which capped clocks, and the same of such sweeps here; a dash without any."""
+    named = _named([pair for pair in pairs if pair.valid and pair.below.spec.clock_cap_mhz is not None])
     every = {name for name, _ in named}
     ours = {
         "saved_energy": max((1 - pair.energy for _, pair in named), default=None),
-        "workloads_less_edp": _share({name for name, pair in named if pair.edp < 1}, every),
+        "workloads_less_edp": _share({name for name, pair in named if pair.edp < 1 - LARGEST_SPREAD}, every),
         "workloads_no_time_lost": _share({name for name, pair in named if pair.time <= 1 + NO_TIME_LOST}, every),
     }
     rows: list[list[Cell]] = [
@@ -324,7 +324,7 @@ def published_table(pairs: Sequence[Capped]) -> Table:
         for quantity, said in published.power_statements().items()
     ]
     return Table(
-        title="Below a cap, as published and as measured",
+        title="Below a clock cap, as published and as measured",
         columns=["the power study of 2018", "in its", "published (%)", "measured (%)"],
         rows=rows,
     )

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fathom import published
-from fathom.analysis.energy_runs import INVALID, LARGEST_SPREAD, EnergyRuns, in_words, joules, labels, metered
+from fathom.analysis.energy_runs import INVALID, LARGEST_SPREAD, VALID, EnergyRuns, in_words, joules, labels, metered
 from fathom.analysis.finding import Cell, Chart, Finding, Table, not_measured
 from fathom.analysis.formatting import count, in_percent, least_and_most
 from fathom.analysis.learning_runs import Run, training_runs
@@ -70,7 +70,8 @@ def analyse(records: Sequence[Record]) -> Finding:
 def _summary(found: Sequence[EnergyRuns], trained: Sequence[Run]) -> str:
     sentences = []
     if found:
-        valid = sum(runs.verdict != INVALID for runs in found)
+        measured = [runs for runs in found if not runs.estimated]
+        valid = sum(runs.verdict == VALID for runs in measured)
         named = _named([runs for runs in found if not capped(runs.runs[0])])
         guesses = {runs.estimated for runs in named.values()}
         guess = {(True,): ", estimated", (False, True): ", partly estimated"}.get(tuple(sorted(guesses)), "")
@@ -79,7 +80,11 @@ def _summary(found: Sequence[EnergyRuns], trained: Sequence[Run]) -> str:
         if named:
             sentences.append(f"Joules per item{guess}: {least_and_most(per_item, '.3g')}.")
             sentences.append(f"Average power{guess}: {least_and_most(watts, '.0f', ' W')}.")
-        sentences.append(f"{valid} of {count(len(found), 'measurement')} {'is' if valid == 1 else 'are'} valid.")
+        if measured:
+            verb = "is" if len(measured) == 1 else "are"
+            sentences.append(f"{valid} of {count(len(measured), 'measurement')} {verb} valid.")
+        if len(measured) < len(found):
+            sentences.append(f"{count(len(found) - len(measured), 'estimate')}, without a meter.")
     if trained:
         spent = [f"{joules(_to_target(run))} ({run.name})" for run in sorted(trained, key=_to_target)]
         sentences.append(f"Training to the target takes {' to '.join(dict.fromkeys((spent[0], spent[-1])))}.")

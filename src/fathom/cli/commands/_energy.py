@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -28,8 +29,8 @@ class Rates:
 
     def __post_init__(self) -> None:
         for name, value in dataclasses.asdict(self).items():
-            if value is not None and value < 0:
-                raise BadOption(f"--{name.replace('_', '-')} must not be negative, not {value:g}")
+            if value is not None and not 0 <= value < math.inf:
+                raise BadOption(f"--{name.replace('_', '-')} must be a number of 0 or more, not {value:g}")
 
     def of(self, joules: float) -> dict[str, float]:
         """Grams of CO2 and money, of those that were given."""
