@@ -183,6 +183,7 @@ MISTAKES = [
     ),
     (
         ["report", "results/neoverse-n1", "--format", "html", "--out", "q.md"],
+        ["report", "results/neoverse-n1", "--out", "q.pdf"],
         "--format html does not match",
     ),
     (["analyse", "breakdown", "tests"], "no records in tests; make some with fathom study"),

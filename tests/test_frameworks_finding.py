@@ -139,7 +139,7 @@ def test_rows_say_what_failed_and_what_is_not_installed() -> None:
 
 def test_no_winner_is_named_without_a_significant_difference() -> None:
     finding = answer(cells("torch", {1: 1.0}), cells("keras_torch", {1: 1.001}))
-    assert "no significant difference between torch and keras_torch" in finding.summary
+    assert "torch (1.01 s; no significant difference from keras_torch)" in finding.summary
 
 
 def test_disturbed_processes_give_way_to_undisturbed_ones() -> None:

@@ -166,6 +166,14 @@ def test_inference_scales_beside_no_published_statement() -> None:
     assert both.summary == analyse("scalability", trained).summary, "inference is not pooled with training"
 
 
+def test_an_order_of_overlapping_intervals_is_called_so() -> None:
+    def wide(run: Record) -> Record:
+        return replace(run, step_s=[each * (0.5 + at / 5) for at, each in enumerate(run.step_s)])
+
+    summary = analyse("scalability", [wide(run) for run in scaled(vgg=0.5, memnet=0.45)]).summary
+    assert "for those that do not: the same order, but their intervals overlap." in summary
+
+
 def test_two_hosts_are_not_ranked_together() -> None:
     here = scaled(vgg=0.8, memnet=0.2)
     there = [replace(run, machine=replace(run.machine, cpu=replace(run.machine.cpu, name="Other CPU"))) for run in here]

@@ -100,7 +100,8 @@ def class_called(name: str, module: ModuleType, base: type[Plugin]) -> type[Plug
     if len(found) > 1:
         found = [value for value in found if vars(value).get("name") == name]
     if len(found) != 1:
-        raise TypeError(f"{module.__name__} must define exactly one {base.__name__} {name}, it defines {len(found)}")
+        count = f"it defines {len(found)}"
+        raise BadOption(f"{module.__name__} must define exactly one {base.__name__} {name}: {count}")
     return found[0]
 
 

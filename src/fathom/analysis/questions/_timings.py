@@ -88,7 +88,7 @@ def machines_of(timings: Timings) -> list[str]:
 
 
 def slowest_machine(timings: Timings) -> str:
-    """The CPU that trains slowest, by the work that CPUs have in common; without a CPU, the slowest machine."""
+    """The CPU that trains slowest, by the work that CPUs have in common; without one, the machine that did most."""
     trained = [timing for timing in timings.values() if timing.work.phase == "train"] or list(timings.values())
     candidates = [timing for timing in trained if on_cpu(timing.run)] or trained
     fastest: dict[Work, float] = {}
@@ -97,7 +97,11 @@ def slowest_machine(timings: Timings) -> str:
     slowness: dict[str, list[float]] = {}
     for timing in candidates:
         slowness.setdefault(timing.machine, []).append(timing.item_s / fastest[timing.work])
-    return max(slowness, key=lambda machine: (geometric_mean(slowness[machine]), len(slowness[machine])))
+    slow = {machine: geometric_mean(found) for machine, found in slowness.items()}
+    if on_cpu(candidates[0].run):
+        return max(slow, key=lambda machine: (slow[machine], len(slowness[machine])))
+    # other precisions and engines of one GPU have no work in common
+    return max(slow, key=lambda machine: (len(slowness[machine]), slow[machine]))
 
 
 def pairs_with(timings: Timings, base: str) -> Iterator[Pair]:

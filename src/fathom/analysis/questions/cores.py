@@ -219,7 +219,8 @@ def _precise_summary(known: Sequence[Named], condition: str) -> list[str]:
     ends = (
         f"{_percent(low)} ({worst}) to {_percent(high)} ({best})" if len(precise) > 1 else f"{_percent(high)} ({best})"
     )
-    return [f"Parallel efficiency {condition}: {ends}."]
+    imprecise = ", where it is known to half of its value" if len(precise) < len(known) else ""
+    return [f"Parallel efficiency {condition}{imprecise}: {ends}."]
 
 
 def _scaling(known: Sequence[Named]) -> list[str]:
@@ -296,8 +297,7 @@ def _bindings(curves: Sequence[Curve]) -> Table:
 
 
 def _plus_minus(step: Interval) -> float | None:
-    half = 50 * (step.high - step.low) / step.median
-    return half if math.isfinite(half) else None
+    return 50 * (step.high - step.low) / step.median if step.bounded else None
 
 
 def _chart(curves: Sequence[Curve], mode: str) -> Chart:

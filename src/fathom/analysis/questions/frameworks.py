@@ -157,8 +157,8 @@ def _winner(ranked: Sequence[Group]) -> str:
         return f"{best.framework} ({seconds(_median(best))}, the only one)"
     equal = [each for each in ranked[1:] if not ratio(best.launches, each.launches).significant]
     if equal:
-        names = listed([each.framework for each in (best, *equal)])
-        return f"no significant difference between {names} ({seconds(_median(best))})"
+        names = listed([each.framework for each in equal])
+        return f"{best.framework} ({seconds(_median(best))}; no significant difference from {names})"
     times = _median(ranked[1]) / _median(best)
     return f"{best.framework} ({seconds(_median(best))}, {number(times)} times as fast as {ranked[1].framework})"
 

@@ -149,7 +149,13 @@ def _step_table(timings: Timings, base: str) -> Table:
         head: list[Cell] = [work.workload, work.phase, timing.machine, work.preset, work.items]
         rows.append([*head, len(timing.group.runs), *step, *rates])
     columns = ["workload", "phase", "machine", "preset", "items per step", "runs", "step, median (ms)"]
-    columns += ["95 % from (ms)", "95 % to (ms)", "interval", "items/s", f"over training on {base}, same work"]
+    columns += [
+        "95 % from (ms)",
+        "95 % to (ms)",
+        "interval",
+        "items/s",
+        f"over training on {base}, same work",
+    ]
     return Table(title="Step times", columns=columns, rows=rows)
 
 
@@ -215,8 +221,9 @@ def _notes(timings: Timings, base: str, pairs: Sequence[Pair]) -> list[str]:
     notes = [
         "The same work is the same network, preset, items per step, precision, data and options. `fathom study` times "
         "the preset small on every device for this purpose.",
-        f"Relative to {base}: the slowest CPU with training runs, or without one the slowest machine. Over workloads, "
-        "the geometric mean of the ratios.",
+        f"Relative to {base}: the slowest CPU with training runs, or without one the machine with most of them. Over "
+        "workloads, the geometric mean of the ratios. Items per second are over the time of all steps, slow ones too, "
+        "and not over the median step.",
         "Step time is the median after warm-up; of several launches, the median of theirs. An interval over launches "
         "holds the machine's median. One within this process holds the median of the one process that was launched, "
         "and says nothing of the next. A ratio with one launch on a side allows for the "

@@ -133,7 +133,12 @@ def _order_sentence(rows: Sequence[Row]) -> str:
     )
     if not well or not badly:
         return ""
+    ours = {
+        kind: [row.efficiency for row in rows if row.published == kind and row.efficiency] for kind in (WELL, BADLY)
+    }
     answer = "the same order" if min(well.values()) > max(badly.values()) else "not the same order"
+    if answer == "the same order" and min(each.low for each in ours[WELL]) <= max(each.high for each in ours[BADLY]):
+        answer = "the same order, but their intervals overlap"
     return (
         f"Parallel efficiency on the most cores is {least_and_most(well, '.0f', ' %')} for the workloads that scale "
         f"well in the Minsky study, and {least_and_most(badly, '.0f', ' %')} for those that do not: {answer}."
@@ -143,9 +148,7 @@ def _order_sentence(rows: Sequence[Row]) -> str:
 def _table(rows: Sequence[Row]) -> Table:
     cells: list[list[Cell]] = []
     for row in rows:
-        shares: list[Cell] = [None] * 3
-        if found := row.efficiency:
-            shares = [100 * found.median, finite(100 * found.low), finite(100 * found.high)]
+        shares: list[Cell] = [*row.efficiency.cells(100)] if row.efficiency else [None] * 3
         gain: list[Cell] = [row.gain.value, finite(row.gain.low), finite(row.gain.high)] if row.gain else [None] * 3
         head: list[Cell] = [row.curve.name, row.published, row.widest.count]
         cells.append([*head, *shares, *gain, row.published_gain])

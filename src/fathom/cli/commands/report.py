@@ -13,6 +13,7 @@ from fathom.core.errors import BadOption, UnknownName
 from fathom.core.store import read, read_nonempty
 
 FORMATS = {"html": "report.html", "md": "report.md"}
+SUFFIXES = (".html", ".htm", ".md")
 
 
 def command(
@@ -29,6 +30,8 @@ def command(
         raise UnknownName.among("format", format_, FORMATS)
     if format_ and out and (format_ == "md") != (out.suffix == ".md"):
         raise BadOption(f"--format {format_} does not match the file name {out}; only Markdown ends in .md")
+    if out and out.suffix not in SUFFIXES:
+        raise BadOption(f"a report is written as {', '.join(SUFFIXES)}, not as {out.name[-60:]}")
     frameworks = framework_store.read(folders, skipped)
     records = read(folders, skipped) if frameworks else read_nonempty(folders, skipped)
     path = write(records, out or Path(FORMATS[format_ or "html"]), frameworks)
