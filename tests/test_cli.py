@@ -183,9 +183,10 @@ MISTAKES = [
     ),
     (
         ["report", "results/neoverse-n1", "--format", "html", "--out", "q.md"],
-        ["report", "results/neoverse-n1", "--out", "q.pdf"],
         "--format html does not match",
     ),
+    (["report", "results/neoverse-n1", "--out", "q.pdf"], "a report is written as .html, .htm, .md, not as q.pdf"),
+    (["run", "os:path", "--out", "records"], "posixpath must define exactly one Workload os:path: it defines 0"),
     (["analyse", "breakdown", "tests"], "no records in tests; make some with fathom study"),
     (["run", "autoenc", "--out", "/proc/nowhere"], "cannot write to /proc/nowhere"),
     (["study", "autoenc", "--report", "/proc/nowhere/report.html"], "cannot write /proc/nowhere/report.html"),
