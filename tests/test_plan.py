@@ -273,7 +273,7 @@ def test_rules_are_requirements_of_a_machine_that_is_not_here() -> None:
     assert found.pop("64 GB of RAM for 4 x H100 SXM") == rules.NEEDED
     (detail,) = found
     assert detail.startswith("a small fully connected model; ")
-    assert detail.endswith(" % of the step is communication that Ethernet 10 does not hide")
+    assert detail.endswith(" % of the step is communication that Ethernet 10 does not hide (Fathom's limit: 10 %)")
     assert found[detail] == rules.FAILS
 
 
@@ -286,7 +286,10 @@ def test_rules_are_checked_on_this_machine(threads: int, ram: float, verdict: st
 
 def test_a_large_model_hides_its_communication() -> None:
     found = checked(kind="Conv2D", flop=1e12)
-    detail = "not a small fully connected model; 1 % of the step is communication that Ethernet 10 does not hide"
+    detail = (
+        "not a small fully connected model; 1 % of the step is communication that Ethernet 10 does not hide "
+        "(Fathom's limit: 10 %)"
+    )
     assert found[detail] == rules.HOLDS
 
 

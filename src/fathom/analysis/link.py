@@ -2,7 +2,7 @@
 
 The host sends to one GPU at a time, so that transfers over the link add up. The calculation is that of "Performance
 Factors in Neural Network Training" (section V.B): 8 GB to each GPU over PCI-Express 4.0 x16 (31.5 GB/s) and 0.5 s of
-computation keep three GPUs 65.62 % busy at best.
+computation keep three GPUs 65.62 % busy at best; its example has four, of which three are filled while one computes.
 
     >>> three = Link(gpus=3, bytes_per_gpu=8e9, bytes_per_s=31.5e9, compute_s=0.5)
     >>> round(three.transfer_s, 6), round(three.busy, 4)

@@ -12,7 +12,7 @@ from fathom.analysis.rank_jobs import circumstances
 from fathom.core.record import Record
 
 STATEMENT = (
-    "Guide (2018), section IV: synchronous training inside a cluster and asynchronous training between clusters gives "
+    "Guide, section IV: synchronous training inside a cluster and asynchronous training between clusters gives "
     "the best performance on large configurations with many clusters; complete asynchrony is avoided, as versions of "
     "the weights drift apart where updates are too rare."
 )

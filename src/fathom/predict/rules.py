@@ -18,7 +18,7 @@ RAM_PER_GPU_MEMORY = 2
 HOLDS, FAILS, NEEDED, NOT_CONCERNED = "holds", "does not hold", "needed", "does not apply"
 DENSE = 0.5  # of the FLOP in matrix products, from which a model is a fully connected one
 SMALL_FLOP = 1e9  # of an item: the Cookbook's fully connected networks train with at most 0.2e9, its AlexNet with 4e9
-EXPOSED = 0.1  # of a step in communication, from which the interconnect is too slow
+EXPOSED = 0.1  # of a step in communication, from which the interconnect is too slow: ours, the Cookbook has no number
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,8 @@ def interconnect(step: StepWork, estimate: Estimate, link: str | None) -> Check:
         return Check(rule, NOT_CONCERNED, "one device sends nothing")
     share = estimate.exposed_s / estimate.step_s if estimate.step_s else 0.0
     kind = "a small fully connected model" if is_small_dense(step) else "not a small fully connected model"
-    detail = f"{kind}; {100 * share:.0f} % of the step is communication that {link} does not hide"
+    limit = f"(Fathom's limit: {100 * EXPOSED:g} %)"
+    detail = f"{kind}; {100 * share:.0f} % of the step is communication that {link} does not hide {limit}"
     return Check(rule, FAILS if share > EXPOSED else HOLDS, detail)
 
 

@@ -47,9 +47,14 @@ SOURCES = {  # table -> its source
 MACHINE = "a 4 GHz Core i7-6700K under TensorFlow 0.8"  # of the Fathom paper, unless it says otherwise
 MINSKY_MACHINE = "two POWER8 and a Tesla P100 under TensorFlow 1.0"
 MINSKY_LAUNCHES = 200  # measured per workload, after 10 for warm-up
+MINSKY_START_PERCENT = 61  # "almost", of the run time of the smallest models: Python, TensorFlow and GPUs, section 4.5
+MINSKY_FOUR_GPUS_PERCENT = 14  # "about", of that of the smallest workload: initialising all four GPUs, section 4.1
 OUTSIDE_OPS_PERCENT = (1.0, 2.0)  # "typically less than 1-2 %" of the time, Fathom V-A
 HEAVY_TYPES = (5, 15)  # number of op types that usually take more than 90 % of the time, Fathom V-B
 FULLY_CONNECTED_PERCENT = {"alexnet": "11", "vgg": "7", "residual": "< 1"}  # of the time, Fathom V-B
+FULLY_CONNECTED_WORDING = (
+    "Of alexnet it speaks of two layers of locally-connected neurons; that network has three fully connected layers."
+)
 OPTIMIZER_PERCENT = {"deepq": {8: 7.0}}  # workload -> threads -> the optimizer's share of the time, Fathom V-E
 SIMILARITY_IN_TEXT = 0.4  # "about 0.4" between these two clusters, Fathom V-C
 CLUSTERS_IN_TEXT = (("seq2seq", "memnet"), ("speech", "autoenc"))

@@ -92,7 +92,7 @@ class PongRecipe(Recipe["Deepq"]):
 class Deepq(Workload):
     name: ClassVar = "deepq"
     facts: ClassVar = Facts(
-        year=2013,
+        year=2015,
         paper="Mnih et al., Human-level control through deep reinforcement learning, Nature 518, 2015",
         style="Convolutional, Full",
         layers=5,

@@ -20,7 +20,7 @@ from fathom.data.base import Batch, part_of_training
 from fathom.workloads._classifier import Classifier
 from fathom.workloads.base import Facts
 
-COOKBOOK = "HPE Deep Learning Cookbook (2017): Vassilieva, Characterization and Benchmarking of Deep Learning"
+COOKBOOK = "HPE Deep Learning Cookbook: Vassilieva, Characterization and Benchmarking of Deep Learning"
 _PUBLISHED_BATCH = 512
 
 

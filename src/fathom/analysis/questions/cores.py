@@ -336,8 +336,8 @@ def _notes(curves: Sequence[Curve]) -> list[str]:
         "measured in several launches it is over launches. Of a binding measured in one, it is that of this process, "
         "whose steps are correlated, and no claim about the machine.",
         f"Published: Fig. 2 of {published.MINSKY}, without printed numbers. It finds that "
-        f"{listed(published.SCALING_WELL)} scale well up to 20 cores, and that {listed(published.SCALING_BADLY)} do "
-        "not.",
+        f"{listed(published.SCALING_WELL)} scale relatively well on up to 20 cores, with falling efficiency, and that "
+        f"{listed(published.SCALING_BADLY)} do not.",
     ]
     if not any(binding.mode == SHARED for curve in curves for binding in curve.bindings):
         notes.append("Not measured: two hardware threads per core.")

@@ -257,7 +257,7 @@ def _notes() -> list[str]:
         "below one submodule. Names in brackets are in no module. A backward op is credited to the layer whose "
         "forward made it.",
         f"Published: section V-B of {published.FATHOM}, on {published.MACHINE}. It is not the MatMul column of its "
-        f"Fig. 3, which prints {printed} for the same networks.",
+        f"Fig. 3, which prints {printed} for the same networks. {published.FULLY_CONNECTED_WORDING}",
         "The share of a fully connected layer is its forward and backward ops. Its part of the optimizer's work counts "
         "as optimizer.",
     ]

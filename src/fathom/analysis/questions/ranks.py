@@ -22,8 +22,8 @@ RANKED = True
 GAIN = ["speed-up", "speed-up from", "speed-up to", "efficiency (%)", "efficiency from (%)", "efficiency to (%)"]
 MOST_SENTENCES = 4  # of single curves in a summary; of more it has ranges
 STATEMENTS = [  # of the papers, beside which ours stand
-    "Cookbook (2017): larger models are easier to scale.",
-    "Guide (2018): synchronous training is recommended up to 40 GPUs; one slower unit makes all others idle.",
+    "Cookbook: larger models are easier to scale.",
+    "Guide: synchronous training is recommended up to 40 GPUs; one slower unit makes all others idle.",
 ]
 
 

@@ -210,8 +210,9 @@ def _notes(rows: Sequence[Row]) -> list[str]:
     without = [row.curve.name for row in rows if row.gain is None]
     notes = [
         f"Published: Fig. 2 of {published.MINSKY}, parallel efficiency on 1 to 20 cores, without printed numbers; its "
-        f"text says that {listed(published.SCALING_WELL)} scale well and {listed(published.SCALING_BADLY)} do not. The "
-        f"program's gain is from its Table 2. {published.MINSKY_MACHINE[0].upper()}{published.MINSKY_MACHINE[1:]}.",
+        f"text says that {listed(published.SCALING_WELL)} scale relatively well and {listed(published.SCALING_BADLY)} "
+        "do not. The program's gain is from its Table 2. "
+        f"{published.MINSKY_MACHINE[0].upper()}{published.MINSKY_MACHINE[1:]}.",
         "The study bound programs to cores and left the thread pool as large as the machine. The efficiency in the "
         "first table is with as many threads as cores; the second table has both sizes of the pool.",
         "Gains are of a step here and of a whole program in the study. Where batches are smaller than the "

@@ -374,7 +374,9 @@ def _notes() -> list[str]:
         f"steps. It has no row for {listed(missing)}. Its programs ran other numbers of steps than ours, so start-up "
         "has another weight.",
         "Our INIT and MAIN include importing torch. In the study start-up lies outside MAIN, so these rows differ by "
-        f"definition. Its MAIN over WALL on the CPU: {least_and_most(mains, '.2f')}.",
+        f"definition. Its MAIN over WALL on the CPU: {least_and_most(mains, '.2f')}. It says that start-up is almost "
+        f"{published.MINSKY_START_PERCENT} % of the time of the smallest models, and that initialising all four GPUs, "
+        f"of which it used one, took about {published.MINSKY_FOUR_GPUS_PERCENT} % of the smallest workload.",
     ]
 
 
