@@ -54,7 +54,7 @@ from pathlib import Path
 
 from references import NUMBER, ROOT, WORD, BadReference, Reference, Sources, rows_with, the_one
 
-from fathom.analysis import formatting
+from fathom.core import formatting
 
 EVERY_NUMBER = ("docs/figure-3.md", "docs/ten-years.md", "docs/learning.md", "results/README.md")  # names its source
 WHERE_A_RECORD_IS_NAMED = (

@@ -16,10 +16,9 @@ from decimal import ROUND_HALF_UP, Decimal
 from pathlib import Path
 from typing import Any
 
-from fathom.analysis import formatting
 from fathom.analysis.finding import Cell, Finding, Table, analyse
 from fathom.analysis.frame import frame
-from fathom.core import framework_store, plugins
+from fathom.core import formatting, framework_store, plugins
 from fathom.core.record import Record
 from fathom.core.store import read
 from fathom.report.text import chart_table

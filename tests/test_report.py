@@ -20,10 +20,9 @@ from sample_report import AWKWARD, DRAWING, GPU, HOSTILE, any_finding, record, s
 from test_ranks_finding import job
 
 from fathom import report
-from fathom.analysis import formatting
 from fathom.analysis import questions as shipped
 from fathom.analysis.finding import Chart, Finding, Image, Series, Table, questions
-from fathom.core import plugins
+from fathom.core import formatting, plugins
 from fathom.core.errors import BadOption
 from fathom.core.record import Sections
 from fathom.core.spec import RunSpec

@@ -12,10 +12,10 @@ from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise
 from typing import Any, Literal
 
-from fathom.analysis.formatting import seconds
 from fathom.analysis.ratio import FEW, launches_needed, ratio
 from fathom.analysis.selection import RunGroup, configuration, op_type, workload_order
 from fathom.analysis.step_time import levels, settled_steps
+from fathom.core.formatting import seconds
 from fathom.core.record import Record
 from fathom.core.spec import RunSpec
 

@@ -19,8 +19,8 @@ from typing import TypeVar
 import numpy as np
 from scipy.optimize import nnls
 
-from fathom.analysis.formatting import count
 from fathom.analysis.selection import op_seconds, outside, plain_scale
+from fathom.core.formatting import count
 from fathom.core.record import OpRow, Profile
 
 Key = TypeVar("Key", bound=Hashable)

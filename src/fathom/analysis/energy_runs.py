@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from fathom.analysis.formatting import number
 from fathom.analysis.selection import configuration, counted, machine_name, workload_order
 from fathom.core.energy import ESTIMATE, Energy
+from fathom.core.formatting import number
 from fathom.core.record import Record
 from fathom.core.spec import EAGER, RunSpec
 

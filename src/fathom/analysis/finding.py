@@ -12,10 +12,10 @@ from dataclasses import asdict, dataclass, field, replace
 from numbers import Real
 from typing import Any, Literal
 
-from fathom.analysis.formatting import count
 from fathom.analysis.labels import labelled
 from fathom.analysis.selection import summarised, trusted
 from fathom.core import plugins
+from fathom.core.formatting import count
 from fathom.core.framework import FrameworkRecord
 from fathom.core.record import Record
 

@@ -10,7 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 
-from fathom.analysis.formatting import listed
+from fathom.core.formatting import listed
 from fathom.core.record import Record
 
 Runs = Mapping[Hashable, Sequence[Record]]  # of each processor

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from fathom.analysis.formatting import number, prefixed, seconds, size
 from fathom.analysis.own_model import peak_in_words
 from fathom.analysis.selection import on_gpu, op_seconds, plain_scale, plain_step_s
+from fathom.core.formatting import number, prefixed, seconds, size
 from fathom.core.record import Profile, Record
 
 ALL = 0.995  # of the op time: a count of as much is one of all

@@ -6,7 +6,6 @@ import statistics
 from collections.abc import Sequence
 
 from fathom.analysis.finding import Cell, Chart, Finding, Series, Table
-from fathom.analysis.formatting import count, seconds, size
 from fathom.analysis.selection import (
     configuration,
     machine_name,
@@ -19,6 +18,7 @@ from fathom.analysis.selection import (
     told_apart,
 )
 from fathom.analysis.tree import pruned, tree
+from fathom.core.formatting import count, seconds, size
 from fathom.core.record import Profile, Record
 from fathom.core.traced import Lane, Memory, Timeline
 from fathom.trace.taxonomy import GROUPS, group_of

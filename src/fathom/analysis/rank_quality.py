@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fathom.analysis.finding import Cell, Chart, Series, Table
-from fathom.analysis.formatting import number, seconds
 from fathom.analysis.rank_jobs import job_names
 from fathom.analysis.rank_sweeps import Asynchrony, Reached, asynchrony_of, sweeps_of
 from fathom.analysis.selection import workload_order
+from fathom.core.formatting import number, seconds
 from fathom.core.record import Learning, Point, Record
 
 _Key = tuple[str, int, Asynchrony | None]  # job, ranks

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from fathom.analysis.finding import Cell, Chart, Series, Table
-from fathom.analysis.formatting import count, number, seconds
 from fathom.analysis.rank_jobs import circumstances
+from fathom.core.formatting import count, number, seconds
 from fathom.core.record import Record
 
 STATEMENT = (

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from fathom import published
-from fathom.analysis.formatting import listed
+from fathom.core.formatting import listed
 from fathom.core.record import OpRow, Profile, Record
 from fathom.core.spec import EAGER, PHASES, RunSpec
 

@@ -10,8 +10,8 @@ import math
 from collections.abc import Sequence
 from typing import Protocol
 
-from fathom.analysis.formatting import number, seconds
 from fathom.analysis.statistics import Interval, median_interval, steady_state
+from fathom.core.formatting import number, seconds
 from fathom.core.record import Record
 
 UNSTEADY = "unsteady"

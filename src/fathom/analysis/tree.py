@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass, field
 
-from fathom.analysis.formatting import number, seconds
 from fathom.analysis.selection import plain_scale
+from fathom.core.formatting import number, seconds
 from fathom.core.record import OpRow, Profile
 from fathom.trace.taxonomy import short_name
 

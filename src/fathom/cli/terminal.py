@@ -14,8 +14,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from fathom.analysis import formatting
-from fathom.analysis.formatting import count, seconds
+from fathom.core import formatting
+from fathom.core.formatting import count, seconds
 from fathom.core.stopping import unwinding
 
 __all__ = [

@@ -6,6 +6,8 @@ import statistics
 from html import escape
 from typing import TYPE_CHECKING
 
+from fathom.core.formatting import prefixed, seconds
+
 if TYPE_CHECKING:
     from fathom.core.record import Profile, Record
 
@@ -74,23 +76,9 @@ def _ops(profile: Profile) -> list[tuple[str, str]]:
         by_type[row.type] = by_type.get(row.type, 0.0) + profile.seconds(row)
     step_s = sum(by_type.values()) + profile.outside_s
     flop = [row.flop for row in profile.rows if row.flop is not None]
-    found = [("work", f"{_scaled(sum(flop))}FLOP per step")] if any(flop) else []
+    found = [("work", f"{prefixed(sum(flop), 'FLOP')} per step")] if any(flop) else []
     if step_s <= 0:
         return found
     largest = sorted(by_type.items(), key=lambda pair: -pair[1])[:SHOWN]
     shares = [f"{name} {100 * part / step_s:.3g} %" for name, part in [*largest, ("outside ops", profile.outside_s)]]
     return [*found, ("profiled step", ", ".join(shares))]
-
-
-def seconds(value: float) -> str:
-    for unit, size in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
-        if value >= size:
-            return f"{value / size:.3g} {unit}"
-    return f"{value:.3g} s"
-
-
-def _scaled(value: float) -> str:
-    for prefix, size in (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
-        if value >= size:
-            return f"{value / size:.3g} {prefix}"
-    return f"{value:.3g} "

@@ -8,8 +8,8 @@ import textwrap
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from fathom.analysis import formatting
 from fathom.analysis.finding import Chart
+from fathom.core import formatting
 
 Json = dict[str, Any]
 

@@ -8,8 +8,8 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from fathom.analysis import formatting
 from fathom.analysis.finding import Band, Chart, Series
+from fathom.core import formatting
 from fathom.core.thinning import extremes
 from fathom.report import steps
 from fathom.report.axes import (

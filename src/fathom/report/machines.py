@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fathom.analysis import formatting
-from fathom.core import fingerprint
+from fathom.core import fingerprint, formatting
 from fathom.core.fingerprint import THROTTLES, Cpu, Gpu
 from fathom.core.record import Record
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fathom.analysis import formatting
 from fathom.analysis.selection import bounded_percent, op_seconds, outside_bounds
+from fathom.core import formatting
 from fathom.core.record import SLOWDOWN, Profile, Record
 
 

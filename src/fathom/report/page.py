@@ -13,8 +13,8 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from markupsafe import Markup
 
-from fathom.analysis import formatting
 from fathom.analysis.finding import Chart, Finding, Table
+from fathom.core import formatting
 from fathom.core.record import Record
 from fathom.report import charts, runs
 from fathom.report.colours import Colours

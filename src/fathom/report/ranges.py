@@ -7,8 +7,8 @@ import statistics
 from collections.abc import Sequence
 from typing import Any
 
-from fathom.analysis import formatting
 from fathom.analysis.finding import Chart
+from fathom.core import formatting
 from fathom.report.axes import Json
 
 FEW = 6  # points of a line up to which all of them are shown

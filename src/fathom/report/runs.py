@@ -6,11 +6,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fathom.analysis import formatting
 from fathom.analysis.finding import Cell, Table
 from fathom.analysis.losses import FALLS, NO_TREND, RISES, SIGNIFICANT, TOO_FEW, Trend, trend
 from fathom.analysis.selection import on_cpu, workload_order
 from fathom.analysis.step_time import bounds_in_words, levels_in_words, step_time, throughput
+from fathom.core import formatting
 from fathom.core.record import Record
 from fathom.report.method import outside_percent
 

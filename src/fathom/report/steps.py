@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from fathom.analysis.finding import Chart, Series
-from fathom.analysis.formatting import is_number
+from fathom.core.formatting import is_number
 from fathom.report.axes import Json, clean, quoted
 from fathom.report.colours import OTHERS, Colours
 

@@ -7,8 +7,8 @@ import statistics
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from fathom.analysis import formatting
 from fathom.analysis.finding import Cell, Chart, Finding, Series, Table
+from fathom.core import formatting
 from fathom.core.record import Record
 from fathom.report import runs
 from fathom.report.charts import leaves

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from fathom.analysis.formatting import median_and_range
+from fathom.core.formatting import median_and_range
 from fathom.core.record import Artifact
 
 

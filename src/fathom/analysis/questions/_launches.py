@@ -8,9 +8,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from fathom.analysis.finding import Cell
-from fathom.analysis.formatting import listed
 from fathom.analysis.selection import completeness, machine_name, on_cpu, summarised, usable, workload_order
 from fathom.analysis.statistics import LEAST_LAUNCHES, Distribution, distribution
+from fathom.core.formatting import listed
 from fathom.core.record import Record
 from fathom.core.spec import PHASES
 

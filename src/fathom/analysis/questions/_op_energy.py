@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from fathom.analysis.energy_model import OUTSIDE, STATIC, EnergyModel, MeteredRun, Share, fit, refusal
 from fathom.analysis.energy_runs import EnergyRuns
 from fathom.analysis.finding import Cell, Table
-from fathom.analysis.formatting import listed
 from fathom.analysis.selection import capped, configuration, machine_name, told_apart
+from fathom.core.formatting import listed
 from fathom.core.record import OpRow, Profile, Record
 from fathom.trace.taxonomy import GROUPS
 

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from fathom import published
 from fathom.analysis.energy_runs import INVALID, LARGEST_SPREAD, EnergyRuns, joules, labels, sweeps
 from fathom.analysis.finding import Cell, Chart, Series, Table
-from fathom.analysis.formatting import count, in_percent, listed, seconds
 from fathom.analysis.pareto import (
     FULL_SPEED,
     Choice,
@@ -21,6 +20,7 @@ from fathom.analysis.pareto import (
     pareto_front,
 )
 from fathom.analysis.selection import configuration, told_apart
+from fathom.core.formatting import count, in_percent, listed, seconds
 
 NO_TIME_LOST = 0.02  # of the step time without a cap: less is no loss
 SPELT_OUT = 3  # sweeps of which each has its sentence

@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fathom.analysis.finding import Cell, Chart, Finding, Series, Table, not_measured
-from fathom.analysis.formatting import count, in_percent
 from fathom.analysis.questions.cores import GAIN, quotient
 from fathom.analysis.rank_jobs import STRONG, WEAK, law, serial_fraction
 from fathom.analysis.selection import configuration, counted, told_apart
 from fathom.analysis.statistics import Interval
 from fathom.analysis.step_time import step_time
+from fathom.core.formatting import count, in_percent
 from fathom.core.record import Record
 from fathom.core.spec import ACTORS, FRAME_SKIP, GAMES, RunSpec
 

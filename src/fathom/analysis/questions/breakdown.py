@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 
 from fathom import published as paper
 from fathom.analysis.finding import Band, Cell, Chart, Finding, Series, Table, not_measured
-from fathom.analysis.formatting import listed
 from fathom.analysis.selection import RunGroup, Selection, on_gpu, op_seconds, op_type, plain_step_s, select
+from fathom.core.formatting import listed
 from fathom.core.record import SLOWDOWN, Kernel, Record
 from fathom.trace.taxonomy import GROUPS, group_of, kernel_type, short_name
 

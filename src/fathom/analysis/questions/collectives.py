@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 from fathom.analysis.alpha_beta import AlphaBeta, fit
 from fathom.analysis.finding import Cell, Chart, Finding, Series, Table, not_measured
-from fathom.analysis.formatting import count, finite, prefixed, seconds
 from fathom.analysis.selection import counted
 from fathom.analysis.statistics import Interval, median_interval
+from fathom.core.formatting import count, finite, prefixed, seconds
 from fathom.core.ranks import OPERATIONS, Overlap, bus_factor
 from fathom.core.record import Record
 

@@ -15,7 +15,6 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 
 from fathom.analysis.finding import Cell, Chart, Finding, Series, Table, not_measured
-from fathom.analysis.formatting import count, number, seconds
 from fathom.analysis.rank_jobs import elapsed_s, job_names
 from fathom.analysis.rank_quality import quality_charts, quality_sentences, quality_sweeps, quality_table, tasks_of
 from fathom.analysis.rank_sweeps import (
@@ -29,6 +28,7 @@ from fathom.analysis.rank_sweeps import (
     sweeps_of,
 )
 from fathom.analysis.selection import told_apart, workload_order
+from fathom.core.formatting import count, number, seconds
 from fathom.core.record import Record
 from fathom.core.spec import RunSpec
 

@@ -15,11 +15,11 @@ from dataclasses import dataclass
 
 from fathom import published
 from fathom.analysis.finding import Cell, Chart, Finding, Series, Table, not_measured
-from fathom.analysis.formatting import in_percent, listed
 from fathom.analysis.questions.parallelism import serial_fraction
 from fathom.analysis.selection import configuration, counted, counted_threads, on_cpu, told_apart, workload_order
 from fathom.analysis.statistics import Interval
 from fathom.analysis.step_time import step_time
+from fathom.core.formatting import in_percent, listed
 from fathom.core.record import Record
 from fathom.core.spec import RunSpec
 

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from fathom import published
 from fathom.analysis.energy_runs import INVALID, LARGEST_SPREAD, VALID, EnergyRuns, in_words, joules, labels, metered
 from fathom.analysis.finding import Cell, Chart, Finding, Table, not_measured
-from fathom.analysis.formatting import count, in_percent, least_and_most
 from fathom.analysis.learning_runs import Run, training_runs
 from fathom.analysis.limits import judge
 from fathom.analysis.questions._op_energy import op_energy
@@ -33,6 +32,7 @@ from fathom.analysis.questions._time_energy import (
 )
 from fathom.analysis.selection import capped, completeness, configuration, last_attempts, select, told_apart
 from fathom.core.energy import LARGEST_GAP, LEAST_S, LEAST_UPDATES
+from fathom.core.formatting import count, in_percent, least_and_most
 from fathom.core.record import Record
 
 TITLE = "What energy does each workload take?"

@@ -12,9 +12,9 @@ from collections.abc import Sequence
 
 from fathom.analysis.engine_trials import Launches, agrees, fastest, speedup, trials_of
 from fathom.analysis.finding import Cell, Chart, Finding, Series, Table, not_measured
-from fathom.analysis.formatting import DASH, count, listed, number
 from fathom.analysis.selection import configuration, workload_order
 from fathom.analysis.statistics import Interval, ratio_interval
+from fathom.core.formatting import DASH, count, listed, number
 from fathom.core.record import Record
 from fathom.core.spec import EAGER
 from fathom.core.trial import COMPARED_STEPS, FACTOR, FIRST_STEPS, FLOORS

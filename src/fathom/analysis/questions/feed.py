@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from fathom.analysis.feed_runs import BUSY, FeedSweep, Way, sweeps
 from fathom.analysis.finding import Cell, Chart, Finding, Series, Table, not_measured
-from fathom.analysis.formatting import listed, number, seconds, size
 from fathom.analysis.link import Link
 from fathom.analysis.selection import counted
+from fathom.core.formatting import listed, number, seconds, size
 from fathom.core.record import Record
 
 TITLE = "Feeding the device: does the input keep it busy?"

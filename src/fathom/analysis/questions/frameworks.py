@@ -9,10 +9,10 @@ from dataclasses import dataclass
 
 from fathom import published
 from fathom.analysis.finding import Cell, Chart, Finding, Series, Table, not_measured
-from fathom.analysis.formatting import count, listed, number, seconds
 from fathom.analysis.ratio import ratio
 from fathom.analysis.statistics import Interval
 from fathom.analysis.step_time import settled_steps, step_time
+from fathom.core.formatting import count, listed, number, seconds
 from fathom.core.framework import FrameworkRecord
 
 TITLE = "Frameworks and threads: how fast is the same network elsewhere?"

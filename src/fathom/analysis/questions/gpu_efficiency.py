@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from fathom import published
 from fathom.analysis.finding import Cell, Chart, Finding, Series, Table, not_measured
-from fathom.analysis.formatting import in_percent, listed
 from fathom.analysis.selection import machine_name, select, workload_order
+from fathom.core.formatting import in_percent, listed
 from fathom.core.record import GpuTime, Record
 
 TITLE = "Does the host keep the GPU busy?"

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 
 from fathom import published
 from fathom.analysis.finding import Cell, Chart, Finding, Series, Table, not_measured
-from fathom.analysis.formatting import listed
 from fathom.analysis.selection import RunGroup, Selection, select
+from fathom.core.formatting import listed
 from fathom.core.record import OpRow, Record
 
 TITLE = "Which layers take the time?"

@@ -6,10 +6,10 @@ import statistics
 from collections.abc import Iterable, Sequence
 
 from fathom.analysis.finding import Cell, Chart, Finding, Image, Series, Table, not_measured
-from fathom.analysis.formatting import listed, median_and_range
 from fathom.analysis.learning_runs import FEWEST, Run, TrainingTask, training_runs
 from fathom.analysis.questions._artifacts import shown
 from fathom.analysis.selection import last_attempts
+from fathom.core.formatting import listed, median_and_range
 from fathom.core.record import Artifact, Learning, Record
 
 TITLE = "Do the workloads reach their target quality, and at what cost?"

@@ -16,7 +16,6 @@ from scipy.optimize import nnls
 from fathom import published
 from fathom.analysis.equal_work import Work, work_of
 from fathom.analysis.finding import Cell, Chart, Finding, Series, Table, not_measured
-from fathom.analysis.formatting import count, in_percent, least_and_most, listed, mean_and_range
 from fathom.analysis.selection import (
     Key,
     RunGroup,
@@ -31,6 +30,7 @@ from fathom.analysis.selection import (
     usable,
     workload_order,
 )
+from fathom.core.formatting import count, in_percent, least_and_most, listed, mean_and_range
 from fathom.core.record import OpRow, Record
 from fathom.core.spec import PHASES
 

@@ -16,7 +16,6 @@ from scipy import stats
 from fathom import published
 from fathom.analysis.equal_work import same_network
 from fathom.analysis.finding import Cell, Chart, Finding, Series, Table, not_measured
-from fathom.analysis.formatting import listed, mean_and_range, number
 from fathom.analysis.questions._timings import (
     Pair,
     Timing,
@@ -33,6 +32,7 @@ from fathom.analysis.questions._timings import (
 from fathom.analysis.ratio import FLOOR, Ratio
 from fathom.analysis.selection import usable, workload_order
 from fathom.analysis.step_time import UNSTEADY, levels, no_interval, throughput
+from fathom.core.formatting import listed, mean_and_range, number
 from fathom.core.record import Record
 from fathom.core.spec import PHASES
 

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 
 from fathom import published
 from fathom.analysis.finding import Cell, Finding, Table, not_measured
-from fathom.analysis.formatting import count, finite, in_percent, number, seconds
 from fathom.analysis.questions._rank_charts import LAWS, charts
 from fathom.analysis.questions._rank_charts import PARTS as PART_NAMES
 from fathom.analysis.rank_jobs import PARTS, Curve, Job, curves_of
 from fathom.analysis.selection import counted
 from fathom.analysis.statistics import Interval
+from fathom.core.formatting import count, finite, in_percent, number, seconds
 from fathom.core.ranks import strategy_shown
 from fathom.core.record import Record
 

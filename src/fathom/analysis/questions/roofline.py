@@ -7,7 +7,6 @@ from collections.abc import Sequence
 import numpy as np
 
 from fathom.analysis.finding import Cell, Chart, Finding, Series, Table, not_measured
-from fathom.analysis.formatting import in_percent, listed
 from fathom.analysis.limits import (
     BOUND,
     DISPATCH_S,
@@ -22,6 +21,7 @@ from fathom.analysis.limits import (
     shares_of,
 )
 from fathom.analysis.selection import RunGroup, Selection, op_seconds, select
+from fathom.core.formatting import in_percent, listed
 from fathom.core.record import OpRow, Profile, Record
 
 CONVOLUTION = "D"  # of the 2016 classes

@@ -16,12 +16,12 @@ from scipy import stats
 from fathom import published
 from fathom.analysis.equal_work import Work, groups_by_work, same_network
 from fathom.analysis.finding import Cell, Chart, Finding, Series, Table, not_measured
-from fathom.analysis.formatting import finite, least_and_most, listed
 from fathom.analysis.questions.cores import ALL, MATCHING, Binding, Curve, curves_of
 from fathom.analysis.ratio import Ratio, ratio
 from fathom.analysis.selection import completeness, on_cpu, usable
 from fathom.analysis.statistics import Interval
 from fathom.analysis.step_time import settled_steps, step_time
+from fathom.core.formatting import finite, least_and_most, listed
 from fathom.core.record import Record
 from fathom.core.spec import EAGER, PHASES
 

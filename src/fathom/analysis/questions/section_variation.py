@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 from fathom import published
 from fathom.analysis.finding import Cell, Chart, Finding, Series, Table, not_measured
-from fathom.analysis.formatting import least_and_most, listed
 from fathom.analysis.questions._launches import (
     MODES,
     SECTIONS,
@@ -33,6 +32,7 @@ from fathom.analysis.questions.variance import (
     missing,
     too_few,
 )
+from fathom.core.formatting import least_and_most, listed
 from fathom.core.record import Record
 
 TITLE = "How much does each section of a program vary between launches?"

@@ -14,7 +14,6 @@ from scipy import stats
 
 from fathom import published
 from fathom.analysis.finding import Cell, Chart, Finding, Series, Table, not_measured
-from fathom.analysis.formatting import least_and_most, listed, mean_and_range
 from fathom.analysis.questions._launches import (
     CPU,
     GPU,
@@ -35,6 +34,7 @@ from fathom.analysis.questions._launches import (
 )
 from fathom.analysis.selection import machine_name, on_cpu, select, summarised, usable, workload_order
 from fathom.analysis.statistics import LEAST_LAUNCHES, Interval
+from fathom.core.formatting import least_and_most, listed, mean_and_range
 from fathom.core.record import Record
 from fathom.core.spec import PHASES
 

@@ -18,9 +18,9 @@ from scipy import stats
 from fathom import published as paper
 from fathom.analysis import relatives
 from fathom.analysis.finding import Cell, Chart, Finding, Series, Table, not_measured
-from fathom.analysis.formatting import listed
 from fathom.analysis.relatives import CLEARLY, CLOSE, Vector, nearest_of, todays_type
 from fathom.analysis.selection import RunGroup, Selection, op_type, select
+from fathom.core.formatting import listed
 from fathom.core.record import Record
 from fathom.core.spec import PHASES
 

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 
 from fathom import published
 from fathom.analysis.finding import Cell, Chart, Finding, Series, Table, not_measured
-from fathom.analysis.formatting import in_percent, span
 from fathom.analysis.selection import RunGroup, Selection, select
 from fathom.analysis.statistics import (
     FEWEST,
@@ -25,6 +24,7 @@ from fathom.analysis.statistics import (
     drift,
     steady_state,
 )
+from fathom.core.formatting import in_percent, span
 from fathom.core.record import Record
 
 TITLE = "Are op times stationary?"

@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 
 from fathom import published
 from fathom.analysis.finding import Cell, Chart, Finding, Series, Table, not_measured
-from fathom.analysis.formatting import listed, number
 from fathom.analysis.selection import RunGroup, completeness, select, workload_order
 from fathom.analysis.step_time import settled_steps
+from fathom.core.formatting import listed, number
 from fathom.core.record import Record
 from fathom.core.spec import PHASES
 

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 
 from fathom import published
 from fathom.analysis.finding import Cell, Chart, Finding, Series, Table, not_measured
-from fathom.analysis.formatting import count, listed
 from fathom.analysis.selection import usable, workload_order
+from fathom.core.formatting import count, listed
 from fathom.core.record import Record
 from fathom.core.spec import PHASES
 

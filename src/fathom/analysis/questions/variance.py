@@ -15,7 +15,6 @@ from scipy import stats
 
 from fathom import published
 from fathom.analysis.finding import Cell, Chart, Finding, Series, Table, not_measured
-from fathom.analysis.formatting import in_percent, least_and_most, span
 from fathom.analysis.questions._launches import (
     PARTS,
     SECTIONS,
@@ -31,6 +30,7 @@ from fathom.analysis.questions._launches import (
     several_machines,
 )
 from fathom.analysis.statistics import LEAST_LAUNCHES, SIGN_TEST, coefficient_of_variation
+from fathom.core.formatting import in_percent, least_and_most, span
 from fathom.core.record import Record
 
 TITLE = "How large is the run-to-run variation?"

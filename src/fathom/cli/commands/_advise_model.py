@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fathom.analysis.advice import MEASURED, OTHER_BATCH, PREDICTED, Change, changes, in_code
-from fathom.analysis.formatting import listed
 from fathom.cli.commands._advise_options import Asked
 from fathom.cli.terminal import count, human, print_json, print_table, print_text, progress_bar
 from fathom.core.advice import Setting, SettingTrial
 from fathom.core.errors import FathomError, Refused
 from fathom.core.fingerprint import Machine
+from fathom.core.formatting import listed
 from fathom.core.record import Record
 from fathom.core.spec import OWN
 from fathom.core.store import Store

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import typer
 
-from fathom.analysis.formatting import listed
 from fathom.cli.terminal import count, human, progress_bar, seconds
 from fathom.core.events import OnProgress
+from fathom.core.formatting import listed
 from fathom.core.record import Record
 from fathom.core.spec import RunSpec
 from fathom.core.store import Store
