@@ -303,6 +303,34 @@ def test_modules_that_a_checkpoint_computes_again_are_where_they_were() -> None:
     ]
 
 
+def test_threads_that_count_alike_are_told_apart_by_the_nodes() -> None:
+    """On a GPU a checkpoint computes its block again in the thread of the backward pass, which has its own numbers."""
+
+    def node(name: str, begin: float, length: float, sequence: int, thread: int) -> Event:
+        named = f"autograd::engine::evaluate_function: {name}"
+        forward: dict[str, Any] = {"Fwd thread id": thread}
+        return event(named, begin, length, tid=2, sequence=sequence, **forward)
+
+    found = walk.breakdown(
+        [
+            event("nn.Module: Net_0", 0, 100, "python_function"),
+            event("nn.Module: Block_0", 12, 20, "python_function"),
+            event("CheckpointFunction", 13, 15, sequence=6),
+            event("nn.Module: Head_0", 40, 10, "python_function"),
+            event("aten::addmm", 41, 5, sequence=7),
+            node("AddmmBackward0", 200, 10, 7, 1),
+            node("CheckpointFunctionBackward", 220, 100, 6, 1),
+            event("nn.Module: Block_0", 222, 20, "python_function", tid=2),
+            event("aten::mm", 223, 10, tid=2, sequence=7),
+            node("MmBackward0", 250, 40, 7, 2),
+            event("aten::mm", 252, 36, tid=2),
+        ]
+    )
+    backward = [(call.op, call.layer) for call in found.op_calls if call.phase == "backward"]
+    assert backward[0][1] == "Net_0.Head_0"
+    assert [layer for op, layer in backward if op == "aten::mm"] == ["Net_0.Block_0"] * 2
+
+
 def test_a_step_that_the_loop_did_not_make_is_none() -> None:
     """The profiler marks a step from the last call of its step() to its end."""
     steps = [(0, 100), (100, 100), (200, 3)]

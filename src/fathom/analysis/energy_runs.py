@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import statistics
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
@@ -119,12 +120,17 @@ class EnergyRuns:
     @property
     def window_reasons(self) -> list[str]:
         """Why none of its trials is valid, the number first; none where one is."""
-        found: dict[str, int] = defaultdict(int)
+        found: dict[str, list[str]] = defaultdict(list)  # those that differ in their numbers alone are one
         for run in self.runs:
             for reason in trial_reasons(run):
-                found[reason] += 1
+                found[re.sub(r"^[+-]?[\d.]+", "", reason)].append(reason)
         many = len(self.runs)
-        return [reason if many == 1 else f"{reason} (in {count} of {many} trials)" for reason, count in found.items()]
+        return [
+            each[0]
+            if many == 1
+            else f"{each[0]} ({'in' if len(set(each)) == 1 else 'alike in'} {len(each)} of {many} trials)"
+            for each in found.values()
+        ]
 
     @property
     def reasons(self) -> list[str]:

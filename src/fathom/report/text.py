@@ -17,6 +17,7 @@ from fathom.report.method import method
 
 MANY_POINTS = 24  # a chart of more is summarised: a line by some of its points, others by median and range
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # letters that move a cursor or ring a bell
+_COMMAND = re.compile(r"(`fathom [\w .:/=+-]+`)")
 SAMPLED_POINTS = 5  # from the first point to the last
 MANY_PARTS = 40  # of an icicle
 INDENT = "· "
@@ -27,9 +28,10 @@ def markdown(records: Sequence[Record], findings: Sequence[Finding], title: str)
     blocks += ["\n".join(f"- **{_plain(each.title)}**: {_plain(each.summary)}" for each in findings)]
     headline = runs.headline(records)
     blocks += ["## Results", *_settings(records), *(_table(headline) if headline.rows else [runs.NO_HEADLINE])]
-    for machine in machines(records):
+    seen = machines(records)
+    for number, machine in enumerate(seen, start=1):
         facts = Table(title="", columns=["", machine.name], rows=[list(fact) for fact in machine.facts])
-        blocks += ["## Machine", *_table(facts)]
+        blocks += [f"## Machine {number}" if len(seen) > 1 else "## Machine", *_table(facts)]
     for finding in findings:
         blocks += _finding(finding)
     blocks += _samples(records)
@@ -186,11 +188,18 @@ def _bullets(texts: Sequence[str]) -> str:
 
 
 def _plain(text: str) -> str:
-    """Text that means only itself in Markdown, on one line: no tag, no emphasis, no end of a cell."""
-    text = _CONTROL.sub("", text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    """Text that means only itself in Markdown, on one line: no tag, no emphasis, no end of a cell.
+
+    Commands between a pair of backticks stay so.
+    """
+    parts = _COMMAND.split(" ".join(_CONTROL.sub("", text).split()))
+    return "".join(part if number % 2 else _literal(part) for number, part in enumerate(parts))
+
+
+def _literal(text: str) -> str:
+    text = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     text = re.sub(r"([\\`*\[\]|~$#])", r"\\\1", text)
-    text = re.sub(r"(?<!\w)_|_(?!\w)", r"\\_", text)  # inside a word it is a letter
-    return " ".join(text.split())
+    return re.sub(r"(?<!\w)_|_(?!\w)", r"\\_", text)  # inside a word it is a letter
 
 
 def _base64(png: str) -> str:

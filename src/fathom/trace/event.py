@@ -61,6 +61,7 @@ class SequenceArgs(msgspec.Struct, gc=False):
     """Autograd's number for a forward op and the backward node that belongs to it."""
 
     sequence: int | None = msgspec.field(default=None, name="Sequence number")
+    forward_thread: int | None = msgspec.field(default=None, name="Fwd thread id")  # torch's own number; 0 is none
 
 
 class OpArgs(msgspec.Struct, gc=False, frozen=True):

@@ -14,6 +14,7 @@ import msgspec
 
 from fathom.trace.event import Event, sequence_args
 from fathom.trace.marks import DATA, EVALUATE, FORWARD, LAYER, MODULE, PHASES, is_backward
+from fathom.trace.sequences import ForwardOps
 from fathom.trace.taxonomy import update_type
 
 NO_OP = -1
@@ -55,7 +56,7 @@ class Frames:
         self._backward_begins = backward_begins
         self.contexts: list[Context] = []
         self._numbers: dict[tuple[str, str, str, str], int] = {}
-        self._layer_of: dict[int, tuple[str, str]] = {}  # autograd sequence number -> layer and role
+        self._forward = ForwardOps[tuple[str, str]]()  # layer and role
         self._last_backward = ("", "")
 
     def outermost(self) -> Frame:
@@ -113,10 +114,9 @@ class Frames:
             frame.phase = "backward"
         if evaluates and self.has_modules:
             # AccumulateGrad has no sequence number; it runs right after the node that produced the gradient
-            sequence = sequence_args(event).sequence
-            if sequence is not None:
+            if sequence_args(event).sequence is not None:
                 unknown = "", self._role(Frame(frame.end, "backward"))
-                self._last_backward = self._layer_of.get(sequence, unknown)
+                self._last_backward = self._forward.of(event) or unknown
             frame.layer, frame.role = self._last_backward
         self._numbered(frame)
 
@@ -125,7 +125,7 @@ class Frames:
 
         A forward op may run in the backward pass: a checkpoint makes it again.
         """
-        self._remember(event, frame.layer, self._role(frame), again=frame.phase == "backward")
+        self._forward.remember(event, (frame.layer, self._role(frame)), again=frame.phase == "backward")
 
     def follows(self, frame: Frame) -> bool:
         """Whether ops inside typed ones of a frame have sequence numbers that count."""
@@ -135,15 +135,7 @@ class Frames:
         """The same of an op inside a typed one: a composite op creates an autograd node for each op in it."""
         if self.follows(frame):
             context = self.contexts[frame.context]
-            self._remember(event, context.layer, context.role, again=frame.phase == "backward")
-
-    def _remember(self, event: Event, layer: str, role: str, *, again: bool) -> None:
-        sequence = sequence_args(event).sequence
-        if sequence is not None:
-            if again:  # autograd's own nodes have the number of their forward op
-                self._layer_of.setdefault(sequence, (layer, role))
-            else:
-                self._layer_of[sequence] = (layer, role)
+            self._forward.remember(event, (context.layer, context.role), again=frame.phase == "backward")
 
     def _numbered(self, frame: Frame) -> Frame:
         key = frame.phase, frame.layer, frame.role, frame.optimizer

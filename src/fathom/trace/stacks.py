@@ -16,6 +16,7 @@ from fathom.trace.event import LAUNCH, Event, sequence_args, view
 from fathom.trace.event_columns import EventColumns
 from fathom.trace.marks import EVALUATE, is_backward_node
 from fathom.trace.owners import FRAMEWORK, HARNESS, LIBRARY, NO_SOURCE, owner_of
+from fathom.trace.sequences import ForwardOps
 
 SAMPLED = 2000  # ops that are searched for stacks: all threads but those of backward have them, or none
 
@@ -75,7 +76,7 @@ class _Sweep:
         self.wanted = wanted
         self.call_stacks = call_stacks
         self.found: dict[int, Place] = {}
-        self.forward: dict[int, Place] = {}  # by autograd's sequence number
+        self.forward = ForwardOps[Place]()
         self.stacks: dict[str, Place] = {}  # of stacks as text: a trace repeats its steps
         self.last_backward = Place()
 
@@ -100,12 +101,8 @@ class _Sweep:
     def _op(self, event: Event, place: Place, backward: bool) -> Place:
         if self.call_stacks and (frames := stack_args(event).stack):
             place = self._innermost(frames)
-        sequence = sequence_args(event).sequence
-        if sequence is not None and place.line:
-            if backward:  # a checkpoint's second forward, by the numbers of its own thread
-                self.forward.setdefault(sequence, place)
-            else:
-                self.forward[sequence] = place
+        if place.line:
+            self.forward.remember(event, place, again=backward)
         return place
 
     def _innermost(self, frames: str) -> Place:
@@ -121,9 +118,8 @@ class _Sweep:
 
         AccumulateGrad has no sequence number; it runs right after the node that produced the gradient.
         """
-        sequence = sequence_args(event).sequence
-        if sequence is not None:
-            self.last_backward = self.forward.get(sequence, outer)
+        if sequence_args(event).sequence is not None:
+            self.last_backward = self.forward.of(event) or outer
         return self.last_backward
 
 
