@@ -245,6 +245,12 @@ def test_full_throttle_is_not_the_answer_where_a_cap_costs_no_time() -> None:
     assert rows["vgg train", "300 W"][7] is None, "no profile of it"
 
 
+def test_reasons_that_differ_in_their_number_are_one() -> None:
+    records = [metered_record(energy=energy_of(3.0, 0.01, window_s)) for window_s in (4.0, 3.0)]
+    (runs,) = metered(records)
+    assert runs.window_reasons[0] == "4 s measured, 5 s are needed (alike in 2 of 2 trials)"
+
+
 def test_caps_at_two_batches_are_told_apart() -> None:
     large = [replace(record, spec=replace(record.spec, batch=64)) for record in capped_records()]
     finding = analyse("energy", [*capped_records(), *large])

@@ -409,6 +409,14 @@ def test_markdown_says_the_same_and_stays_text() -> None:
     assert rendered.tags.count("table") == filled + pictures + machines_and_losses
 
 
+def test_commands_are_code_in_markdown_and_other_backticks_are_letters() -> None:
+    finding = Finding(
+        question="q", title="Q", summary="Run `fathom scale --runs 3`, not `<b>` or `", tables=[], charts=[]
+    )
+    text = report.markdown([], [finding], "A study")
+    assert "Run `fathom scale --runs 3`, not \\`&lt;b&gt;\\` or \\`" in text
+
+
 def test_every_row_of_a_markdown_table_has_the_cells_of_its_header() -> None:
     text = report.markdown(sample_records(), sample_findings(), "A study")
     blocks = [block.split("\n") for block in text.strip().split("\n\n") if block.startswith("|")]
