@@ -599,7 +599,11 @@ def test_flop_and_bytes_are_those_counted_by_hand(each: Hand) -> None:
 
 def test_every_op_type_has_a_count_by_hand() -> None:
     counted = {type_of(f"aten::{each.op}") for each in HANDS}
-    assert {kind for kinds in TABLE.values() for kind in kinds} - counted == set()
+    gone = {
+        "Conv2DBackFilter",
+        "Conv2DBackInput",
+    }  # of ops that torch has no longer
+    assert {kind for kinds in TABLE.values() for kind in kinds} - counted == gone
 
 
 def test_every_rule_has_a_count_by_hand() -> None:

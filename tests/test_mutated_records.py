@@ -178,7 +178,7 @@ REFUSED_TRIALS: dict[str, tuple[str, Path_, Any]] = {
     "nothing compared": ("trial of inference", ("trial", "output_difference"), None),
     "an infinite difference": ("trial of inference", ("trial", "output_difference"), math.inf),
     "a precision without a tolerance": ("trial", ("spec",), {"workload": "x", "kind": "trial", "source": "model",
-                                                             "precision": "fp16"}),
+                                                             "precision": "mixed"}),
 }  # fmt: skip
 
 

@@ -12,7 +12,7 @@ import pytest
 import fathom.workloads
 from fathom.cli.app import run
 from fathom.core import plugins
-from fathom.core.errors import UnknownName
+from fathom.core.errors import BadOption, UnknownName
 from fathom.core.spec import RunSpec
 from fathom.experiments.checks import check, is_external
 from fathom.experiments.study import plan
@@ -84,7 +84,7 @@ def test_two_classes_without_the_name_are_refused() -> None:
     exec(TWO.replace("left-one", "same").replace("right-one", "same"), vars(module))
     for each in ("Left", "Right"):
         vars(module)[each].__module__ = "two"
-    with pytest.raises(TypeError, match="exactly one Workload same, it defines 2"):
+    with pytest.raises(BadOption, match="exactly one Workload same: it defines 2"):
         plugins.class_called("same", module, Workload)  # type: ignore[type-abstract]
 
 
