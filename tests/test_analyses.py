@@ -545,7 +545,7 @@ def test_layers_of_inference() -> None:
     rows = [op_row("Conv2D", 0.7, layer="features.first"), op_row("MatMul", 0.2, layer="classifier.hidden")]
     inferred = record_of("alexnet", rows, outside_s=0.1, spec={"phase": "infer"})
     finding = layers.analyse([inferred])
-    assert finding.summary == f"Heaviest layers in inference on {LAPTOP_NAME}: features.first with 70 % of alexnet."
+    assert finding.summary == f"Heaviest layer in inference on {LAPTOP_NAME}: features.first of alexnet with 70 %."
     by_layer, by_role = finding.tables
     assert by_layer.title == "Share of an inference step by layer, in network order"
     assert cells(by_layer, layer="features.first")["share of step (%)"] == pytest.approx(70)

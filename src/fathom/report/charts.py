@@ -33,7 +33,7 @@ PATTERNS = ("", "/", ".", "x", "-")
 SEQUENTIAL = [[step / 4, f"var(--heat{step})"] for step in range(5)]
 DIVERGING = [[step / 4, f"var(--diverge{step})"] for step in range(5)]
 FARTHEST = 1.1  # a cosine distance of 1, and room for its label: all trees have one scale
-CELL = 17  # pixels of a heat map's column: two digits, and a page of 1300 px shows Fig. 3 whole
+CELL = 16  # pixels of a heat map's column: two digits, and a page of 1300 px shows Fig. 3 whole
 MOST_POINTS = 1500  # of a line: a page shows fewer columns of pixels
 FEW_POINTS = 40  # a line of more has no room for markers
 
@@ -191,8 +191,7 @@ def _heat_map(chart: Chart, colours: Colours) -> Json:
         "colorscale": DIVERGING if signed else SEQUENTIAL,
         "xgap": 1.5,
         "ygap": 1.5,
-        "showscale": True,
-        "colorbar": {"thickness": 9, "outlinewidth": 0, "len": 0.9, "tickfont": {"size": 11}, "ticksuffix": unit},
+        "showscale": False,  # every cell has its number
     }
     low, high = chart.limits or (0, largest or 1)
     trace |= {"zmid": 0} if signed and not chart.limits else {"zmin": low, "zmax": high}
@@ -339,7 +338,7 @@ def least_width(chart: Chart) -> int:
         return 600
     if chart.kind == "heatmap":
         label = max((len(series.name) for series in chart.series), default=0)
-        return 90 + 7 * label + CELL * _columns(_summed(chart))
+        return 50 + 7 * label + CELL * _columns(_summed(chart))
     if chart.kind in ("bar", "stacked", "box"):
         categories = len({str(x) for series in chart.series for x in series.x})
         beside = 1 if chart.kind == "stacked" else len(chart.series)

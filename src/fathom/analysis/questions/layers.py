@@ -102,14 +102,15 @@ def _summary(selection: Selection) -> str:
         if shares:
             sentences.append(f"Fully connected layers on {machine}: {', '.join(shares)}.")
         else:
-            sentences.append(f"Heaviest layers{doing} on {machine}: {', '.join(map(_heaviest, found.values()))}.")
+            percent, layer = max(map(_heaviest, found.values()))
+            sentences.append(f"Heaviest layer{doing} on {machine}: {layer} with {percent:.0f} %.")
     return " ".join(sentences)
 
 
-def _heaviest(group: RunGroup) -> str:
+def _heaviest(group: RunGroup) -> tuple[float, str]:
     percent = group.percent_by(_layer_key(group))
     layer = max(percent, key=lambda layer: percent[layer])
-    return f"{layer} with {percent[layer]:.0f} % of {group.workload}"
+    return percent[layer], f"{layer} of {group.workload}"
 
 
 def _connected_table(selection: Selection) -> Table:
