@@ -22,6 +22,7 @@ from sample_records import GPU, failed_record, op_row, record_of
 
 from fathom.analysis.compare import OUTSIDE, Comparison, compare, geometric_mean
 from fathom.analysis.ratio import FEW, FLOOR, Ratio, launches_needed, ratio
+from fathom.core.disturbance import Disturbance
 from fathom.core.errors import BadOption, Refused, UnknownName
 from fathom.core.record import Record
 from fathom.core.spec import RunSpec
@@ -91,6 +92,14 @@ def test_noise_is_that_between_launches_not_between_steps() -> None:
     assert ratio(alike, alike).noise == pytest.approx(0.0)
 
 
+@pytest.mark.parametrize("launches", [2, 3, 4])
+def test_few_launches_that_scatter_rarely_differ_significantly(launches: int) -> None:
+    random = np.random.default_rng(launches)
+    levels = np.exp(random.normal(0.0, 0.1, (400, 2, launches)))
+    sides = [[[[each] * 8 for each in side] for side in both] for both in levels.tolist()]
+    assert sum(ratio(*both).significant for both in sides) <= 8, "once in 200 times, or a little more"
+
+
 def test_few_launches_are_given_a_floor() -> None:
     one = ratio([[1.0] * 50], [[1.14] * 50])
     assert (one.noise, one.significant) == (FLOOR, False)
@@ -128,6 +137,14 @@ def launched(steps: Sequence[Sequence[float]], begin: int = 0, every: int = 20, 
 def only(found: list[Comparison]) -> Comparison:
     (each,) = found
     return each
+
+
+def test_a_disturbed_launch_that_was_made_again_does_not_count() -> None:
+    quiet, disturbed = [[0.0037] * 12], [[0.0119] * 12]
+    busy = launched(disturbed, disturbance=Disturbance(others_cpu=1.5, cores=2))
+    found = only(compare(launched(quiet), [*busy, *launched(quiet, begin=60)]))
+    assert found.verdict == "no change"
+    assert found.ratio == pytest.approx(1.0)
 
 
 def test_launches_made_in_turns_are_paired() -> None:

@@ -41,7 +41,7 @@ def test_the_worst_scaling_op_is_drawn_however_light_it_was() -> None:
     names = ("MatMul", "Conv2D", "Add", "Sub", "Mul", "Div", "Pow", "Softmax", "Tile", "Select", "Pad", "Sum", "Tanh")
     runs = [at_threads("vgg", n, **dict.fromkeys(names, 1.0 / n), Gather=0.2) for n in (1, 8)]
     finding = parallelism.analyse(runs)
-    assert "Gather scales worst: its share grows from 2 % to 11 % (1 thread to 8" in finding.summary
+    assert "The share of Gather grows most: from 2 % to 11 % (1 thread to 8" in finding.summary
     chart = finding.charts[0]
     assert len(chart.series[0].x) == parallelism.DRAWN + 1
     assert any(name.startswith("Gather,") for name in chart.series[0].x)

@@ -13,7 +13,7 @@ from itertools import pairwise
 from typing import Any, Literal
 
 from fathom.analysis.ratio import FEW, launches_needed, ratio
-from fathom.analysis.selection import RunGroup, configuration, op_type, workload_order
+from fathom.analysis.selection import RunGroup, configuration, op_type, trusted, workload_order
 from fathom.analysis.step_time import levels, settled_steps
 from fathom.core.formatting import seconds
 from fathom.core.record import Record
@@ -133,7 +133,7 @@ def compare(
     configuration on each side: two settings of the same work. A failure counts against the same configuration alone,
     unless either set is known to be of one setting: then it counts against the other set's.
     """
-    ours, theirs = _groups(a), _groups(b)
+    ours, theirs = (_groups(trusted(list(side))) for side in (a, b))
     _assign_devices(ours, theirs)
     _assign_devices(theirs, ours)
     found = [

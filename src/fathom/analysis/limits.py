@@ -26,7 +26,7 @@ from fathom.trace.taxonomy import AUTOGRAD, GROUPS, group_of
 COMPUTE, MEMORY, LATENCY, LAUNCH = "compute-bound", "memory-bound", "latency-bound", "launch-bound"
 UNKNOWN = "not known"  # no peaks were measured, or FLOP or bytes are not known
 VERDICTS = (COMPUTE, MEMORY, LATENCY, LAUNCH, UNKNOWN)
-DATA, OUTSIDE = "data-bound", "outside ops"  # a whole workload's only
+DATA, OUTSIDE, MIXED = "data-bound", "outside ops", "mixed"  # a whole workload's only
 BOUND = 0.5  # of a roof: from here on it is what limits an op
 MOST = 0.5  # of the step: from here on something dominates it
 HIDDEN = 0.9  # a device busy this part of the step does not wait for launches
@@ -81,7 +81,7 @@ class Verdict:
 
 
 def judge(group: RunGroup) -> Verdict:
-    """Data, launching or what is outside ops, where it takes half of the step; else what most of the op time is."""
+    """Data, launching or what is outside ops, where it takes half of the step; else what half of the op time is."""
     profile = longest(group)
     step = plain_step_s(profile)
     data = data_share(profile)
@@ -94,7 +94,8 @@ def judge(group: RunGroup) -> Verdict:
     elif busy is None and outside_bounds(profile)[0] >= MOST:
         name = OUTSIDE
     else:
-        name = max(shares, key=lambda verdict: shares[verdict])
+        most = max(shares, key=lambda verdict: shares[verdict])
+        name = most if shares[most] >= MOST else MIXED
     peak = profile.ceiling_flop_per_s
     flop = [row.flop for row in profile.rows if row.flop is not None]
     return Verdict(group, name, busy, data, shares, sum(flop) / step / peak if peak and flop else None)

@@ -6,7 +6,11 @@ import math
 from collections.abc import Sequence
 from typing import Literal
 
+import numpy as np
 from scipy import stats
+
+from fathom.analysis.correlated import inflation
+from fathom.analysis.statistics import ROUNDING, widened
 
 Trend = Literal["falls", "no significant trend", "rises", "too few steps"]
 
@@ -19,10 +23,24 @@ FEWEST = 5  # steps: of four, no order has a p-value below 0.08
 
 
 def trend(losses: Sequence[float]) -> Trend:
-    """By ranks, so that one batch with a huge loss is no trend. Losses that are all equal have none."""
+    """By ranks, so that one batch with a huge loss is no trend. Losses that are all equal have none.
+
+    Losses that follow one another wander more than independent ones do: corrected as drift() is (statistics.py).
+    """
     if len(losses) < FEWEST:
         return TOO_FEW
     found = stats.kendalltau(range(len(losses)), losses)
-    if math.isnan(found.statistic) or found.pvalue >= SIGNIFICANT:
+    if math.isnan(found.statistic) or _corrected(float(found.pvalue), losses) >= SIGNIFICANT:
         return NO_TREND
     return FALLS if found.statistic < 0 else RISES
+
+
+def _corrected(p_value: float, losses: Sequence[float]) -> float:
+    """By the inflation of the variance that losses have once a line is taken out; none where a line leaves nothing."""
+    steps, values = np.arange(len(losses)), np.asarray(losses, dtype=float)
+    if not np.isfinite(values).all():
+        return p_value
+    residuals = values - np.polyval(np.polyfit(steps, values, 1), steps)
+    if float(np.abs(residuals).max()) <= ROUNDING * float(np.abs(values).max()):
+        return p_value
+    return widened(p_value, math.sqrt(inflation(residuals.tolist())))

@@ -23,6 +23,7 @@ CHANCE = 0.005  # how often equal launches may differ by more than the noise: a 
 RESAMPLES = 1000  # of a bootstrap
 LEAST_CHANGE = 1e-4  # that any number of launches could show
 FEW = 5  # launches below which their scatter is not estimated
+LARGEST = 50.0  # of a logarithm: more is infinite
 FLOOR = 0.15  # assumed difference of two equal launches where it is not estimated: two studies differed by 0.11
 
 
@@ -42,9 +43,10 @@ class Ratio:
 
     @property
     def detectable(self) -> float:
-        """The smallest change that launches as many and as noisy as these would have shown, as a fraction.
+        """The smallest change that launches as many and as noisy as these could have shown, as a fraction.
 
-        Infinite where a side is a single step, which bounds nothing.
+        A true change of this size is found in about half of such comparisons. Infinite where a side is a single step,
+        which bounds nothing.
         """
         if not self.low > 0:
             return math.inf
@@ -87,7 +89,8 @@ def _noise(a: Array, b: Array, paired: bool, generator: np.random.Generator) -> 
     """A against A and B against B: the ratio that launches drawn from either's own scatter come to.
 
     The scatter is the distance of each launch from the median of its side (paired: of each pair from the median pair).
-    Few launches estimate it imprecisely, so the bound is widened as Student's t is for as few.
+    Few launches estimate it imprecisely, so the bound is widened as Student's t is for as few, and below FEW it is no
+    less than what is assumed.
     """
     if paired:
         lots = [b - a]
@@ -96,12 +99,13 @@ def _noise(a: Array, b: Array, paired: bool, generator: np.random.Generator) -> 
         lots = [a, b]
         chance = _drawn_scatter(b, generator) - _drawn_scatter(a, generator)
     bound = float(np.quantile(np.abs(chance), CONFIDENCE))
-    if (fewest := min(len(a), len(b))) < FEW:
-        return max(FLOOR / math.sqrt(fewest), math.expm1(bound))
-    launches = sum(map(len, lots))
+    fewest, launches = min(len(a), len(b)), sum(map(len, lots))
+    assumed = FLOOR / math.sqrt(fewest) if fewest < FEW else 0.0
     free = launches - len(lots)
+    if fewest == 1:
+        return max(assumed, math.expm1(bound))
     widened = stats.t.ppf(1 - CHANCE / 2, free) / stats.norm.ppf((1 + CONFIDENCE) / 2) * math.sqrt(launches / free)
-    return math.expm1(bound * widened)
+    return max(assumed, math.expm1(min(bound * widened, LARGEST)))
 
 
 def _assumed(middle: float, a: Launches, b: Launches) -> tuple[float, float]:

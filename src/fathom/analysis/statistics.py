@@ -253,11 +253,11 @@ def drift(values: Sequence[float]) -> Drift | None:
     noise = np.sqrt(residuals @ residuals / (count - 2)) / middle
     wider = float(np.sqrt(inflation(residuals.tolist()))) if noise > ROUNDING else 1.0
     detectable = max(MATERIAL, float(detectable_slope(count) * (count - third) * noise * wider))
-    could = _widened(_kendall_p(count * (count - 1) // 2, count), wider) < SIGNIFICANT
-    return Drift(_widened(p_value, wider), float((last - first) / middle), detectable if could else None)
+    could = widened(_kendall_p(count * (count - 1) // 2, count), wider) < SIGNIFICANT
+    return Drift(widened(p_value, wider), float((last - first) / middle), detectable if could else None)
 
 
-def _widened(p_value: float, factor: float) -> float:
+def widened(p_value: float, factor: float) -> float:
     """The two-sided p-value where the standard error is larger by this factor."""
     return float(2 * stats.norm.sf(stats.norm.isf(p_value / 2) / factor))
 

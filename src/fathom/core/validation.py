@@ -50,6 +50,8 @@ def check(record: Record) -> Record:
     _check_value("", record, failed=record.outcome == "failed")
     if not DEVICE.fullmatch(record.device):
         raise Implausible(f"device {record.device[:40]!r} is not the name of one")
+    if record.step_s and not any(record.step_s):
+        raise Implausible("step_s: no step took any time")
     if record.outcome == "ok" and record.spec.kind in ("timed", "profiled") and not (record.step_s or record.profile):
         raise Implausible("outcome ok, but no timed steps and no profile")
     if record.outcome == "ok" and record.spec.kind == "trial" and record.trial is None:

@@ -56,9 +56,10 @@ class Sweep:
 
     @property
     def front(self) -> list[int]:
-        """The settings that no other beats significantly in time and energy, the fastest first."""
+        """The settings that no other beats significantly in time and energy, the fastest first; of the valid ones."""
         choices = self.choices
-        return [choices.index(choice) for choice in pareto_front(choices)]
+        valid = [choices[index] for index in self.valid] or choices
+        return [choices.index(choice) for choice in pareto_front(valid)]
 
     @property
     def valid(self) -> list[int]:
@@ -146,7 +147,7 @@ def recommendation_table(found: Sequence[Sweep]) -> Table:
 
 def choice_table(sweep: Sweep) -> Table:
     rows: list[list[Cell]] = []
-    least = min(runs.per_item_j for runs in sweep.runs)
+    least = min(sweep.runs[index].per_item_j for index in sweep.valid or range(len(sweep.runs)))
     for index, (runs, label) in enumerate(zip(sweep.runs, sweep.labels, strict=True)):
         rows.append(
             [

@@ -72,9 +72,11 @@ def _summary(found: Sequence[EnergyRuns], trained: Sequence[Run]) -> str:
     if found:
         measured = [runs for runs in found if not runs.estimated]
         valid = sum(runs.verdict == VALID for runs in measured)
-        named = _named([runs for runs in found if not capped(runs.runs[0])])
+        sound = [runs for runs in found if runs.verdict != INVALID]
+        named = _named([runs for runs in sound or found if not capped(runs.runs[0])])
         guesses = {runs.estimated for runs in named.values()}
         guess = {(True,): ", estimated", (False, True): ", partly estimated"}.get(tuple(sorted(guesses)), "")
+        guess += "" if sound else ", by no valid measurement"
         per_item = {name: runs.per_item_j for name, runs in named.items()}
         watts = {name: runs.mean_w for name, runs in named.items()}
         if named:

@@ -234,8 +234,8 @@ def _growth(sweep: Sweep) -> tuple[float, str, str]:
         return 0.0, "", ""
     kind = max(shares, key=lambda kind: shares[kind][1] - shares[kind][0])
     before, after = shares[kind]
-    change = f"its share grows from {before:.0f} % to {after:.0f} % ({counted_threads(few)} to {most}, {sweep.name})"
-    return after - before, f"{kind} scales worst: {change}.", kind
+    change = f"from {before:.0f} % to {after:.0f} % ({counted_threads(few)} to {most}, {sweep.name})"
+    return after - before, f"The share of {kind} grows most: {change}.", kind
 
 
 def _fits(sweeps: Sequence[Sweep]) -> Table:

@@ -12,7 +12,7 @@ from fathom.analysis.questions._rank_charts import PARTS as PART_NAMES
 from fathom.analysis.rank_jobs import PARTS, Curve, Job, curves_of
 from fathom.analysis.selection import counted
 from fathom.analysis.statistics import Interval
-from fathom.core.formatting import count, finite, in_percent, number, seconds
+from fathom.core.formatting import count, finite, in_percent, listed, number, seconds
 from fathom.core.ranks import strategy_shown
 from fathom.core.record import Record
 
@@ -65,9 +65,11 @@ def _summary(curves: Sequence[Curve]) -> str:
         ]
     else:
         sentences = _ranges(known)
-    launches = {found.launches or 1 for _, found in known}
-    basis = "One launch of the largest job: nothing is said of the next one." if launches == {1} else ""
-    return " ".join([*sentences, *filter(None, [basis])])
+    single = [curve.name for curve, found in known if (found.launches or 1) == 1]
+    if single:
+        whose = "" if len(single) == len(known) else f" of {listed(single)}"
+        sentences.append(f"One launch of the largest job{whose}: nothing is said of the next one.")
+    return " ".join(sentences)
 
 
 def _without_speedup(curves: Sequence[Curve]) -> str:

@@ -269,7 +269,7 @@ def _notes() -> list[str]:
         f"A workload is data-bound if preparing data takes at least {half} of the step, by the host's clock (in older "
         f"records: the torch ops in it alone). Else it is launch-bound if its device is idle for at least {half} of "
         f"the unprofiled step; on a CPU it is limited outside ops if at least {half} of it is surely in none. Else it "
-        "is what most of its op time is.",
+        f"is what at least {half} of its op time is, or mixed.",
         "Peaks are measured in the same process: a large matrix product in the run's precision and a large copy. "
         "Bytes count each input and output once, so an op that stays in a cache can exceed the roof. FLOP count a "
         "convolution by its definition, so one computed by Winograd or FFT algorithms can exceed it too.",

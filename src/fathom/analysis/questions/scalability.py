@@ -27,7 +27,7 @@ from fathom.core.spec import EAGER, PHASES
 
 TITLE = "Do workloads that scale over cores gain more from a GPU?"
 ORDER = 105
-FEWEST = 4  # workloads from which a rank correlation is given
+FEWEST = 5  # workloads from which a rank correlation is given: of four, none is significant
 WELL, BADLY, UNSAID = "scales well", "does not scale", "no statement"
 
 
@@ -96,12 +96,13 @@ def _row(curve: Curve, gains: dict[tuple[str, str, str], Ratio]) -> Row:
     return Row(curve, widest, curve.efficiency(widest), gains.get((curve.workload, curve.phase, curve.cpu)))
 
 
-def rank_correlation(pairs: Sequence[tuple[float | None, float | None]]) -> tuple[float, int] | None:
-    """Spearman's, and over how many workloads; None for fewer than FEWEST, or where all are equal."""
+def rank_correlation(pairs: Sequence[tuple[float | None, float | None]]) -> tuple[float, int, float] | None:
+    """Spearman's, over how many workloads, and its p-value; None for fewer than FEWEST, or where all are equal."""
     known = [(one, other) for one, other in pairs if one is not None and other is not None]
     if len(known) < FEWEST or any(len(set(side)) == 1 for side in zip(*known, strict=True)):
         return None
-    return float(stats.spearmanr(*zip(*known, strict=True)).statistic), len(known)
+    found = stats.spearmanr(*zip(*known, strict=True))
+    return float(found.statistic), len(known), float(found.pvalue)
 
 
 def _summary(rows: Sequence[Row]) -> str:
@@ -121,7 +122,7 @@ def _correlation_sentence(rows: Sequence[Row]) -> str:
         return f"Fewer than {FEWEST} workloads have both an efficiency and a GPU's gain on the same work."
     return (
         f"Rank correlation of parallel efficiency with the GPU's gain on the same work: {found[0]:.2f} over "
-        f"{found[1]} workloads; the study finds larger gains where cores scale well."
+        f"{found[1]} workloads (p = {found[2]:.2g}); the study finds larger gains where cores scale well."
     )
 
 

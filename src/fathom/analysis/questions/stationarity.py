@@ -159,7 +159,7 @@ def _steps_summary(series: list[TimeSeries]) -> str:
     labels = Counter(series.steady.label or "too short" for series in series)
     counts = ", ".join(f"{count} {label}" for label, count in labels.most_common())
     lengths = span([len(each.values) for each in series])
-    shown = sum(each.result == DRIFTS for each in series)
+    shown = sum(each.drift is not None and each.drift.significant for each in series)  # unsteady ones too
     return (
         f"Step times over the whole run, {len(series)} series of {lengths} steps: {counts}. After warm-up {shown} of "
         f"them {'drifts' if shown == 1 else 'drift'}."

@@ -307,7 +307,11 @@ def _notes(found: Sequence[Comparison], beyond: float) -> Iterator[str]:
     for remark, names in remarks.items():
         yield f"· {'all' if names == shown else ', '.join(names)}: {remark}"
     if needed := max((each.launches_needed or 0 for each in found), default=0):
-        way = f"{needed} runs per side, best with --interleave" if needed <= MANY else "a quieter machine"
+        from fathom.analysis.ratio import FEW
+
+        few = any((each.launches_needed or 0) and min(each.launches_a, each.launches_b) < FEW for each in found)
+        runs = f"{'at least ' if few else ''}{needed} runs per side, best with --interleave"
+        way = runs if needed <= MANY else "a quieter machine"
         yield f"· to detect {100 * beyond:g} % in every workload, it takes {way}"
 
 
