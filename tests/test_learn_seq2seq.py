@@ -210,6 +210,26 @@ def test_lengths_are_multiples_of_four_up_to_eighty(words: int) -> None:
     assert min(1.75 * words - 0.5, 80) <= source <= min(1.75 * words + 4.5, 80)
 
 
+def test_lengths_follow_from_subwords_where_words_have_many(tmp_path: Path) -> None:
+    """Ten long, rare words in each sentence: by the number of words alone, no pair would be short enough."""
+    chance = random.Random(3)
+    syllables = [first + second for first in "bdfgklmnprst" for second in "aeiou"]
+
+    def line() -> str:
+        return " ".join("".join(chance.choices(syllables, k=chance.randint(4, 6))) for _ in range(10))
+
+    for language in ("fi", "sv"):
+        for name, count in (("train", 1000), ("test", 20)):
+            (tmp_path / f"{name}.{language}").write_text("".join(f"{line()}\n" for _ in range(count)))
+    recipe = RECIPE.for_run(tmp_path, {"source_language": "fi", "target_language": "sv"})
+    assert 20 < recipe.options["source_length"] <= 80
+    assert "left out" not in recipe.taken
+    workload = Seq2Seq.configured(recipe.preset, **recipe.options)
+    assert len(workload.open(tmp_path, "train_subset")) >= 0.98 * 950
+    longer = RECIPE.for_run(tmp_path, {"source_language": "fi", "target_language": "sv", "source_length": 8})
+    assert "; 100 % of the pairs are longer and left out" in longer.taken
+
+
 def test_a_script_of_thousands_of_letters_has_room_for_all(tmp_path: Path) -> None:
     assert sized(20_000, letters=5000).options["target_vocabulary"] == 11_000
     assert sized(20_000, letters=5000).options["source_vocabulary"] == 4000, "the other language has few"

@@ -7,11 +7,13 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Protocol, Self
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from fathom.core.errors import DataError
@@ -20,6 +22,7 @@ from fathom.data._vocabulary import EOS, SPECIALS, Vocabulary, cached, tokenise
 from fathom.data.base import InMemory
 from fathom.data.corpora import EXPECTS, files_of, pairs, without_files
 
+SAMPLED = 20_000  # training pairs by which the lengths in subwords are told
 _USED_WORDS = 60  # words in use in the synthetic languages
 _LANGUAGE_SEED = 2014  # of the synthetic dictionary
 
@@ -97,6 +100,19 @@ def read_subwords(folder: Path, split: str, source: Side, target: Side) -> Paral
     return _encoded(folder, split, sides, vocabularies, [vocabulary.encode for vocabulary in vocabularies])
 
 
+def subword_lengths(folder: Path, languages: tuple[str, str], sizes: tuple[int, int]) -> NDArray[np.int64]:
+    """How many subwords the first training pairs have, a row each, by vocabularies of these sizes learnt from them."""
+    from fathom.data._subwords import Subwords  # imported here because few runs need it
+
+    sample = list(islice(pairs(folder, "train_subset", *languages), SAMPLED))
+    lengths = []
+    for index, size in enumerate(sizes):
+        lines = [line[index] for line in sample]
+        vocabulary = Subwords.train(lines, size)
+        lengths.append([len(vocabulary.encode(line)) for line in lines])
+    return np.array(lengths, dtype=np.int64).T
+
+
 def _learnt_from(split: str) -> str:
     """The text that a split's vocabulary is made of: nothing that is evaluated on."""
     return "train" if split == "train" else "train_subset"
@@ -133,9 +149,10 @@ def _encoded(
         if not counts.is_training:
             lines.append(line)
     if not rows[0].lengths:
-        limit = f"at most {source.length} and {target.length - 1} words and punctuation marks"
+        limit = f"at most {source.length} and {target.length - 1} tokens"
         problem = f"no {split} pair of {limit} among {counts.empty + counts.too_long}"
-        raise DataError.at(folder, f"{problem}; the folder must contain {EXPECTS}")
+        way = "try a larger --set source_length=N or target_length=N" if counts.too_long else f"expected {EXPECTS}"
+        raise DataError.at(folder, f"{problem}; {way}")
     text = ParallelText(rows[0].padded(), rows[1].padded(), vocabularies)
     text.counts, text.dropped, text.lines = counts, counts.empty, lines
     text.too_long, text.truncated = (counts.too_long, 0) if counts.is_training else (0, counts.too_long)

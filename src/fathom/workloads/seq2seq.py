@@ -14,7 +14,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Self, cast
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim import SGD, AdamW, Optimizer
@@ -40,6 +42,7 @@ LARGE_TEXT = {"dropout": 0.3, "word_dropout": 0.1}
 LARGEST_TEXT = {"dropout": 0.2, "word_dropout": 0.0}
 LONGER = 1.75  # subwords in a word, at most, in the longest sentences that are learnt
 LONGEST = 80  # subwords
+SHORT_ENOUGH = 0.99  # of the pairs; where fewer are, it is told
 SHOWN = 8  # of the translations, in the report
 FIFTHS = ("first", "second", "third", "fourth", "last")
 SOLVERS = ("sgd", "adam")
@@ -56,13 +59,33 @@ class TranslationRecipe(Recipe["Seq2Seq"]):
         if reader_for(Seq2Seq.name, folder):
             return replace(self, target=None)  # no target is known, nor how large the text is
         source, target = _direction(corpora.languages(folder), self.options, options)
-        return self._for_text(corpora.sizes(folder, source, target), source, target, options)
+        text = corpora.sizes(folder, source, target)
+        sizes = [_subwords(words, letters) for words, letters in zip(text.words, text.letters, strict=True)]
+        if not options.get("subwords", self.options.get("subwords")):
+            return self._for_text(text, source, target, options)
+        asked = [
+            options.get(f"{side}_vocabulary", size) for side, size in zip(("source", "target"), sizes, strict=True)
+        ]
+        return self._for_text(
+            text, source, target, options, wmt.subword_lengths(folder, (source, target), (asked[0], asked[1]))
+        )
 
     def _for_text(
-        self, text: corpora.TextSizes, source: str, target: str, options: Mapping[str, Any]
+        self,
+        text: corpora.TextSizes,
+        source: str,
+        target: str,
+        options: Mapping[str, Any],
+        subwords: NDArray[np.int64] | None = None,
     ) -> TranslationRecipe:
-        """Vocabularies, lengths, dropouts and the number of evaluations for so much text; the target is Multi30k's."""
-        longest = [min(LONGEST, -(-round(LONGER * words) // 4) * 4) for words in text.long_sentence]
+        """Vocabularies, lengths, dropouts and the number of evaluations for so much text; the target is Multi30k's.
+
+        `subwords` has the lengths of a sample of its pairs, which words of many subwords make long.
+        """
+        longest = [LONGER * words for words in text.long_sentence]
+        if subwords is not None:
+            longest = np.maximum(longest, np.quantile(subwords, 0.995, axis=0, method="higher")).tolist()
+        longest = [min(LONGEST, -(-round(length) // 4) * 4) for length in longest]
         taken = {
             "source_language": source,
             "target_language": target,
@@ -88,6 +111,9 @@ class TranslationRecipe(Recipe["Seq2Seq"]):
         changed = {**taken, **{name: options[name] for name in taken if name in options}}
         settings = ", ".join(f"{name} {value}" for name, value in changed.items() if not name.endswith("language"))
         told = f"{source} to {target}, {text.count:,} training pairs: {settings}; {found.evaluations} evaluations"
+        if subwords is not None:
+            short = (subwords <= [changed["source_length"], changed["target_length"] - 1]).all(1).mean()
+            told += f"; {100 * (1 - short):.0f} % of the pairs are longer and left out" if short < SHORT_ENOUGH else ""
         aimless = "" if known else "; no target: that of 33 BLEU is for Multi30k from English to German"
         return replace(found, taken=f"{told}; validation: {text.validation}, test: {text.test}{aimless}")
 
