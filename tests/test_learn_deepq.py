@@ -276,7 +276,8 @@ def test_the_recipe_is_the_game_it_speaks_of() -> None:
     assert recipe.target is not None
     assert recipe.stop_at > recipe.target
     assert f"a batch of {workload.batch} every {workload.update_frequency} actions" in PROTOCOL
-    assert recipe.for_run(None, {"game": "catch"}) is recipe
+    catch = recipe.for_run(None, {"game": "catch"})
+    assert (catch.metric, catch.target) == ("score in catch", None)
     with pytest.raises(BadOption, match="the recipe of deepq is Pong: no target score is known for breakout"):
         recipe.for_run(None, {"game": "breakout"})
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 
 import pytest
 import torch
@@ -17,6 +18,7 @@ from fathom.engine.live import BLOCK, LiveBytes, held_bytes
 from fathom.engine.simulate import Simulation, simulate
 from fathom.engine.step_work import StepWorks
 from fathom.engine.workspaces import workspace_bytes
+from fathom.measure.own.cost import cost_of_target
 from fathom.measure.own.model import OwnModel
 from fathom.trace.step_work import FORWARD, OPTIMIZER
 from fathom.workloads.base import workload_class
@@ -157,6 +159,62 @@ def test_a_models_own_autocast_is_that_of_the_simulated_device(
 def test_autocast_without_a_type_has_the_devices(gpu: bool, dtype: str) -> None:
     step = StepWorks(own(Casting(None, dtype=None), 64), "infer", gpu=gpu).at("fp32")
     assert any(dtype in op.dtypes.split() for op in step.ops if op.op == "aten::addmm")
+
+
+class Product(nn.Module):
+    """A product of fp32 with what a layer gives, in bf16 under autocast, by an op that promotes or casts both."""
+
+    def __init__(self, op: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.layer, self.op = nn.Linear(8, 8), op
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.op(self.layer(x), x)
+
+
+@pytest.mark.parametrize(
+    "op",
+    [
+        lambda y, x: torch.dot(y[0], x[0]),
+        lambda y, x: torch.tensordot(y, x, dims=2),
+        lambda y, x: torch.linalg.multi_dot([y, x, y]),
+        lambda y, x: x[None].baddbmm(y[None], x[None]),
+        torch.linalg.vecdot,
+        lambda y, x: x[0].addmv(y, x[0]),
+    ],
+)
+def test_autocast_knows_what_promotes(op: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> None:
+    assert simulate(own(Product(op), 8), "infer", "bf16").peak_bytes > 0
+
+
+def test_a_precision_that_a_model_cannot_have_costs_its_rows_alone() -> None:
+    sheet = cost_sheet(own(Product(lambda y, x: torch.fft.irfft(torch.fft.rfft(y)) + x), 8))
+    assert {row.precision for row in sheet.memory} == {"fp32"}
+    assert sheet.notes[0].startswith("not in bf16: ")
+
+
+def test_a_transformer_with_a_padding_mask_is_inferred_op_by_op() -> None:
+    class Padded(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first = nn.Linear(16, 16)
+            layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)
+            self.encoder = nn.TransformerEncoder(layer, 2)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y = self.first(x)[:, None, :].expand(-1, 5, -1)
+            result: torch.Tensor = self.encoder(y, src_key_padding_mask=y[..., 0] > 0)
+            return result
+
+    assert simulate(own(Padded(), 8), "infer").total.mac > 8 * 5 * 16 * 16
+    assert torch.backends.mha.get_fastpath_enabled()
+
+
+def test_weights_that_a_graph_holds_are_moved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = ["import torch", "def make():", "    layer = torch.nn.utils.weight_norm(torch.nn.Linear(4, 3))"]
+    (tmp_path / "normed.py").write_text("\n".join([*lines, "    return layer, torch.randn(8, 4)"]))
+    monkeypatch.syspath_prepend(tmp_path)
+    assert cost_of_target("normed:make").parameters == 3 + 12 + 3
 
 
 def test_a_model_that_casts_has_one_precision_in_its_cost() -> None:

@@ -26,7 +26,9 @@ LOWER = {
     *(torch.conv1d, torch.conv2d, torch.conv3d, torch.prelu, torch.lstm_cell, torch.gru_cell, torch.rnn_tanh_cell),
     *(torch.conv_transpose1d, torch.conv_transpose2d, torch.conv_transpose3d),
     *(torch.matmul, torch.mm, torch.bmm, torch.mv, torch.addmm, torch.addbmm, torch.baddbmm, torch.einsum),
+    *(torch.addmv, torch.addr, torch.chain_matmul, torch.linalg.multi_dot, torch.linalg.vecdot, torch.rnn_relu_cell),
     *(Tensor.matmul, Tensor.__matmul__, Tensor.__rmatmul__, Tensor.mm, Tensor.bmm, Tensor.mv, Tensor.addmm),
+    *(Tensor.addmv, Tensor.addr, Tensor.addbmm, Tensor.baddbmm, torch.conv_tbc),
 }
 FP32 = {
     *(F.layer_norm, F.group_norm, F.softmax, F.log_softmax, F.softplus, F.cosine_similarity, F.cross_entropy),
@@ -36,7 +38,12 @@ FP32 = {
     *(Tensor.softmax, Tensor.log_softmax, Tensor.exp, Tensor.log, Tensor.pow, Tensor.__pow__, Tensor.cumsum),
     *(Tensor.cumprod, Tensor.norm, Tensor.sum, Tensor.prod, Tensor.rsqrt, Tensor.reciprocal),
 }
-WIDEST = {torch.cat, torch.stack, torch.addcdiv, torch.addcmul, torch.index_put, torch.scatter_add}
+WIDEST = {
+    *(torch.cat, torch.stack, torch.addcdiv, torch.addcmul, torch.index_put, torch.scatter_add, torch.atan2),
+    *(torch.dot, torch.vdot, torch.tensordot, torch.cross, torch.linalg.cross, torch.bilinear, torch.grid_sampler),
+    *(Tensor.addcdiv, Tensor.addcmul, Tensor.index_put, Tensor.scatter_add, Tensor.atan2, Tensor.dot, Tensor.vdot),
+    *(Tensor.cross, F.grid_sample),
+}
 MOST_ITEMS_TRAIN, MOST_ITEMS_INFER, INT32, LEAST_EPS = 880_801, 65_535, 2**31, 1e-5  # of cuDNN's batch normalisation
 MODES = {torch.rnn_relu: 0, torch.rnn_tanh: 1, torch.lstm: 2, torch.gru: 3}  # of cuDNN
 GATES = {MODES[torch.lstm]: 4, MODES[torch.gru]: 3}  # whose weights are one matrix

@@ -51,6 +51,7 @@ class CostSheet:
     kept_bytes: int  # of the peaks in training: what is kept beside network, optimizer and batch
     largest: dict[tuple[str, str], int] = field(default_factory=dict)  # by phase and precision; 0 for none
     uncounted: list[str] = field(default_factory=list)  # ops without a formula
+    notes: list[str] = field(default_factory=list)  # precisions that it cannot be computed in
 
 
 def cost_sheet(workload: Workload, memory_bytes: int | None = None) -> CostSheet:
@@ -58,8 +59,13 @@ def cost_sheet(workload: Workload, memory_bytes: int | None = None) -> CostSheet
     simulations = {phase: Simulation(workload, phase) for phase in ("train", "infer")}
     first = simulations["train"].step()
     precisions = _precisions(simulations["train"].model, first)
-    train = {precisions[0]: first} | {each: simulations["train"].step(each) for each in precisions[1:]}
-    infer = {each: simulations["infer"].step(each) for each in precisions}
+    train, infer, notes = {precisions[0]: first}, {precisions[0]: simulations["infer"].step()}, list[str]()
+    for each in precisions[1:]:  # which nobody asked for: what it cannot do costs these rows alone
+        try:
+            train[each], infer[each] = (simulations[phase].step(each) for phase in ("train", "infer"))
+        except Exception as error:  # a user's own code: an op without this type
+            notes.append(f"not in {each}: {type(error).__name__}: {str(error).strip().partition(chr(10))[0][:200]}")
+    precisions = tuple(train)
     kept = workload.kept_bytes("train")
     own = f"its own ({type(simulations['train'].optimizer).__name__})"
     return CostSheet(
@@ -75,6 +81,7 @@ def cost_sheet(workload: Workload, memory_bytes: int | None = None) -> CostSheet
         kept_bytes=kept,
         largest={} if memory_bytes is None else _largest(simulations, precisions, memory_bytes),
         uncounted=sorted({op for step in train.values() for op in step.uncounted}),
+        notes=notes,
     )
 
 

@@ -7,8 +7,8 @@ memory is that of a GPU: a tensor lives as long as it would there.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -170,7 +170,7 @@ def _step(
 ) -> tuple[int, int]:
     """Peaks of forward and backward, and of what follows them."""
     live.restart_peak()
-    with META, as_on_gpu, as_on_gpu.recomputing(), as_on_gpu.model_autocast(), live:
+    with META, as_on_gpu, as_on_gpu.recomputing(), as_on_gpu.model_autocast(), _plain_attention(), live:
         if phase == "infer":
             engine.infer(batch)
             return live.peak, 0
@@ -181,6 +181,17 @@ def _step(
         engine.clip()
         engine.apply()
         return peak, live.peak
+
+
+@contextmanager
+def _plain_attention() -> Iterator[None]:
+    """Layers of nn.Transformer op by op, as in training: their fast path for inference looks at the mask's values."""
+    before = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(before)
 
 
 def _with_state(workload: Workload, model: nn.Module, gpu: bool) -> Optimizer:

@@ -182,16 +182,18 @@ class MemnetRecipe(Recipe["Memnet"]):
         if asked.joint and asked.task_number:
             raise BadOption(f"joint is one network for all tasks: leave task_number={asked.task_number} out")
         if asked.task_number:
-            recipe = recipe.of_task(asked.task_number, asked.subset)
+            recipe = recipe.of_task(asked.task_number)
+        if asked.subset != "en":
+            recipe = replace(recipe, target=None)  # the published errors are those of 1,000 training questions
         return recipe.in_validation() if asked.evaluated_on == "valid" else recipe
 
-    def of_task(self, number: int, subset: str) -> MemnetRecipe:
-        """Of one task by itself; its published error is that of 1,000 training questions."""
+    def of_task(self, number: int) -> MemnetRecipe:
+        """Of one task by itself."""
         told = f"{EVALUATED_ON['test']} of task {number} alone, {babi.TASKS[number - 1]}"
         return replace(
             self,
             metric="error",
-            target=published.babi_error_percent()[str(number)]["PE_LS_RN"] if subset == "en" else None,
+            target=published.babi_error_percent()[str(number)]["PE_LS_RN"],
             protocol=f"the share of wrong answers to {told}; {ALL}{BY_LOSS}",
         )
 

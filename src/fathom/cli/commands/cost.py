@@ -119,6 +119,8 @@ def _print(sheet: CostSheet, items: float | None, memory: str | None) -> None:
         _print_epoch(sheet, items)
     if sheet.uncounted:
         human.print(f"not counted: {', '.join(sheet.uncounted)}", highlight=False)
+    for note in sheet.notes:
+        human.print(note, highlight=False, markup=False)
 
 
 def _print_epoch(sheet: CostSheet, items: float) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from fathom.core.errors import BadOption
+from fathom.core.errors import BadOption, FathomError
 from fathom.engine.cost_sheet import CostSheet, cost_sheet
 from fathom.engine.step_work import step_work
 from fathom.measure.own.batch import items_in, on_device
@@ -26,7 +26,7 @@ def cost_of_target(
     target: str, memory_bytes: int | None = None, loss: LossLike = None, optimizer: OptimizerLike = None
 ) -> CostSheet:
     """The costs of what package.module:function makes; every fault is one line."""
-    workload = workload_on_meta(target, loss, optimizer)
+    workload = _on_meta(target, loss, optimizer)
     if not any(weight.requires_grad for weight in workload.model().parameters()):
         raise BadOption(f"no parameter of {target} requires a gradient: the cost of training it cannot be counted")
     try:
@@ -39,7 +39,7 @@ def cost_of_target(
 
 def step_of_target(target: str, phase: str, precision: str, items: int | None, *, gpu: bool) -> StepWork:
     """The op calls of a step of what package.module:function makes; every fault is one line."""
-    workload = workload_on_meta(target)
+    workload = _on_meta(target)
     own = fixed_precision(workload, [precision])
     try:
         step = step_work(workload, phase, "fp32" if own else precision, items, gpu=gpu)
@@ -48,6 +48,15 @@ def step_of_target(target: str, phase: str, precision: str, items: int | None, *
         raise
     except Exception as error:  # the model's own code, as above
         raise one_line(f"the step of {target} on the meta device, where tensors have no values,", error) from None
+
+
+def _on_meta(target: str, loss: LossLike = None, optimizer: OptimizerLike = None) -> Workload:
+    try:
+        return workload_on_meta(target, loss, optimizer)
+    except (FathomError, SystemExit, KeyboardInterrupt):
+        raise
+    except Exception as error:
+        raise one_line(f"moving {target} to the meta device, where tensors have no values,", error) from None
 
 
 def workload_on_meta(target: str, loss: LossLike = None, optimizer: OptimizerLike = None) -> Workload:

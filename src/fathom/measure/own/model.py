@@ -125,8 +125,18 @@ def prepared(module: nn.Module, batch: Any, device: torch.device, wants_target: 
     return module
 
 
+def _let_go(module: nn.Module) -> None:
+    """Of graphs that hold its weights: those of weight_norm's products, which a hook makes anew."""
+    for part in module.modules():
+        for name, value in vars(part).items():
+            if isinstance(value, Tensor) and value.grad_fn is not None:
+                setattr(part, name, value.detach())
+
+
 def _move(module: nn.Module, device: torch.device) -> None:
     """In place, so that tied weights stay tied and an optimizer keeps its own: for meta, torch makes others."""
+    if device.type == "meta":
+        _let_go(module)
     before = torch.__future__.get_swap_module_params_on_conversion()
     torch.__future__.set_swap_module_params_on_conversion(before or device.type == "meta")
     try:
