@@ -133,7 +133,7 @@ def compare(
     configuration on each side: two settings of the same work. A failure counts against the same configuration alone,
     unless either set is known to be of one setting: then it counts against the other set's.
     """
-    ours, theirs = (_groups(trusted(list(side))) for side in (a, b))
+    ours, theirs = _groups(a), _groups(b)
     _assign_devices(ours, theirs)
     _assign_devices(theirs, ours)
     found = [
@@ -225,6 +225,8 @@ def _not_compared(a: Runs, b: Runs) -> Comparison:
 
 
 def _compared(one: Runs, other: Runs, change: float) -> Comparison:
+    if not _interleaved(one.good, other.good):  # of pairs, both launches count or neither
+        one, other = (replace(side, good=trusted(side.good)) for side in (one, other))
     a, b, facts = one.good, other.good, _facts(one, other)
     items_a, items_b = a[0].items_per_step, b[0].items_per_step
     same = items_a == items_b
