@@ -190,7 +190,7 @@ def test_autocast_knows_what_promotes(op: Callable[[torch.Tensor, torch.Tensor],
 def test_a_precision_that_a_model_cannot_have_costs_its_rows_alone() -> None:
     sheet = cost_sheet(own(Product(lambda y, x: torch.fft.irfft(torch.fft.rfft(y)) + x), 8))
     assert {row.precision for row in sheet.memory} == {"fp32"}
-    assert sheet.notes[0].startswith("not in bf16: ")
+    assert sheet.notes[0].startswith("bf16 is not possible: ")
 
 
 def test_a_transformer_with_a_padding_mask_is_inferred_op_by_op() -> None:

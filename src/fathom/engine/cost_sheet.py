@@ -12,11 +12,13 @@ from dataclasses import dataclass, field
 import torch
 from torch import nn
 
+from fathom.core.errors import first_line
 from fathom.engine.simulate import Simulated, Simulation, Work
 from fathom.engine.workspaces import workspace_bytes
 from fathom.trace.step_work import FORWARD
 from fathom.workloads.base import Workload
 
+LONGEST_NOTE = 200  # characters of an error's own text
 PRECISIONS = ("fp32", "bf16")  # bf16 is autocast: weights, gradients and optimizer state stay in fp32
 AS_IT_IS = "own"  # the precision of a network whose weights are not in fp32
 STATES = {"sgd": 0, "sgd with momentum": 1, "adam": 2}  # copies of the weights that an optimizer keeps
@@ -64,7 +66,7 @@ def cost_sheet(workload: Workload, memory_bytes: int | None = None) -> CostSheet
         try:
             train[each], infer[each] = (simulations[phase].step(each) for phase in ("train", "infer"))
         except Exception as error:  # a user's own code: an op without this type
-            notes.append(f"not in {each}: {type(error).__name__}: {str(error).strip().partition(chr(10))[0][:200]}")
+            notes.append(f"{each} is not possible: {type(error).__name__}: {first_line(error)[:LONGEST_NOTE]}")
     precisions = tuple(train)
     kept = workload.kept_bytes("train")
     own = f"its own ({type(simulations['train'].optimizer).__name__})"

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from fathom.core import formatting
 from fathom.core.errors import FathomError
 from fathom.core.record import Kernel, OpRow
 from fathom.core.traced import RowKernels
@@ -78,7 +79,7 @@ class Breakdown:
         if (devices := len({activity.stream[0] for activity in self.gpu_activities})) > 1:
             found.append(f"{devices} GPUs are in the trace: busy is the time in which any of them works, and idle none")
         if self.ops_outside:
-            found.append(f"{self.ops_outside:,} op calls outside all steps are not counted")
+            found.append(f"not counted: {formatting.count(self.ops_outside, 'op call')} outside all steps")
         return found
 
     def grouped(self) -> RowGroups:

@@ -156,8 +156,7 @@ def _can_be_captured(optimizer: Optimizer) -> bool:
 def _reads_rates(optimizer: Optimizer) -> bool:
     """Whether it can read its learning rate from the device. SGD is not called capturable; its fused form can."""
     capturable = all("capturable" in group for group in optimizer.param_groups)
-    fused_sgd = isinstance(optimizer, SGD) and all("fused" in group for group in optimizer.param_groups)
-    return capturable or fused_sgd
+    return capturable or (isinstance(optimizer, SGD) and has_fused_form(optimizer, torch.device("cuda")))
 
 
 def _rates(optimizer: Optimizer | None) -> list[float]:

@@ -53,7 +53,7 @@ def step_of_target(target: str, phase: str, precision: str, items: int | None, *
 def _on_meta(target: str, loss: LossLike = None, optimizer: OptimizerLike = None) -> Workload:
     try:
         return workload_on_meta(target, loss, optimizer)
-    except (FathomError, SystemExit, KeyboardInterrupt):
+    except FathomError:
         raise
     except Exception as error:
         raise one_line(f"moving {target} to the meta device, where tensors have no values,", error) from None
