@@ -18,6 +18,8 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map_only
 
+from fathom.engine.replaced import replaced
+
 META = "meta"
 
 # autocast's lists for CUDA, as far as a layer's memory depends on them
@@ -96,15 +98,8 @@ class AsOnGPU(TorchFunctionMode):
         def leave(own: Any, *_: object) -> None:
             entered.pop().__exit__(None, None, None)
 
-        replaced = {"__init__": init, "__enter__": enter, "__exit__": leave}
-        usual = {name: getattr(torch.autocast, name) for name in replaced}
-        try:
-            for name, method in replaced.items():
-                setattr(torch.autocast, name, method)
+        with replaced(torch.autocast, {"__init__": init, "__enter__": enter, "__exit__": leave}):
             yield
-        finally:
-            for name, method in usual.items():
-                setattr(torch.autocast, name, method)
 
     @contextmanager
     def recomputing(self) -> Iterator[None]:

@@ -16,6 +16,7 @@ from fathom.core.errors import BadOption, EngineError
 from fathom.core.spec import EAGER, SEPARATOR, RunSpec
 from fathom.engine.base import engine_class
 from fathom.engine.engines.channels_last import IMAGE_DIMENSIONS
+from fathom.engine.replaced import replaced
 from fathom.engine.session import Session
 from fathom.machine.devices import resolve
 from fathom.measure.own.batch import NO_ROWS, items_in, rebuilt
@@ -35,18 +36,12 @@ DROPOUTS = tuple(name for name in vars(F) if name.rstrip("123d").endswith("dropo
 @contextmanager
 def without_dropout() -> Iterator[None]:
     """Dropout, of modules and of functions, gives what it is given."""
-    usual = {name: getattr(F, name) for name in DROPOUTS}
 
     def kept(input: Tensor, *_: Any, **__: Any) -> Tensor:
         return input
 
-    try:
-        for name in DROPOUTS:
-            setattr(F, name, kept)
+    with replaced(F, dict.fromkeys(DROPOUTS, kept)):
         yield
-    finally:
-        for name, function in usual.items():
-            setattr(F, name, function)
 
 
 @dataclass(frozen=True, kw_only=True)
