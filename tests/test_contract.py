@@ -162,7 +162,9 @@ def test_gpu_agrees_with_cpu(name: str) -> None:
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", ALL)
 def test_the_cudagraph_engine_trains_as_eager_or_says_why_not(name: str) -> None:
-    options = {"dropout": 0.0} if hasattr(workload_class(name), "dropout") else {}
+    options: dict[str, float] = {"dropout": 0.0} if hasattr(workload_class(name), "dropout") else {}
+    if name.startswith("resnet"):
+        options["learning_rate"] = 1e-3  # at its own rate, a hundred layers make 7 to 12 % of rounding in two steps
     found: list[list[float]] = []
     for engine in ("eager", "cudagraph"):
         with fathom.load(name, device="cuda", engine=engine, options=options).setup() as session:

@@ -344,5 +344,9 @@ def test_work_that_waits_for_the_host_is_told_in_one_line() -> None:
     batch = {"source": torch.ones(10, device=device)}
     for _ in range(WARM_UP):
         engine.infer(batch)
+    here = torch.cuda.current_stream(device)
     with pytest.raises(EngineError, match="^engine cudagraph cannot capture this step: .*$"):
         engine.infer(batch)
+    assert torch.cuda.current_stream(device) == here
+    first, second = (nn.functional.dropout(torch.ones(1000, device=device)) for _ in range(2))
+    assert not torch.equal(first, second), "whatever comes next draws numbers, and other ones every time"

@@ -388,6 +388,18 @@ def test_curves_of_different_data_are_in_different_charts() -> None:
     assert [row["reached"] for row in rows(finding, 0)] == ["1 of 1", "1 of 1"], "they are not seeds of one task"
 
 
+def test_curves_are_over_time_only_where_no_other_program_and_no_other_machine_changed_it() -> None:
+    def axis(*records: Record) -> tuple[str | None, list[list[float]]]:
+        (chart,) = learning.analyse(records).charts
+        return chart.x_title, [[line.x[0], line.x[-1]] for line in chart.series]
+
+    crowded = run_of(1, learnt(second_s=9.0), disturbance=Disturbance(gpu_shared=True))
+    elsewhere = run_of(1, learnt(second_s=9.0), place=LAPTOP)
+    assert axis(run_of(0), run_of(1)) == ("time (s)", [[1.0, 4.0], [1.0, 4.0], [0.0, 4.0]])
+    for other in (crowded, elsewhere):
+        assert axis(run_of(0), other) == ("items", [[100, 400], [100, 400], [0.0, 400]])
+
+
 def test_time_and_energy_of_two_machines_are_shown_as_those_of_none() -> None:
     moved = learnt(
         second_s=100.0, earlier=[EarlierMachine(name="Other GPU", host_id="a", gpu_uuid="GPU-1", evaluations=2)]

@@ -183,19 +183,23 @@ def _charts(runs: Sequence[Run]) -> list[Chart]:
 
 
 def _chart(runs: Sequence[Run]) -> Chart:
-    """The title says what all of them have in common, each line the rest; a curve on training data meets no target."""
+    """The title says what all of them have in common, each line the rest; a curve on training data meets no target.
+
+    Over time where all ran on one machine with the GPU to themselves, else over items, which no other program changes.
+    """
     variants, evaluation = {run.variant for run in runs}, runs[0].learning
-    machines = {run.record.machine_label for run in runs}
-    longest = max(run.learning.curve[-1].seconds for run in runs)
+    by_time = len({run.record.machine_label for run in runs}) == 1 and not any(run.shared or run.moved for run in runs)
+    lines = [_curve(run, variant=len(variants) > 1, by_time=by_time) for run in runs]
+    longest = max(line.x[-1] for line in lines)
     aiming = [run.learning for run in runs if run.learning.curve_split != "train"]
     targets = dict.fromkeys(learning.target for learning in aiming if learning.target is not None)
     return Chart(
         kind="line",
         title=f"{runs[0].name if len(variants) == 1 else runs[0].subject}: {_measured(evaluation)}",
-        x_title="time (s)",
+        x_title="time (s)" if by_time else "items",
         y_title=f"{evaluation.metric} ({evaluation.unit})",
         series=[
-            *(_curve(run, variant=len(variants) > 1, machine=len(machines) > 1) for run in runs),
+            *lines,
             *(Series(name="target", role="target", x=[0.0, longest], y=[target, target]) for target in targets),
         ],
         unit=evaluation.unit,
@@ -208,16 +212,15 @@ def _measured(learning: Learning) -> str:
     return learning.metric if split in learning.metric else f"{learning.metric} {split}"
 
 
-def _curve(run: Run, *, variant: bool, machine: bool) -> Series:
+def _curve(run: Run, *, variant: bool, by_time: bool) -> Series:
     curve = run.learning.curve
-    parts = [run.variant if variant else "", run.record.machine_label if machine else ""]
-    parts += [f"seed {run.record.spec.seed}", "failed" if run.failed else ""]
+    parts = [run.variant if variant else "", f"seed {run.record.spec.seed}", "failed" if run.failed else ""]
     parts += ["on several machines"] if run.moved else []
     return Series(
         name=", ".join(text for text in parts if text),
-        x=[point.seconds for point in curve],
+        x=[point.seconds if by_time else point.items for point in curve],
         y=[point.quality for point in curve],
-        text=[f"{point.items:,} items, loss {point.loss:.4g}" for point in curve],
+        text=[f"{point.items:,} items, {point.seconds:.0f} s, loss {point.loss:.4g}" for point in curve],
     )
 
 

@@ -129,10 +129,12 @@ class CudaGraph(Engine):
     def _capture(self, found: _Graph[Result], work: Callable[[Batch], Result]) -> None:
         """Notes the launches down, and runs none of them."""
         graph = torch.cuda.CUDAGraph()
+        here = torch.cuda.current_stream(self.state.device)
         try:
             with torch.cuda.graph(graph, self._pool, self._stream):
                 found.result = work(found.inputs)
         except RuntimeError as error:
+            _leave_capture(here)
             raise EngineError(f"engine cudagraph cannot capture this step: {_first_cause(error)}") from None
         found.graph = graph
         found.gradients = tuple(weight.grad for weight in self.state.weights)
@@ -145,6 +147,19 @@ class CudaGraph(Engine):
             result = work()
         here.wait_stream(self._stream)
         return result
+
+
+def _leave_capture(here: torch.cuda.Stream) -> None:
+    """Back to the stream before a capture that failed, with random numbers that go on.
+
+    torch leaves the stream current and its generator waiting for the end of the capture: whatever draws a number next,
+    in any model of this process, would fail.
+    """
+    torch.cuda.set_stream(here)
+    generator = torch.cuda.default_generators[here.device_index]
+    fresh = torch.Generator(here.device)
+    fresh.set_state(generator.get_state())
+    generator.graphsafe_set_state(fresh)
 
 
 def _can_be_captured(optimizer: Optimizer) -> bool:
