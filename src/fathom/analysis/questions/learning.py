@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from fathom.analysis.finding import Cell, Chart, Finding, Image, Series, Table, not_measured
@@ -189,7 +190,11 @@ def _chart(runs: Sequence[Run]) -> Chart:
     """
     variants, evaluation = {run.variant for run in runs}, runs[0].learning
     by_time = len({run.record.machine_label for run in runs}) == 1 and not any(run.shared or run.moved for run in runs)
-    lines = [_curve(run, variant=len(variants) > 1, by_time=by_time) for run in runs]
+    seeds = Counter((run.variant, run.record.spec.seed) for run in runs)
+    lines = [
+        _curve(run, by_time, variant=len(variants) > 1, machine=seeds[run.variant, run.record.spec.seed] > 1)
+        for run in runs
+    ]
     longest = max(line.x[-1] for line in lines)
     aiming = [run.learning for run in runs if run.learning.curve_split != "train"]
     targets = dict.fromkeys(learning.target for learning in aiming if learning.target is not None)
@@ -212,9 +217,10 @@ def _measured(learning: Learning) -> str:
     return learning.metric if split in learning.metric else f"{learning.metric} {split}"
 
 
-def _curve(run: Run, *, variant: bool, by_time: bool) -> Series:
+def _curve(run: Run, by_time: bool, *, variant: bool, machine: bool) -> Series:
     curve = run.learning.curve
-    parts = [run.variant if variant else "", f"seed {run.record.spec.seed}", "failed" if run.failed else ""]
+    parts = [run.variant if variant else "", run.record.machine_label if machine else ""]
+    parts += [f"seed {run.record.spec.seed}", "failed" if run.failed else ""]
     parts += ["on several machines"] if run.moved else []
     return Series(
         name=", ".join(text for text in parts if text),
