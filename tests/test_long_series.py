@@ -7,7 +7,7 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from fathom.analysis import correlated, statistics
+from fathom.analysis import changepoints, correlated
 
 LONG = 100_000
 
@@ -23,8 +23,8 @@ def stepped(count: int, levels: dict[int, float], seed: int = 0) -> list[float]:
 
 @pytest.mark.parametrize("count", [1000, 10_000, LONG, 10**7])
 def test_the_places_of_change_are_bounded_whatever_the_length(count: int) -> None:
-    places = statistics._places(count)
-    assert len(places) <= statistics.MOST_PLACES + 1
+    places = changepoints._places(count)
+    assert len(places) <= changepoints.MOST_PLACES + 1
     assert (places[0], places[-1]) == (0, count)
     assert (np.diff(places) > 0).all()
     assert (places[:200] == np.arange(200)).all()
@@ -32,14 +32,14 @@ def test_the_places_of_change_are_bounded_whatever_the_length(count: int) -> Non
 
 @pytest.mark.parametrize("count", [6, 20, 999])
 def test_a_short_series_may_change_everywhere(count: int) -> None:
-    assert (statistics._places(count) == np.arange(count + 1)).all()
+    assert (changepoints._places(count) == np.arange(count + 1)).all()
 
 
 def test_change_points_of_a_long_series_are_found_to_the_step() -> None:
     levels = {0: 1.07, 150: 1.0, 20_017: 1.04, 61_234: 1.1}
-    found = statistics.changepoints(stepped(LONG, levels))
+    found = changepoints.changepoints(stepped(LONG, levels))
     assert found == pytest.approx([150, 20_017, 61_234], abs=3)
-    assert statistics.changepoints(stepped(LONG, {0: 1.0})) == []
+    assert changepoints.changepoints(stepped(LONG, {0: 1.0})) == []
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -47,9 +47,9 @@ def test_spaced_places_find_what_all_places_find(monkeypatch: pytest.MonkeyPatch
     rng = np.random.default_rng(seed)
     first, second = int(rng.integers(1, 400)), int(rng.integers(900, 1300))
     series = stepped(2200, {0: 2.0, first: 1.0, second: 1.1}, seed)
-    spaced = statistics.changepoints(series)
-    monkeypatch.setattr(statistics, "MOST_PLACES", 10**6)
-    assert spaced == statistics.changepoints(series)
+    spaced = changepoints.changepoints(series)
+    monkeypatch.setattr(changepoints, "MOST_PLACES", 10**6)
+    assert spaced == changepoints.changepoints(series)
 
 
 def test_the_interval_of_a_long_series_takes_little_memory() -> None:

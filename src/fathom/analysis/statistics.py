@@ -15,22 +15,19 @@ from itertools import pairwise
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import stats
 
+from fathom.analysis.changepoints import MATERIAL, changepoints
 from fathom.analysis.correlated import CLOCK_S, CONFIDENCE, inflation, median_bounds
 
 Label = Literal["flat", "warm-up", "slowing", "unsteady"]
 
 FEWEST = 6  # values below which there is no label: no trend in five values is significant
-MATERIAL = 0.02  # levels closer than this count as equal: a CPU's clock varies by as much
 SIGNIFICANT = 0.01
 POWER = 0.9  # for noise of known size; about 0.75 is left where size and correlation are estimated from the same steps
 ROUNDING = 1e-9  # relative; what is left of an exact line
 SIMULATED = 30  # steps up to which the smallest detectable drift is simulated
 MOST_CUT = 1 / 3  # of a series may be cut off as warm-up; a later change point leaves no steady state
-MOST_PLACES = 1000  # at which a level may begin; in a longer series they are spaced
-EVERY_FIRST = 200  # of its first values each is one
 LEAST_LAUNCHES = 3  # below which no variation between launches is stated
 SIGN_TEST = 6  # launches from which the sign test bounds a median at 95 %; fewer take Student's t
 WIDEST = 10.0  # times the median: an interval that reaches further, of few launches that differ, bounds nothing
@@ -172,66 +169,6 @@ def _came_back(values: Sequence[float], bounds: list[int], ratios: list[float]) 
     if lead == 0:
         return Steady("flat", 0)
     return Steady("slowing" if ratios[0] < 0 else "warm-up", start)
-
-
-def changepoints(values: Sequence[float]) -> list[int]:
-    """The indices at which a new level begins: the segmentation with the least squared error plus penalty.
-
-    Optimal partitioning (Jackson et al., 2005). Outliers are clipped first, so that one slow step is no level of its
-    own; only the very first level may be a single value, since a first step often is.
-    """
-    x = _scaled(np.asarray(values, dtype=float))
-    count = len(x)
-    shortest = max(2, round(count / 20))
-    penalty = 8 + 3 * np.log(count)  # steady noise with a long tail then passes as flat in 19 of 20 series
-    sums, squares = (np.concatenate([[0.0], np.cumsum(part)]) for part in (x, x * x))
-    places = _places(count)
-    best = np.full(len(places), np.inf)
-    best[0] = -penalty
-    came_from = np.zeros(len(places), dtype=int)
-    for index, end in enumerate(places[1:], start=1):
-        # 0 always, so the first level may be of any length
-        begins = places[: max(1, int(np.searchsorted(places, end - shortest, "right")))]
-        error = squares[end] - squares[begins] - (sums[end] - sums[begins]) ** 2 / (end - begins)
-        total = best[: len(begins)] + error + penalty
-        chosen = int(np.argmin(total))
-        best[index], came_from[index] = total[chosen], chosen
-    found, index = [], len(places) - 1
-    while came_from[index] > 0:
-        index = int(came_from[index])
-        found.append(int(places[index]))
-    return found[::-1] if len(places) > count else _refined([0, *found[::-1], count], places, shortest, sums, squares)
-
-
-def _places(count: int) -> NDArray[np.int64]:
-    """Where levels may begin or end: everywhere, but of a long series only at so many places, so that cost is linear.
-
-    Its first values are all among them, as warm-up is short.
-    """
-    if count < MOST_PLACES:
-        return np.arange(count + 1)
-    spaced = np.linspace(EVERY_FIRST, count, MOST_PLACES - EVERY_FIRST).round().astype(np.int64)
-    return np.unique(np.concatenate([np.arange(EVERY_FIRST), spaced]))
-
-
-def _refined(
-    bounds: list[int],
-    places: NDArray[np.int64],
-    shortest: int,
-    sums: NDArray[np.float64],
-    squares: NDArray[np.float64],
-) -> list[int]:
-    """Each change point moved to where between its neighbouring places the squared error is least."""
-    for index in range(1, len(bounds) - 1):
-        before, here, after = bounds[index - 1 : index + 2]
-        at = int(np.searchsorted(places, here))
-        least, most = places[at - 1] + 1, places[at + 1] - 1
-        least = max(least, before + (shortest if before else 1))
-        tried = np.arange(least, max(least, min(most, after - shortest)) + 1)
-        left = squares[tried] - squares[before] - (sums[tried] - sums[before]) ** 2 / (tried - before)
-        right = squares[after] - squares[tried] - (sums[after] - sums[tried]) ** 2 / (after - tried)
-        bounds[index] = int(tried[np.argmin(left + right)])
-    return bounds[1:-1]
 
 
 def drift(values: Sequence[float]) -> Drift | None:
@@ -386,13 +323,3 @@ def _log_t(values: Sequence[float], factor: float) -> tuple[float, float]:
     logs = np.log(np.maximum(values, CLOCK_S))
     half = stats.t.ppf((1 + CONFIDENCE) / 2, len(logs) - 1) * np.std(logs, ddof=1) * factor
     return float(np.exp(np.mean(logs) - half)), float(np.exp(np.mean(logs) + half))
-
-
-def _scaled(x: NDArray[np.float64]) -> NDArray[np.float64]:
-    """In units of the noise between neighbours, outliers clipped to four of them, a slow first step to eight."""
-    middle = np.median(x)
-    noise = np.quantile(np.abs(np.diff(x)), 0.8) / (1.2816 * np.sqrt(2))  # a normal's standard deviation
-    noise = max(noise, MATERIAL / 4 * abs(middle), np.finfo(float).tiny)  # a clock that ticks coarsely shows none
-    bound = np.full(len(x), 4.0)
-    bound[0] = 8.0
-    return np.asarray(np.clip((x - middle) / noise, -bound, bound))

@@ -12,11 +12,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fathom import published
+from fathom.analysis.changepoints import MATERIAL
 from fathom.analysis.finding import Cell, Chart, Finding, Series, Table, not_measured
 from fathom.analysis.selection import RunGroup, Selection, select
 from fathom.analysis.statistics import (
     FEWEST,
-    MATERIAL,
     SIGNIFICANT,
     Drift,
     Steady,
