@@ -27,7 +27,7 @@ from fathom.data.base import Batch, Dataset, InMemory
 ARCHIVE = "ILSVRC2012_img_train.tar"
 EXPECTS = f"class folders of JPEG (train/CLASS/*.JPEG and val/CLASS/*.JPEG, or CLASS/*.JPEG), or {ARCHIVE}"
 SPLIT_FOLDERS = ("val", "test")  # the test images are in either; where both are there, val is validation
-_SUFFIXES = (".jpeg", ".jpg")
+_SUFFIXES = (".jpeg", ".jpg", ".jpe", ".jfif")
 _OTHER_IMAGES = {
     **{f".{name}": name.upper() for name in ("png", "gif", "bmp", "tif", "tiff", "avif", "heic", "jp2")},
     ".webp": "WebP",
