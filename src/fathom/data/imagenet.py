@@ -62,9 +62,12 @@ class Images(Dataset):
         return len(self.files.labels)
 
     def __getitem__(self, indices: Sequence[int]) -> Batch:
-        # The batch's own indices seed the augmentation: the result does not depend on which worker reads the
-        # batch, and shuffling gives other crops in every epoch, without a counter to pass around.
-        rng = np.random.default_rng(indices)
+        return self.drawn(indices, 0)
+
+    def drawn(self, indices: Sequence[int], number: int) -> Batch:
+        # The batch's number and indices seed the augmentation: the result does not depend on which worker reads the
+        # batch, and even a batch of one image, whose indices are the same in every epoch, is cropped differently.
+        rng = np.random.default_rng([number, *indices])
         pixels = np.empty((len(indices), self.side, self.side, 3), np.uint8)
         for row, index in enumerate(indices):
             if self.augment:
