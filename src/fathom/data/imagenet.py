@@ -32,6 +32,8 @@ _OTHER_IMAGES = {
     **{f".{name}": name.upper() for name in ("png", "gif", "bmp", "tif", "tiff", "avif", "heic", "jp2")},
     ".webp": "WebP",
 }
+CIFAR10 = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
+CIFAR10_SIZES = ((50_000, 10_000), (25_000, 5_000))  # training and test images: all, and the half we train on
 MOST_BYTES = 256 * MB  # of one image, packed: far beyond any photograph
 
 
@@ -178,6 +180,13 @@ def has_validation(folder: Path) -> bool:
     """
     train, *others = (set(_class_folders(folder / name)) for name in ("train", *SPLIT_FOLDERS))
     return all(classes & train for classes in others)
+
+
+def is_cifar10(folder: Path) -> bool:
+    """Whether these are CIFAR-10's images, by their classes and their number: CINIC-10 has more of the same classes."""
+    if _class_folders(folder / "train") != CIFAR10:
+        return False
+    return tuple(len(_find(folder, split).labels) for split in ("train", "test")) in CIFAR10_SIZES
 
 
 def _find(folder: Path, split: str) -> Files:
