@@ -19,9 +19,10 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from fathom.core.errors import DataError
+from fathom.core.feeding import Feeding
 from fathom.data import imagenet
 from fathom.data._jpeg import BadImage, decode
-from fathom.data.base import ShuffledBatches, feed
+from fathom.data.base import Dataset, ShuffledBatches, feed, feeding
 
 CPU = torch.device("cpu")
 
@@ -202,6 +203,17 @@ def test_augmentation_follows_the_batch_and_mirrors_half(tmp_path: Path) -> None
     assert len(torch.unique(red.mean((1, 2)))) > 200, "crops differ within a batch"
 
 
+@pytest.mark.parametrize("part", [False, True])
+def test_a_batch_of_one_image_is_cropped_differently_in_every_step(tmp_path: Path, part: bool) -> None:
+    images = imagenet.read(write_folders(tmp_path / "train", {"n01": [jpeg(scene(64, 64))]}).parent, "train", 32, 10)
+    source = Dataset.subset(images, [0]) if part else images
+    with feeding(Feeding()):
+        steps = [batch["image"] for batch in islice(feed(source, 1, CPU, seed=3), 20)]
+        (resumed,) = islice(feed(source, 1, CPU, seed=3, start=7), 1)
+    assert len({step.numpy().tobytes() for step in steps}) == 20
+    assert torch.equal(resumed["image"], steps[7]), "a run that is resumed sees what it would have seen"
+
+
 def test_batches_are_bytes_in_channels_last(tmp_path: Path) -> None:
     batch = imagenet.read(write_folders(tmp_path / "val", SHADES).parent, "test", 16, 3)[[0, 3, 3]]
     assert batch["image"].shape == (3, 3, 16, 16)
@@ -326,8 +338,8 @@ def test_background_workers_read_what_is_read_directly(tmp_path: Path, layout: s
     images = imagenet.read(tmp_path, "train", 24, 10)
     pickled: imagenet.Images = pickle.loads(pickle.dumps(images))
     fed = list(islice(feed(images, 5, CPU, seed=3), 5))
-    for batch, indices in zip(fed, ShuffledBatches(len(images), 5, seed=3), strict=False):
-        for direct in (images[indices], pickled[indices]):
+    for number, (batch, indices) in enumerate(zip(fed, ShuffledBatches(len(images), 5, seed=3), strict=False)):
+        for direct in (images.drawn(indices, number), pickled.drawn(indices, number)):
             assert torch.equal(batch["image"], direct["image"])
             assert torch.equal(batch["label"], direct["label"])
     assert fed[0]["image"].is_contiguous(memory_format=torch.channels_last)

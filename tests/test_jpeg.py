@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import io
 from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 from conftest import real_data
-from PIL import Image
+from PIL import Image, ImageOps
 from test_imagenet import jpeg, scene
 
 from fathom.data import _jpeg
@@ -162,3 +163,61 @@ def test_many_scans_are_refused_where_they_would_be_read(options: dict[str, Any]
 def test_bytes_after_the_only_scan_that_look_like_others_are_no_reason_to_refuse() -> None:
     content = jpeg(scene(64, 48))
     assert np.array_equal(decode(content + b"\xff\xda" * 500, centre_crop, 16), decode(content, centre_crop, 16))
+
+
+def oriented(image: Image.Image, orientation: int, order: str = "MM") -> bytes:
+    """A JPEG whose EXIF says how it is stored, as a phone writes it."""
+    exif = Image.Exif()
+    exif.endian = "<" if order == "II" else ">"
+    exif[0x010F], exif[0x0112] = "a maker's name", orientation
+    return jpeg(image, exif=exif.tobytes())
+
+
+@pytest.mark.parametrize("without", [False, True], ids=["simplejpeg", "Pillow"])
+@pytest.mark.parametrize("order", ["II", "MM"])
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_an_image_is_cropped_upright(
+    orientation: int, order: str, without: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if without:
+        monkeypatch.setattr(_jpeg, "simplejpeg", None)
+    content = oriented(noisy(100, 80), orientation, order)
+    upright = ImageOps.exif_transpose(Image.open(io.BytesIO(content)))
+    sizes: list[tuple[int, int]] = []
+
+    def corner(width: int, height: int) -> Box:
+        sizes.append((width, height))
+        return 10.0, 5.0, 60.0, 45.0
+
+    expected = upright.resize((64, 64), Image.Resampling.BILINEAR, (10, 5, 60, 45))
+    assert np.array_equal(decode(content, corner, 64), np.asarray(expected))
+    assert sizes == [upright.size]
+
+
+@needs_simplejpeg
+@pytest.mark.parametrize("orientation", [3, 6])
+def test_a_large_image_is_turned_after_it_was_decoded_small(orientation: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    content = oriented(noisy(1600, 800), orientation)
+    turned: list[tuple[int, int]] = []
+    transpose = Image.Image.transpose
+
+    def spy(image: Image.Image, method: Image.Transpose) -> Image.Image:
+        turned.append(image.size)
+        return transpose(image, method)
+
+    monkeypatch.setattr(Image.Image, "transpose", spy)
+    assert np.array_equal(decode(content, centre_crop, 64), by_pillow(content, centre_crop, 64, monkeypatch))
+    assert turned == [(200, 100)] * 2
+
+
+def test_exif_that_says_nothing_sensible_turns_nothing() -> None:
+    upright = jpeg(noisy(60, 40))
+    expected = decode(upright, centre_crop, 32)
+    whole = oriented(noisy(60, 40), 6)
+    at = whole.index(b"Exif\0\0")
+    length = int.from_bytes(whole[at - 2 : at]) - 8
+    exif = whole[at + 6 : at + 6 + length]
+    for broken in (b"", bytes(5000), exif[:9], b"II" + b"\xff" * 500, exif.replace(b"\x01\x12", b"\x01\x13")):
+        assert np.array_equal(decode(jpeg(noisy(60, 40), exif=b"Exif\0\0" + broken), centre_crop, 32), expected)
+    for unknown in (0, 9, 65535):
+        assert np.array_equal(decode(oriented(noisy(60, 40), unknown), centre_crop, 32), expected)

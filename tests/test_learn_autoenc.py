@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
+from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -56,6 +57,33 @@ def test_the_recipe_is_as_long_as_the_papers_figure(tmp_path: Path) -> None:
     assert recipe.evaluations * recipe.items_per_evaluation == pytest.approx(1e8, rel=0.01)
     assert recipe.stop_at is None
     assert RECIPE.for_run(None, {}).items_per_evaluation is None, "of synthetic digits, one epoch"
+
+
+def idx(numbers: list[int]) -> bytes:
+    return bytes([0, 0, 8, 1]) + len(numbers).to_bytes(4) + bytes(numbers)
+
+
+def test_only_mnist_has_a_target(tmp_path: Path) -> None:
+    def labelled(split: str, counts: Sequence[int]) -> None:
+        labels = [digit for digit, count in enumerate(counts) for _ in range(count)]
+        (tmp_path / f"{split}-labels-idx1-ubyte").write_bytes(idx(labels))
+
+    labelled("train", mnist._DIGITS["train"])
+    labelled("t10k", mnist._DIGITS["test"])
+    known = RECIPE.for_run(tmp_path, {})
+    assert (known.target, known.taken) == (-100, "")
+    for split, counts in (("t10k", [1000] * 10), ("train", [600] * 10)):  # Fashion-MNIST's, and a part
+        labelled(split, counts)
+        other = RECIPE.for_run(tmp_path, {})
+        assert (other.target, other.taken) == (None, "no target: that of -100 nats is for MNIST")
+        assert other.items_per_evaluation == known.items_per_evaluation
+    assert RECIPE.for_run(None, {}) is RECIPE
+
+
+@pytest.mark.realdata
+def test_real_mnist_keeps_its_target_and_its_recipe() -> None:
+    recipe = RECIPE.for_run(real_data("mnist"), {})
+    assert (recipe.target, recipe.id) == (-100, "f657047da328"), "the id of the records in results/"
 
 
 @pytest.mark.parametrize(

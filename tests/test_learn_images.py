@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from conftest import real_data
 from PIL import Image
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -65,6 +66,31 @@ def recipe_of(name: str) -> ImageRecipe:
     recipe = workload_class(name).recipe
     assert isinstance(recipe, ImageRecipe)
     return recipe
+
+
+@pytest.mark.parametrize("name", ["alexnet", "vgg", "residual"])
+def test_only_cifar10_has_a_target(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    recipe = recipe_of(name)
+    other = recipe.for_run(write_set(tmp_path / "other", classes=10, each=1), {})
+    assert other.target is None
+    assert other.taken == f"no target: that of {recipe.target:g} % is for CIFAR-10"
+    folder = tmp_path / "cifar10"
+    for split, each in (("train", 2), ("test", 1)):
+        for label in imagenet.CIFAR10:
+            (folder / split / label).mkdir(parents=True)
+            for number in range(each):
+                (folder / split / label / f"{number}.jpg").touch()
+    assert recipe.for_run(folder, {}).target is None, "as many classes of these names, but other images"
+    monkeypatch.setattr(imagenet, "CIFAR10_SIZES", ((20, 10),))
+    assert recipe.for_run(folder, {}) is recipe
+    assert recipe.for_run(None, {}) is recipe
+
+
+@pytest.mark.realdata
+def test_the_real_cifar10_keeps_its_recipes() -> None:
+    ids = {"alexnet": "694924958f4b", "vgg": "f3caf840d1bf", "residual": "cca648a9c9da"}  # of the records in results/
+    folder = real_data("cifar10-jpeg")
+    assert {name: recipe_of(name).for_run(folder, {}).id for name in ids} == ids
 
 
 @pytest.mark.parametrize("name", ["alexnet", "vgg", "residual"])

@@ -438,6 +438,31 @@ def test_subwords_give_back_any_text() -> None:
     assert len(subwords.encode(lines[0])) < len(lines[0]), "not letter by letter"
 
 
+@pytest.mark.parametrize("subwords", [False, True])
+def test_lowercase_holds_for_words_and_for_subwords(subwords: bool, tmp_path: Path) -> None:
+    lines = [("A Small house", "Ein Kleines Haus"), ("a small House", "ein kleines haus")] * 5
+    folder = write(tmp_path / "text", train=lines, val=lines, test=lines)
+    options = {"target_language": "de", "subwords": subwords, "source_length": 20, "target_length": 20}
+    workload = Seq2Seq.configured("paper", lowercase=True, **options)
+    for split in ("train", "test"):
+        text = workload.real(folder, split)
+        first, *others = text.columns["target"]
+        assert all(torch.equal(row, first) for row in others)
+        words = text.target_vocabulary.decode(token for token in text.columns["target"][0].tolist() if token > EOS)
+        assert words == "ein kleines haus"
+
+
+def test_sizes_follow_from_lowercase_text_where_that_is_learnt(tmp_path: Path) -> None:
+    """A vocabulary of few subwords spends them on one case, so that sentences are shorter."""
+    rng = random.Random(0)
+    words = ["".join(rng.choices("abcdefgh", k=9)) for _ in range(40)]
+    cased = [" ".join(rng.choice((word, word.upper())) for word in rng.choices(words, k=5)) for _ in range(200)]
+    folder = write(tmp_path / "text", train=[(line, line) for line in cased])
+    asked = {"source_vocabulary": 420, "target_vocabulary": 420}
+    lengths = [RECIPE.for_run(folder, {**asked, "lowercase": low}).options["source_length"] for low in (False, True)]
+    assert lengths[1] < lengths[0]
+
+
 def test_a_vocabulary_too_small_for_its_letters_is_told() -> None:
     with pytest.raises(BadOption, match="cannot build a vocabulary of 100 subwords from this text; at least 2"):
         Subwords.train(["a b c"], 100)

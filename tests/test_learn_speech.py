@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import real_data
-from test_timit import corpus
+from test_timit import corpus, noise, sphere, write
 from training_runs import Killed, learning_of, numbers, trained
 
 from fathom.core.errors import DataError
@@ -290,6 +290,20 @@ def test_timit_is_learnt_with_its_protocol_in_the_record(tmp_path: Path) -> None
     assert found.target == 25
     assert len(found.artifacts[0].rows) == 2, "the SA sentence is left out"
     assert found.artifacts[0].rows[0][1] == "sil sh iy sil"
+
+
+def test_a_test_utterance_that_is_too_short_is_left_out_and_told(tmp_path: Path) -> None:
+    folder = corpus(tmp_path) / "TEST/DR1/MDAB0"
+    short = sphere(noise(560)), "0 100 h#\n100 200 sh\n200 560 iy\n"  # 2 frames
+    write(folder, "SX9", *short)
+    workload = Speech.configured("tiny", frames=20, phones=8)
+    (note,) = TIMIT.evaluation_data(workload, tmp_path, "test").notes
+    assert note.startswith("3 recordings left out, 2 kept: ")
+    assert note.endswith("1 with fewer frames than CTC needs for its phones")
+    for stem in ("SX37", "SI648"):
+        write(folder, stem, *short)
+    with pytest.raises(DataError, match="3 utterances, all with fewer frames than CTC needs"):
+        TIMIT.evaluation_data(workload, tmp_path, "test")
 
 
 @pytest.mark.realdata

@@ -104,6 +104,16 @@ def test_images_of_other_formats_are_counted(tmp_path: Path) -> None:
     assert small.notes == images.notes
 
 
+def test_every_usual_ending_of_a_jpeg_is_read(tmp_path: Path) -> None:
+    folder = tmp_path / "train/n01"
+    folder.mkdir(parents=True)
+    for name in ("1.jpeg", "2.JPG", "3.jfif", "4.JPE"):
+        (folder / name).write_bytes(picture("JPEG"))
+    images = imagenet.read(tmp_path, "train", 8, 10)
+    assert len(images) == 4
+    assert images.notes == []
+
+
 def test_a_class_of_other_formats_says_what_it_has(tmp_path: Path) -> None:
     (tmp_path / "train/n01").mkdir(parents=True)
     (tmp_path / "train/n01/1.png").write_bytes(picture("PNG"))

@@ -383,5 +383,4 @@ def test_a_reader_that_knows_train_and_test_only_has_a_validation_part(case: Cas
     assert rows(source, case.column) + rows(data.validation, case.column) == rows(whole, case.column)
     assert len(source) + len(data.validation) == len(whole)
     assert len(data.validation) == round(len(whole) / 20)
-    if case.name != "autoenc":
-        assert recipe_for(spec).target is None, "no target is known for other data"
+    assert recipe_for(spec).target is None, "no target is known for other data"

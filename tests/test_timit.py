@@ -245,6 +245,14 @@ def test_official_layout(tmp_path: Path) -> None:
     assert everything.var(0, unbiased=False).numpy() == pytest.approx(1, abs=1e-3)
 
 
+def test_plain_text_beside_the_recordings_is_no_reason_to_refuse_them(tmp_path: Path) -> None:
+    folder = corpus(tmp_path) / "TRAIN/DR1/FCJF0"
+    (folder / "readme.txt").write_text("Recorded in 1987.\nAll rights reserved.\n")
+    (folder / "SX37.TXT").write_text("Où est\nl'équipement?\n", encoding="utf-8")
+    (folder / "SI648.WRD").write_bytes(b"\xff\xfe")
+    assert timit.read(tmp_path, "train", SIZES).sentences == ["\ufffd\ufffd", "Où est l'équipement?"]
+
+
 def test_test_split_is_scaled_by_the_training_split(tmp_path: Path) -> None:
     corpus(tmp_path)
     for stem in ("SX37", "SI648"):
@@ -339,14 +347,11 @@ def test_synthetic_frames_resemble_their_phones() -> None:
 # --- corruption
 
 
-@pytest.mark.parametrize(
-    ("name", "count", "least"), [("sphere", 1500, 1200), ("riff", 1500, 700), ("PHN", 1500, 900), ("TXT", 1000, 300)]
-)
+@pytest.mark.parametrize(("name", "count", "least"), [("sphere", 1500, 1200), ("riff", 1500, 700), ("PHN", 1500, 900)])
 def test_corrupt_files_are_refused_or_valid(tmp_path: Path, name: str, count: int, least: int) -> None:
     write(
         tmp_path, "x", riff(noise(900)) if name == "riff" else sphere(noise(900)), "0 300 h#\n300 600 ix\n600 890 d\n"
     )
-    (tmp_path / "x.TXT").write_text("0 900 She had your dark suit.\n")
 
     def read() -> None:
         with warnings.catch_warnings():

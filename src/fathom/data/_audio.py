@@ -27,6 +27,7 @@ FILTERS, CEPSTRA = 26, 12
 FEATURES = 26  # 12 cepstral coefficients and the log energy, and the delta of each
 MOST_BYTES = 64 * files.MB  # of one file: half an hour of speech
 BLOCK = 4096  # windows transformed at once, which bounds the memory for a long recording
+TOO_SHORT = "with fewer frames than CTC needs for its phones"
 POWER_FLOOR = 1e-10  # power below this is silence: its logarithm is taken of this
 
 Samples = NDArray[np.int16]
@@ -244,7 +245,7 @@ class Sizes:
         if len(utterance.phones) > self.phones:
             return f"with more than {self.phones} phones"
         if utterance.frames_needed * self.shrink > len(utterance.features):
-            return "with fewer frames than CTC needs for its phones"
+            return TOO_SHORT
         return None
 
 
@@ -317,6 +318,8 @@ def padded(
             kept.append(utterance)
         else:
             skipped[reason] += 1
+    if skipped[TOO_SHORT] == len(utterances):
+        raise DataError.at(folder, f"{len(utterances)} utterances, all {TOO_SHORT}")
     if not kept:
         longest = max(len(utterance.features) for utterance in utterances)
         most = max(len(utterance.phones) for utterance in utterances)

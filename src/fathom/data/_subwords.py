@@ -18,18 +18,19 @@ MAX_TRAINING_SENTENCES = 1_000_000  # the first ones of a larger text
 
 
 class Subwords:
-    """A vocabulary of subwords; special tokens have the same ids as in a word vocabulary."""
+    """A vocabulary of subwords, if wanted of small letters alone; special tokens have the ids of word vocabularies."""
 
-    def __init__(self, model: bytes) -> None:
+    def __init__(self, model: bytes, lowercase: bool = False) -> None:
         self._model = SentencePieceProcessor(model_proto=model)
+        self._lowercase = lowercase
 
     @classmethod
-    def train(cls, lines: Iterable[str], size: int) -> Subwords:
+    def train(cls, lines: Iterable[str], size: int, lowercase: bool = False) -> Subwords:
         """At most `size` subwords, including special tokens, the 256 bytes and every character of the text."""
         model = io.BytesIO()
         try:
             SentencePieceTrainer.train(
-                sentence_iterator=iter(lines),
+                sentence_iterator=(line.lower() for line in lines) if lowercase else iter(lines),
                 model_writer=model,
                 model_type="bpe",
                 vocab_size=size,
@@ -50,13 +51,13 @@ class Subwords:
             least = re.search(r"\d+ vs (\d+)", str(error))
             hint = f"; at least {least[1]} are needed: --set source_vocabulary=N, target_vocabulary=N" if least else ""
             raise BadOption(f"cannot build a vocabulary of {size} subwords from this text{hint}") from None
-        return cls(model.getvalue())
+        return cls(model.getvalue(), lowercase)
 
     def __len__(self) -> int:
         return int(self._model.get_piece_size())
 
     def encode(self, text: str) -> list[int]:
-        ids: list[int] = self._model.encode(text)
+        ids: list[int] = self._model.encode(text.lower() if self._lowercase else text)
         return ids
 
     def decode(self, ids: Iterable[int]) -> str:

@@ -53,6 +53,10 @@ class Dataset(ABC):
     @abstractmethod
     def __getitem__(self, indices: Sequence[int]) -> Batch: ...
 
+    def drawn(self, indices: Sequence[int], number: int) -> Batch:
+        """The same as batch `number` of a feed, so that a reader that crops at random draws anew in each batch."""
+        return self[indices]
+
     def subset(self, rows: Sequence[int]) -> Dataset:
         """The same with these items alone."""
         return _Subset(self, rows)
@@ -79,7 +83,14 @@ class _Subset(Dataset):
         return len(self.rows)
 
     def __getitem__(self, indices: Sequence[int]) -> Batch:
-        return self.whole[self.rows[np.asarray(indices)].tolist()]
+        return self.whole[self._of_whole(indices)]
+
+    def drawn(self, indices: Sequence[int], number: int) -> Batch:
+        return self.whole.drawn(self._of_whole(indices), number)
+
+    def _of_whole(self, indices: Sequence[int]) -> list[int]:
+        found: list[int] = self.rows[np.asarray(indices)].tolist()
+        return found
 
     @property
     def notes(self) -> list[str]:
@@ -245,7 +256,7 @@ def _from_workers(dataset: Dataset, order: ShuffledBatches, device: torch.device
         check_shared_memory(dataset, order.batch, way)
     loader: DataLoader[Any] = DataLoader(
         _ErrorsAsValues(dataset),  # type: ignore[arg-type]
-        sampler=order,
+        sampler=enumerate(order, order.start),
         batch_size=None,
         num_workers=way.workers,
         prefetch_factor=way.prefetch or None,
@@ -300,9 +311,10 @@ class _ErrorsAsValues:
     def __init__(self, dataset: Dataset) -> None:
         self.dataset = dataset
 
-    def __getitem__(self, indices: Sequence[int]) -> Batch | DataError:
+    def __getitem__(self, numbered: tuple[int, Sequence[int]]) -> Batch | DataError:
+        number, indices = numbered
         try:
-            return self.dataset[indices]
+            return self.dataset.drawn(indices, number)
         except DataError as error:
             return error
 

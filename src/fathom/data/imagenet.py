@@ -27,11 +27,13 @@ from fathom.data.base import Batch, Dataset, InMemory
 ARCHIVE = "ILSVRC2012_img_train.tar"
 EXPECTS = f"class folders of JPEG (train/CLASS/*.JPEG and val/CLASS/*.JPEG, or CLASS/*.JPEG), or {ARCHIVE}"
 SPLIT_FOLDERS = ("val", "test")  # the test images are in either; where both are there, val is validation
-_SUFFIXES = (".jpeg", ".jpg")
+_SUFFIXES = (".jpeg", ".jpg", ".jpe", ".jfif")
 _OTHER_IMAGES = {
     **{f".{name}": name.upper() for name in ("png", "gif", "bmp", "tif", "tiff", "avif", "heic", "jp2")},
     ".webp": "WebP",
 }
+CIFAR10 = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
+CIFAR10_SIZES = ((50_000, 10_000), (25_000, 5_000))  # training and test images: all, and the half we train on
 MOST_BYTES = 256 * MB  # of one image, packed: far beyond any photograph
 
 
@@ -62,9 +64,12 @@ class Images(Dataset):
         return len(self.files.labels)
 
     def __getitem__(self, indices: Sequence[int]) -> Batch:
-        # The batch's own indices seed the augmentation: the result does not depend on which worker reads the
-        # batch, and shuffling gives other crops in every epoch, without a counter to pass around.
-        rng = np.random.default_rng(indices)
+        return self.drawn(indices, 0)
+
+    def drawn(self, indices: Sequence[int], number: int) -> Batch:
+        # The batch's number and indices seed the augmentation: the result does not depend on which worker reads the
+        # batch, and even a batch of one image, whose indices are the same in every epoch, is cropped differently.
+        rng = np.random.default_rng([number, *indices])
         pixels = np.empty((len(indices), self.side, self.side, 3), np.uint8)
         for row, index in enumerate(indices):
             if self.augment:
@@ -175,6 +180,13 @@ def has_validation(folder: Path) -> bool:
     """
     train, *others = (set(_class_folders(folder / name)) for name in ("train", *SPLIT_FOLDERS))
     return all(classes & train for classes in others)
+
+
+def is_cifar10(folder: Path) -> bool:
+    """Whether these are CIFAR-10's images, by their classes and their number: CINIC-10 has more of the same classes."""
+    if _class_folders(folder / "train") != CIFAR10:
+        return False
+    return tuple(len(_find(folder, split).labels) for split in ("train", "test")) in CIFAR10_SIZES
 
 
 def _find(folder: Path, split: str) -> Files:

@@ -23,6 +23,10 @@ SIDE = 28
 MOST_BYTES = 2000 * MB  # of one file, unpacked: MNIST has 47 MB, EMNIST 550 MB
 _CHUNK = 1 << 20
 _PREFIX = {"train": "train", "test": "t10k"}
+_DIGITS = {  # images of each digit in MNIST itself
+    "train": (5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949),
+    "test": (980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009),
+}
 
 
 class Digits(InMemory):
@@ -40,6 +44,15 @@ def read(folder: Path, split: str = "train") -> Digits:
     if len(labels) == 0 or labels.max() > 9:
         raise DataError.at(folder, f"{prefix} labels must be digits 0 to 9, and at least one")
     return Digits(pixels=torch.from_numpy(images.reshape(len(images), -1)), label=torch.from_numpy(labels).long())
+
+
+def is_mnist(folder: Path) -> bool:
+    """Whether this is MNIST, all of it; Fashion-MNIST and others come in files of the same names and sizes."""
+    try:
+        labels = {split: read_idx(_find(folder, f"{name}-labels-idx1-ubyte"), 1) for split, name in _PREFIX.items()}
+    except DataError:
+        return False
+    return all(tuple(np.bincount(labels[split], minlength=10)) == counts for split, counts in _DIGITS.items())
 
 
 def synthetic(seed: int, items: int = 4096) -> Digits:

@@ -168,8 +168,17 @@ def _in_folders(recordings: list[_Recording], split: str) -> list[_Recording]:
 def _utterance(recording: _Recording) -> Utterance:
     samples = _audio.read_samples(recording.audio)
     phones = _phones(recording.phones, len(samples))
-    sentence = " ".join(label for _, label in _segments(recording.words)) if recording.words else ""
+    sentence = _sentence(recording.words) if recording.words else ""
     return Utterance(_audio.with_deltas(_audio.mfcc(samples)), phones, sentence, recording.speaker)
+
+
+def _sentence(path: Path) -> str:
+    """The words of a .TXT or .WRD, without the times where its lines begin with them.
+
+    Any text will do: nothing is learnt from it, it is shown beside the phones.
+    """
+    lines = _audio.read_bytes(path).decode("utf-8-sig", errors="replace").splitlines()
+    return " ".join(re.sub(r"^\s*\d+\s+\d+\s+", "", line).strip() for line in lines).strip()
 
 
 def _phones(path: Path, samples: int) -> list[int]:
@@ -183,7 +192,7 @@ def _phones(path: Path, samples: int) -> list[int]:
 
 
 def _segments(path: Path) -> list[tuple[int, str]]:
-    """The start and the label of each phone, word or sentence: lines of 'start end label', in samples."""
+    """The start and the label of each phone: lines of 'start end label', in samples."""
     segments: list[tuple[int, str]] = []
     for number, line in enumerate(_audio.read_lines(path), start=1):
         found = re.fullmatch(r"\s*(\d{1,9})\s+(\d{1,9})\s+(\S.*?)\s*", line)

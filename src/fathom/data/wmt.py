@@ -86,8 +86,8 @@ def read(folder: Path, split: str, source: Side, target: Side, lowercase: bool =
     return _encoded(folder, split, (source, target), vocabularies, encoders)
 
 
-def read_subwords(folder: Path, split: str, source: Side, target: Side) -> ParallelText:
-    """A split, encoded with subwords learnt from the training text; case is kept and decoding is lossless."""
+def read_subwords(folder: Path, split: str, source: Side, target: Side, lowercase: bool = False) -> ParallelText:
+    """A split, encoded with subwords learnt from the training text; decoding is lossless but for lowercase."""
     from fathom.data._subwords import Subwords  # imported here because few runs need it
 
     sides = source, target
@@ -96,11 +96,13 @@ def read_subwords(folder: Path, split: str, source: Side, target: Side) -> Paral
     for side, lines in zip(sides, ([line[index] for line in learnt] for index in range(2)), strict=True):
         if not any(lines):
             raise DataError.at(folder, f"no words in the {side.language} text; the folder must contain {EXPECTS}")
-        vocabularies.append(Subwords.train(lines, side.words))
+        vocabularies.append(Subwords.train(lines, side.words, lowercase))
     return _encoded(folder, split, sides, vocabularies, [vocabulary.encode for vocabulary in vocabularies])
 
 
-def subword_lengths(folder: Path, languages: tuple[str, str], sizes: tuple[int, int]) -> NDArray[np.int64]:
+def subword_lengths(
+    folder: Path, languages: tuple[str, str], sizes: tuple[int, int], lowercase: bool = False
+) -> NDArray[np.int64]:
     """How many subwords the first training pairs have, a row each, by vocabularies of these sizes learnt from them."""
     from fathom.data._subwords import Subwords  # imported here because few runs need it
 
@@ -108,7 +110,7 @@ def subword_lengths(folder: Path, languages: tuple[str, str], sizes: tuple[int, 
     lengths = []
     for index, size in enumerate(sizes):
         lines = [line[index] for line in sample]
-        vocabulary = Subwords.train(lines, size)
+        vocabulary = Subwords.train(lines, size, lowercase)
         lengths.append([len(vocabulary.encode(line)) for line in lines])
     return np.array(lengths, dtype=np.int64).T
 

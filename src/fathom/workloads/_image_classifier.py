@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -88,6 +88,9 @@ class ImageRecipe(Recipe["ImageClassifier"]):
         "images (where the folder has none, a twentieth of the training images, which training does not see), and the "
         "best of these is tested once"
     )
+
+    def for_run(self, folder: Path | None, options: Mapping[str, Any]) -> ImageRecipe:
+        return self if folder is None or imagenet.is_cifar10(folder) else self.without_target("CIFAR-10")
 
     def schedule(self, workload: ImageClassifier, optimizer: Optimizer, steps: int) -> LambdaLR:
         return warmup_cosine(optimizer, steps, max(1.0, workload.warm_up * steps))

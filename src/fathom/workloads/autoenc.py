@@ -59,7 +59,10 @@ class AutoencRecipe(Recipe["Autoenc"]):
 
     def for_run(self, folder: Path | None, options: Mapping[str, Any]) -> AutoencRecipe:
         """Of synthetic digits there are few: an interval is once through them."""
-        return self if folder is None else replace(self, items_per_evaluation=INTERVAL)
+        if folder is None:
+            return self
+        recipe = self if mnist.is_mnist(folder) else self.without_target("MNIST")
+        return replace(recipe, items_per_evaluation=INTERVAL)
 
     def schedule(self, workload: Autoenc, optimizer: Optimizer, steps: int) -> LambdaLR | None:
         warm_up = workload.warm_up

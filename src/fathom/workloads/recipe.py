@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeVar
 
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
@@ -74,6 +74,13 @@ class Recipe(ABC, Generic[WorkloadT]):
     def for_run(self, folder: Path | None, options: Mapping[str, Any]) -> Recipe[Any]:
         """This recipe, or the one that this data and these options ask for; no folder is synthetic data."""
         return next((recipe for option, recipe in self.variants.items() if options.get(option)), self)
+
+    def without_target(self, known_for: str) -> Self:
+        """For other data than the target is known for: nobody has told what is good there."""
+        if self.target is None:
+            return self
+        told = f"no target: that of {self.target:g} {self.unit} is for {known_for}"
+        return dataclasses.replace(self, target=None, taken=told)
 
     def schedule(self, workload: WorkloadT, optimizer: Optimizer, steps: int) -> LRScheduler | None:
         """How the learning rate changes over so many steps; None where it does not."""

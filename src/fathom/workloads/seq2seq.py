@@ -66,9 +66,9 @@ class TranslationRecipe(Recipe["Seq2Seq"]):
         asked = [
             options.get(f"{side}_vocabulary", size) for side, size in zip(("source", "target"), sizes, strict=True)
         ]
-        return self._for_text(
-            text, source, target, options, wmt.subword_lengths(folder, (source, target), (asked[0], asked[1]))
-        )
+        lowercase = options.get("lowercase", False)
+        lengths = wmt.subword_lengths(folder, (source, target), (asked[0], asked[1]), lowercase)
+        return self._for_text(text, source, target, options, lengths)
 
     def _for_text(
         self,
@@ -265,9 +265,8 @@ class Seq2Seq(Workload):
         return wmt.synthetic(seed, *self.sides())
 
     def real(self, folder: Path, split: str = "train") -> wmt.ParallelText:
-        if self.subwords:
-            return wmt.read_subwords(folder, split, *self.sides())
-        return wmt.read(folder, split, *self.sides(), lowercase=self.lowercase)
+        read = wmt.read_subwords if self.subwords else wmt.read
+        return read(folder, split, *self.sides(), lowercase=self.lowercase)
 
     def fit(self, source: wmt.ParallelText) -> Self:
         """No more words than the text has."""

@@ -24,7 +24,7 @@ from torch.optim.lr_scheduler import LambdaLR
 from fathom.core.errors import BadOption, DataError
 from fathom.core.record import Artifact
 from fathom.data import an4, timit
-from fathom.data._audio import Sizes, Utterances
+from fathom.data._audio import TOO_SHORT, Sizes, Utterances
 from fathom.data._utterance_batches import by_length, speed_perturbed, time_masked
 from fathom.data.base import Batch, once, reader_for
 from fathom.workloads import _ctc
@@ -64,7 +64,8 @@ class SpeechRecipe(Recipe["Speech"]):
     def evaluation_data(self, workload: Speech, folder: Path, split: str) -> Utterances:
         """Every utterance of the validation speakers, or of AN4's test set or TIMIT's core test set.
 
-        All of them: an error rate of the shorter ones says little.
+        None is left out for its length, as an error rate of the shorter ones says little; but those are that no network
+        can align, so that one of them does not refuse the rest.
         """
         if reader_for(workload.name, folder):
             read_elsewhere: Utterances = super().evaluation_data(workload, folder, split)
@@ -75,7 +76,8 @@ class SpeechRecipe(Recipe["Speech"]):
         if split == "test" and not is_an4 and timit.has_core_test_set(folder):
             split = "core"
         found = read(folder, split, sizes, workload.by_speaker)
-        if too_large := {reason: count for reason, count in found.skipped.items() if reason not in timit.LEFT_OUT}:
+        tolerated = *timit.LEFT_OUT, TOO_SHORT
+        if too_large := {reason: count for reason, count in found.skipped.items() if reason not in tolerated}:
             counts = ", ".join(f"{count} {reason}" for reason, count in too_large.items())
             hint = "try a larger --set frames=N or phones=N"
             raise DataError.at(folder, f"{split} utterances do not fit the network: {counts}; {hint}")

@@ -127,12 +127,14 @@ def _same_task(spec: RunSpec, recipe: Recipe[Any], out: Path) -> Callable[[Recor
 def _announce(spec: RunSpec, recipe: Recipe[Any], specs: Sequence[RunSpec]) -> None:
     from fathom.workloads.base import workload_class
 
-    synthetic = spec.data is None and not workload_class(spec.workload).interactive
+    kind = workload_class(spec.workload)
+    synthetic = spec.data is None and not kind.interactive
     what = f"{spec.workload} on synthetic data" if synthetic else spec.workload
     seeds = ", ".join(str(each.seed) for each in specs)
     _say(f"{what}: {count(len(specs), 'run')}, seed{'s' if len(specs) > 1 else ''} {seeds}; {aim(vars(recipe))}")
     if recipe.taken:
-        kept = "" if spec.preset == recipe.preset else f"; but preset {spec.preset} keeps its own sizes"
+        sized = kind.recipe is None or recipe.options != kind.recipe.options
+        kept = f"; but preset {spec.preset} keeps its own sizes" if sized and spec.preset != recipe.preset else ""
         _say(f"from the data: {recipe.taken}{kept}")
 
 
