@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from conftest import fathom
 
 from fathom.cli.commands.cost import size_of
 from fathom.core.errors import BadOption
-from fathom.measure.own.cost import cost_of_target
+from fathom.measure.own.cost import cost_of_target, step_of_target
 
 OWN = """
 import torch
@@ -199,3 +201,54 @@ def test_a_module_that_fails_when_it_is_imported_is_one_line(
     assert fathom(monkeypatch, "cost", "fails_on_import:make") == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert "ValueError: my own mistake" in line
+
+
+CASTS = """
+import torch
+from torch import nn
+
+
+class Block(nn.Linear):
+    def forward(self, x):
+        with torch.autocast("cuda", dtype=torch.bfloat16):
+            return super().forward(x)
+
+
+class Decorated(nn.Linear):
+    @torch.autocast("cuda", dtype=torch.bfloat16)
+    def forward(self, x):
+        return super().forward(x)
+
+
+class Disabled(nn.Linear):
+    @torch.autocast("cuda", enabled=False)
+    def forward(self, x):
+        return super().forward(x)
+
+
+def block():
+    return Block(512, 512), torch.randn(4, 512)
+
+
+def decorated():
+    return Decorated(512, 512), torch.randn(4, 512)
+
+
+def disabled():
+    return Disabled(512, 512), torch.randn(4, 512)
+"""
+
+
+@pytest.mark.filterwarnings("ignore:CUDA is not available")
+def test_autocast_as_a_decorator_counts_as_the_block_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also without a GPU, where torch disables what it makes while the module is imported."""
+    (tmp_path / "casts_itself.py").write_text(CASTS)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    usual = torch.autocast.__init__
+    block, decorated, disabled = (cost_of_target(f"casts_itself:{name}") for name in ("block", "decorated", "disabled"))
+    assert replace(decorated, name=block.name) == block
+    assert {row.precision for row in decorated.memory} == {"own"}
+    assert {row.precision for row in disabled.memory} == {"fp32", "bf16"}
+    step = step_of_target("casts_itself:decorated", "train", "fp32", None, gpu=True)
+    assert step.precision == "bf16"
+    assert torch.autocast.__init__ is usual

@@ -21,6 +21,7 @@ from torch.utils._pytree import tree_map_only
 from fathom.engine.replaced import replaced
 
 META = "meta"
+ASKED = "_fathom_asked"  # of an autocast: whether it is enabled where it can be
 
 # autocast's lists for CUDA, as far as a layer's memory depends on them
 LOWER = {
@@ -49,6 +50,28 @@ WIDEST = {
 MOST_ITEMS_TRAIN, MOST_ITEMS_INFER, INT32, LEAST_EPS = 880_801, 65_535, 2**31, 1e-5  # of cuDNN's batch normalisation
 MODES = {torch.rnn_relu: 0, torch.rnn_tanh: 1, torch.lstm: 2, torch.gru: 3}  # of cuDNN
 GATES = {MODES[torch.lstm]: 4, MODES[torch.gru]: 3}  # whose weights are one matrix
+
+
+@contextmanager
+def autocast_as_asked() -> Iterator[None]:
+    """What is made meanwhile remembers that it was to be enabled: as a decorator, it is made when a module is imported.
+
+    Torch disables CUDA's where there is no GPU.
+    """
+    usual = torch.autocast.__init__
+
+    def init(
+        own: Any,
+        device_type: str,
+        dtype: torch.dtype | None = None,
+        enabled: bool = True,
+        cache_enabled: bool | None = None,
+    ) -> None:
+        usual(own, device_type, dtype, enabled, cache_enabled)
+        setattr(own, ASKED, enabled)
+
+    with replaced(torch.autocast, {"__init__": init}):
+        yield
 
 
 class AsOnGPU(TorchFunctionMode):
@@ -89,9 +112,9 @@ class AsOnGPU(TorchFunctionMode):
             own.fast_dtype = dtype or torch.get_autocast_dtype(device if device_type == META else device_type)
 
         def enter(own: Any) -> Any:
-            applies = own.device in (device, META)
-            self.own_autocast |= applies and own._enabled
-            entered.append(self.autocast(own.fast_dtype if own._enabled else None) if applies else nullcontext())
+            applies, enabled = own.device in (device, META), getattr(own, ASKED, own._enabled)
+            self.own_autocast |= applies and enabled
+            entered.append(self.autocast(own.fast_dtype if enabled else None) if applies else nullcontext())
             entered[-1].__enter__()
             return own
 
