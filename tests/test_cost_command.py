@@ -53,6 +53,18 @@ def step():
 def frozen():
     return nn.Linear(4, 4).requires_grad_(False), torch.ones(2, 4)
 
+class Served(nn.Linear):
+    @torch.no_grad()
+    def forward(self, x):
+        return super().forward(x)
+
+def served():
+    return Served(4, 4), torch.ones(2, 4)
+
+def lbfgs():
+    model = nn.Linear(4, 4)
+    return model, torch.ones(2, 4), None, torch.optim.LBFGS(model.parameters())
+
 def empty():
     return nn.Linear(4, 4), torch.ones(0, 4)
 """
@@ -111,6 +123,29 @@ def test_a_model_larger_than_memory_is_counted(
     assert {each["items"] for each in found["largest"]} == {0}
 
 
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("frozen", "no parameter of Linear requires a gradient"),
+        ("served", "the model's own loss depends on no trainable parameter"),
+        ("lbfgs", "lbfgs runs the model several times in a step"),
+    ],
+)
+def test_a_model_that_cannot_be_trained_has_its_inference_counted(
+    module: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], name: str, why: str
+) -> None:
+    found = shown(monkeypatch, capsys, f"{module}:{name}", "--memory", "1GB", "--items", "10")
+    assert (found["parameters"], found["forward"]["mac"], found["training"], found["memory"]) == (20, 16, None, [])
+    assert set(found["infer_peak"]) == {"fp32", "bf16"}
+    assert {each["phase"] for each in found["largest"]} == {"infer"}
+    (note,) = found["notes"]
+    assert note.startswith(f"training is not possible: {why}")
+    assert fathom(monkeypatch, "cost", f"{module}:{name}", "--items", "10") == 0
+    printed = capsys.readouterr()
+    assert "Memory of a training step" not in printed.out
+    assert "Peak of an inference step" in printed.out
+
+
 def test_a_model_that_needs_values_while_it_is_made_is_made_for_real(
     module: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -131,7 +166,6 @@ def test_a_model_that_needs_values_while_it_is_made_is_made_for_real(
         (["costed_model:peeks"], "item() cannot be called on meta tensors"),
         (["costed_model:make", "--batch", "3"], "a model of your own brings its own batch"),
         (["costed_model:make", "--preset", "tiny"], "--preset is for the workloads"),
-        (["costed_model:frozen"], "no parameter of costed_model:frozen requires a gradient"),
         (["costed_model:empty"], "the batch of costed_model:empty has no items"),
     ],
 )

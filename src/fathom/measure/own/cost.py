@@ -27,8 +27,6 @@ def cost_of_target(
 ) -> CostSheet:
     """The costs of what package.module:function makes; every fault is one line."""
     workload = _on_meta(target, loss, optimizer)
-    if not any(weight.requires_grad for weight in workload.model().parameters()):
-        raise BadOption(f"no parameter of {target} requires a gradient: the cost of training it cannot be counted")
     try:
         return replace(cost_sheet(workload, memory_bytes), name=target)
     except BadOption:

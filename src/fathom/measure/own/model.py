@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
-from fathom.core.errors import BadOption
+from fathom.core.errors import BadOption, NotTrainable
 from fathom.engine.session import AUTOCAST, Session
 from fathom.measure.own.batch import NO_ROWS, Takes, bind, on_device, rebuilt, tensors_in
 from fathom.measure.own.training import Criterion, OptimizerLike, optimizer_of
@@ -74,9 +74,9 @@ class OwnModel(Workload):
 
     def optimizer(self, model: nn.Module) -> Optimizer:
         if not any(weight.requires_grad for weight in model.parameters()):
-            raise BadOption(
+            raise NotTrainable(
                 f"no parameter of {type(model).__name__} requires a gradient, so there is nothing to train; "
-                "profile its inference (--phase infer), or unfreeze some"
+                "take its inference (--phase infer), or unfreeze some"
             )
         return optimizer_of(model, self.updated_by)
 
