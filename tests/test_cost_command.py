@@ -123,6 +123,59 @@ def test_a_model_larger_than_memory_is_counted(
     assert {each["items"] for each in found["largest"]} == {0}
 
 
+SPARSE = """
+import torch
+from torch import nn
+
+ROWS, WIDTH = 100_000, 64
+
+
+class Words(nn.Module):
+    def __init__(self, kind, sparse=True):
+        super().__init__()
+        self.table = kind(ROWS, WIDTH, sparse=sparse)
+
+    def forward(self, x):
+        return self.table(x)
+
+
+def made(kind=nn.Embedding, optimizer=None, sparse=True):
+    model = Words(kind, sparse)
+    return model, torch.zeros(8, 10, dtype=torch.long), None, optimizer and optimizer(model.parameters())
+
+
+def plain(): return made()
+def bags(): return made(nn.EmbeddingBag)
+def adam(): return made(optimizer=torch.optim.SparseAdam)
+def adagrad(): return made(optimizer=torch.optim.Adagrad)
+def dense(): return made(sparse=False)
+"""
+
+
+@pytest.mark.filterwarnings("ignore:Sparse invariant checks")
+@pytest.mark.parametrize(("name", "states"), [("plain", 0), ("bags", 0), ("adam", 2), ("adagrad", 1)])
+def test_sparse_gradients_are_those_of_the_rows_touched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, states: int
+) -> None:
+    """80 indices into a table of 100,000 rows: neither gradients nor the update are of the whole table."""
+    (tmp_path / "sparse_tables.py").write_text(SPARSE)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    table, rows, row = 100_000 * 64 * 4, 80, 64 * 4 + 8
+    found = cost_of_target(f"sparse_tables:{name}")
+    own, *others = [each for each in found.memory if each.precision == "fp32"]
+    assert own.gradients == pytest.approx(rows * row, rel=0.05)
+    assert own.state == pytest.approx(states * table, rel=1e-3)
+    assert own.peak < (1 + states) * table + (65 << 20)
+    assert [each.state for each in others] == [0, table, 2 * table]
+    assert found.training is not None
+    assert rows * row < found.training.bytes * 8 < 60 * rows * row
+    assert not found.uncounted
+    (gradient,) = step_of_target(f"sparse_tables:{name}", "train", "fp32", None, gpu=False).gradients
+    assert gradient.size_bytes == rows * row
+    dense = cost_of_target("sparse_tables:dense")
+    assert dense.memory[0].gradients == table
+
+
 @pytest.mark.parametrize(
     ("name", "why"),
     [

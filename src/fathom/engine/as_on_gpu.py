@@ -149,6 +149,8 @@ class AsOnGPU(TorchFunctionMode):
         given = kwargs or {}
         if func is Tensor.__bool__:
             return False
+        if func is Tensor.new and args[0].is_sparse:  # as SparseAdam makes one; the meta device does not know it
+            return torch.sparse_coo_tensor(*args[1:], check_invariants=False)
         if func is F.multi_head_attention_forward and _is_plain(*args, **given):
             with self:
                 return _multi_head_attention(*args, **given), None

@@ -161,7 +161,7 @@ def _memory(precision: str, own: str, step: Simulated, kept: int) -> list[Memory
     added = workspace_bytes("train") + kept
     rows = [_row(precision, own, step, step.optimizer_bytes, step.step_peak_bytes + added)]
     for name, copies in STATES.items():
-        state = copies * step.gradient_bytes
+        state = copies * step.trained_bytes
         least = step.weight_bytes + step.batch_bytes + step.gradient_bytes + state
         peak = max(step.peak_bytes - step.optimizer_bytes + state, least) + added
         rows.append(_row(precision, name, step, state, peak))
