@@ -176,6 +176,89 @@ def test_sparse_gradients_are_those_of_the_rows_touched(
     assert dense.memory[0].gradients == table
 
 
+RAGGED = """
+import torch
+from torch import nn
+
+
+class Bags(nn.Module):
+    def __init__(self, width=4, ends=False, loss=False):
+        super().__init__()
+        self.table, self.loss = nn.EmbeddingBag(100, width, include_last_offset=ends), loss
+
+    def forward(self, indices, offsets):
+        found = self.table(indices, offsets)
+        return {"loss": found.mean()} if self.loss else found
+
+
+class Last(nn.LSTM):
+    def forward(self, packed):
+        return super().forward(packed)[1][0][-1]
+
+
+def bags(**given):
+    return Bags(**given), (torch.zeros(30, dtype=torch.long), torch.arange(0, 30, 5))
+
+
+def ends():
+    model = Bags(ends=True)
+    return model, (torch.zeros(30, dtype=torch.long), torch.arange(0, 31, 5))
+
+
+def summed():
+    return bags(loss=True)
+
+
+def time_first():
+    class Model(nn.RNN):
+        def forward(self, x):
+            return super().forward(x)[0][-1]
+    return Model(3, 4), (torch.ones(9, 6, 3), torch.zeros(6, dtype=torch.long)), "cross_entropy"
+
+
+def masked():
+    class Model(nn.Linear):
+        def forward(self, x, mask):
+            return super().forward(mask @ x)
+    return Model(3, 4), (torch.ones(6, 9, 3), torch.ones(9, 9))
+
+
+def packed():
+    return Last(3, 4), nn.utils.rnn.pack_sequence([torch.ones(length, 3) for length in (5, 4, 3, 2, 1, 1)])
+
+
+def nested():
+    return nn.Linear(3, 4), torch.nested.nested_tensor([torch.ones(5, 3), torch.ones(2, 3)], layout=torch.jagged)
+"""
+
+
+@pytest.fixture
+def ragged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    (tmp_path / "ragged_batches.py").write_text(RAGGED)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return "ragged_batches"
+
+
+@pytest.mark.parametrize("name", ["bags", "ends", "time_first", "masked", "packed"])
+def test_an_item_is_a_row_of_the_output_where_it_is_none_of_the_input(ragged: str, name: str) -> None:
+    found = cost_of_target(f"{ragged}:{name}")
+    assert (found.batch, found.notes) == (6, [])
+    assert step_of_target(f"{ragged}:{name}", "infer", "fp32", None, gpu=False).batch == 6
+
+
+def test_other_sizes_of_a_ragged_batch_are_refused(ragged: str) -> None:
+    with pytest.raises(BadOption, match="items of its batch have several rows"):
+        cost_of_target(f"{ragged}:bags", 10**9)
+
+
+def test_what_an_item_is_is_told_where_nothing_shows_it(ragged: str) -> None:
+    found = cost_of_target(f"{ragged}:summed")
+    assert found.batch == 30
+    assert found.notes[0].startswith("30 items are the rows of its first tensor")
+    with pytest.raises(BadOption, match="nested tensors cannot be counted"):
+        cost_of_target(f"{ragged}:nested")
+
+
 @pytest.mark.parametrize(
     ("name", "why"),
     [
