@@ -227,6 +227,17 @@ def packed():
     return Last(3, 4), nn.utils.rnn.pack_sequence([torch.ones(length, 3) for length in (5, 4, 3, 2, 1, 1)])
 
 
+class Classifier(nn.LSTM):
+    def forward(self, x, lengths):
+        packed = nn.utils.rnn.pack_padded_sequence(x, lengths.cpu(), batch_first=True, enforce_sorted=False)
+        output, _ = super().forward(packed)
+        return nn.utils.rnn.pad_packed_sequence(output, batch_first=True)[0].sum(1)
+
+
+def packs():
+    return Classifier(3, 4), (torch.ones(6, 5, 3), torch.tensor([5, 4, 3, 2, 1, 1]))
+
+
 def nested():
     return nn.Linear(3, 4), torch.nested.nested_tensor([torch.ones(5, 3), torch.ones(2, 3)], layout=torch.jagged)
 """
@@ -244,6 +255,15 @@ def test_an_item_is_a_row_of_the_output_where_it_is_none_of_the_input(ragged: st
     found = cost_of_target(f"{ragged}:{name}")
     assert (found.batch, found.notes) == (6, [])
     assert step_of_target(f"{ragged}:{name}", "infer", "fp32", None, gpu=False).batch == 6
+
+
+def test_sequences_packed_by_the_model_have_their_full_length(ragged: str) -> None:
+    """Five steps of gates, of the input and of the state, in each of six sequences."""
+    found = cost_of_target(f"{ragged}:packs", 10**9)
+    assert (found.batch, found.forward.mac) == (6, 5 * 4 * 4 * (3 + 4))
+    assert found.training is not None
+    assert found.training.mac > 2 * found.forward.mac
+    assert step_of_target(f"{ragged}:packs", "train", "fp32", 12, gpu=False).batch == 12
 
 
 def test_other_sizes_of_a_ragged_batch_are_refused(ragged: str) -> None:

@@ -147,10 +147,8 @@ class AsOnGPU(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         given = kwargs or {}
-        if func is Tensor.__bool__:
-            return False
-        if func is Tensor.new and args[0].is_sparse:  # as SparseAdam makes one; the meta device does not know it
-            return torch.sparse_coo_tensor(*args[1:], check_invariants=False)
+        if func in WITHOUT_DATA:
+            return WITHOUT_DATA[func](*args, **given)
         if func is F.multi_head_attention_forward and _is_plain(*args, **given):
             with self:
                 return _multi_head_attention(*args, **given), None
@@ -181,6 +179,32 @@ class AsOnGPU(TorchFunctionMode):
         if id(tensor) not in self._copies:
             self._copies[id(tensor)] = tensor.to(self._lower)
         return self._copies[id(tensor)]
+
+
+def _new(like: Tensor, *args: Any, **given: Any) -> Tensor:
+    """A sparse tensor as SparseAdam makes it, which the meta device does not know."""
+    if like.is_sparse and like.is_meta:
+        return torch.sparse_coo_tensor(*args, check_invariants=False)
+    return like.new(*args, **given)
+
+
+def _to(tensor: Tensor, *args: Any, **given: Any) -> Tensor:
+    """What has no data stays where it is, and takes the type that is asked for."""
+    asked = [*args, *given.values()]
+    there = [torch.device(each).type for each in asked if isinstance(each, str | torch.device)]
+    if not tensor.is_meta or set(there) <= {META}:
+        return tensor.to(*args, **given)
+    return tensor.to(next((each for each in asked if isinstance(each, torch.dtype)), tensor.dtype))
+
+
+def _packed(padded: Tensor, lengths: Tensor, batch_first: bool) -> tuple[Tensor, Tensor]:
+    """Sequences whose lengths have no values have the full one."""
+    if not lengths.is_meta:
+        found: tuple[Tensor, Tensor] = torch._pack_padded_sequence(padded, lengths, batch_first)
+        return found
+    by_time = padded.transpose(0, 1) if batch_first else padded
+    sizes = torch.full((len(by_time),), len(lengths), dtype=torch.long, device="cpu")
+    return by_time.flatten(0, 1), sizes
 
 
 def _is_fp32(tensor: Tensor) -> bool:
@@ -323,6 +347,13 @@ def _recurrent(mode: int, x: Tensor, *rest: Any) -> tuple[Tensor, ...]:
     return (output, found[1]) if cx is None else (output, found[1], found[2])
 
 
+WITHOUT_DATA: dict[Any, Callable[..., Any]] = {
+    Tensor.__bool__: lambda _: False,
+    Tensor.new: _new,
+    Tensor.to: _to,
+    Tensor.cpu: lambda tensor, *_, **__: _to(tensor, "cpu"),
+    torch._pack_padded_sequence: _packed,
+}
 REPLACED: dict[Any, Callable[..., Any]] = {
     F.dropout: _dropout,
     F.batch_norm: _batch_norm,
