@@ -137,6 +137,7 @@ _VIEWS = (
     "cudnn_is_acceptable _use_cudnn_ctc_loss empty empty_like empty_strided new_empty new_empty_strided resize "
     "_indices _values is_coalesced _sparse_coo_tensor_with_dims_and_tensors "
     "resize_as record_stream set_data set is_pinned broadcast_tensors to type_as resolve_conj resolve_neg dropout "
+    "_conj _neg_view "
     # without an op inside that copies, these two are views, too
     "reshape flatten"
 )
