@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from conftest import fathom
 
 from fathom.cli.commands.cost import size_of
 from fathom.core.errors import BadOption
-from fathom.measure.own.cost import cost_of_target
+from fathom.measure.own.cost import cost_of_target, step_of_target
 
 OWN = """
 import torch
@@ -50,6 +52,18 @@ def step():
 
 def frozen():
     return nn.Linear(4, 4).requires_grad_(False), torch.ones(2, 4)
+
+class Served(nn.Linear):
+    @torch.no_grad()
+    def forward(self, x):
+        return super().forward(x)
+
+def served():
+    return Served(4, 4), torch.ones(2, 4)
+
+def lbfgs():
+    model = nn.Linear(4, 4)
+    return model, torch.ones(2, 4), None, torch.optim.LBFGS(model.parameters())
 
 def empty():
     return nn.Linear(4, 4), torch.ones(0, 4)
@@ -109,6 +123,185 @@ def test_a_model_larger_than_memory_is_counted(
     assert {each["items"] for each in found["largest"]} == {0}
 
 
+SPARSE = """
+import torch
+from torch import nn
+
+ROWS, WIDTH = 100_000, 64
+
+
+class Words(nn.Module):
+    def __init__(self, kind, sparse=True):
+        super().__init__()
+        self.table = kind(ROWS, WIDTH, sparse=sparse)
+
+    def forward(self, x):
+        return self.table(x)
+
+
+def made(kind=nn.Embedding, optimizer=None, sparse=True):
+    model = Words(kind, sparse)
+    return model, torch.zeros(8, 10, dtype=torch.long), None, optimizer and optimizer(model.parameters())
+
+
+def plain(): return made()
+def bags(): return made(nn.EmbeddingBag)
+def adam(): return made(optimizer=torch.optim.SparseAdam)
+def adagrad(): return made(optimizer=torch.optim.Adagrad)
+def dense(): return made(sparse=False)
+"""
+
+
+@pytest.mark.filterwarnings("ignore:Sparse invariant checks")
+@pytest.mark.parametrize(("name", "states"), [("plain", 0), ("bags", 0), ("adam", 2), ("adagrad", 1)])
+def test_sparse_gradients_are_those_of_the_rows_touched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, states: int
+) -> None:
+    """80 indices into a table of 100,000 rows: neither gradients nor the update are of the whole table."""
+    (tmp_path / "sparse_tables.py").write_text(SPARSE)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    table, rows, row = 100_000 * 64 * 4, 80, 64 * 4 + 8
+    found = cost_of_target(f"sparse_tables:{name}")
+    own, *others = [each for each in found.memory if each.precision == "fp32"]
+    assert own.gradients == pytest.approx(rows * row, rel=0.05)
+    assert own.state == pytest.approx(states * table, rel=1e-3)
+    assert own.peak < (1 + states) * table + (65 << 20)
+    assert [each.state for each in others] == [0, table, 2 * table]
+    assert found.training is not None
+    assert rows * row < found.training.bytes * 8 < 60 * rows * row
+    assert not found.uncounted
+    (gradient,) = step_of_target(f"sparse_tables:{name}", "train", "fp32", None, gpu=False).gradients
+    assert gradient.size_bytes == rows * row
+    dense = cost_of_target("sparse_tables:dense")
+    assert dense.memory[0].gradients == table
+
+
+RAGGED = """
+import torch
+from torch import nn
+
+
+class Bags(nn.Module):
+    def __init__(self, width=4, ends=False, loss=False):
+        super().__init__()
+        self.table, self.loss = nn.EmbeddingBag(100, width, include_last_offset=ends), loss
+
+    def forward(self, indices, offsets):
+        found = self.table(indices, offsets)
+        return {"loss": found.mean()} if self.loss else found
+
+
+class Last(nn.LSTM):
+    def forward(self, packed):
+        return super().forward(packed)[1][0][-1]
+
+
+def bags(**given):
+    return Bags(**given), (torch.zeros(30, dtype=torch.long), torch.arange(0, 30, 5))
+
+
+def ends():
+    model = Bags(ends=True)
+    return model, (torch.zeros(30, dtype=torch.long), torch.arange(0, 31, 5))
+
+
+def summed():
+    return bags(loss=True)
+
+
+def time_first():
+    class Model(nn.RNN):
+        def forward(self, x):
+            return super().forward(x)[0][-1]
+    return Model(3, 4), (torch.ones(9, 6, 3), torch.zeros(6, dtype=torch.long)), "cross_entropy"
+
+
+def masked():
+    class Model(nn.Linear):
+        def forward(self, x, mask):
+            return super().forward(mask @ x)
+    return Model(3, 4), (torch.ones(6, 9, 3), torch.ones(9, 9))
+
+
+def packed():
+    return Last(3, 4), nn.utils.rnn.pack_sequence([torch.ones(length, 3) for length in (5, 4, 3, 2, 1, 1)])
+
+
+class Classifier(nn.LSTM):
+    def forward(self, x, lengths):
+        packed = nn.utils.rnn.pack_padded_sequence(x, lengths.cpu(), batch_first=True, enforce_sorted=False)
+        output, _ = super().forward(packed)
+        return nn.utils.rnn.pad_packed_sequence(output, batch_first=True)[0].sum(1)
+
+
+def packs():
+    return Classifier(3, 4), (torch.ones(6, 5, 3), torch.tensor([5, 4, 3, 2, 1, 1]))
+
+
+def nested():
+    return nn.Linear(3, 4), torch.nested.nested_tensor([torch.ones(5, 3), torch.ones(2, 3)], layout=torch.jagged)
+"""
+
+
+@pytest.fixture
+def ragged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    (tmp_path / "ragged_batches.py").write_text(RAGGED)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return "ragged_batches"
+
+
+@pytest.mark.parametrize("name", ["bags", "ends", "time_first", "masked", "packed"])
+def test_an_item_is_a_row_of_the_output_where_it_is_none_of_the_input(ragged: str, name: str) -> None:
+    found = cost_of_target(f"{ragged}:{name}")
+    assert (found.batch, found.notes) == (6, [])
+    assert step_of_target(f"{ragged}:{name}", "infer", "fp32", None, gpu=False).batch == 6
+
+
+def test_sequences_packed_by_the_model_have_their_full_length(ragged: str) -> None:
+    """Five steps of gates, of the input and of the state, in each of six sequences."""
+    found = cost_of_target(f"{ragged}:packs", 10**9)
+    assert (found.batch, found.forward.mac) == (6, 5 * 4 * 4 * (3 + 4))
+    assert found.training is not None
+    assert found.training.mac > 2 * found.forward.mac
+    assert step_of_target(f"{ragged}:packs", "train", "fp32", 12, gpu=False).batch == 12
+
+
+def test_other_sizes_of_a_ragged_batch_are_refused(ragged: str) -> None:
+    with pytest.raises(BadOption, match="items of its batch have several rows"):
+        cost_of_target(f"{ragged}:bags", 10**9)
+
+
+def test_what_an_item_is_is_told_where_nothing_shows_it(ragged: str) -> None:
+    found = cost_of_target(f"{ragged}:summed")
+    assert found.batch == 30
+    assert found.notes[0].startswith("30 items are the rows of its first tensor")
+    with pytest.raises(BadOption, match="nested tensors cannot be counted"):
+        cost_of_target(f"{ragged}:nested")
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("frozen", "no parameter of Linear requires a gradient"),
+        ("served", "the model's own loss depends on no trainable parameter"),
+        ("lbfgs", "lbfgs runs the model several times in a step"),
+    ],
+)
+def test_a_model_that_cannot_be_trained_has_its_inference_counted(
+    module: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], name: str, why: str
+) -> None:
+    found = shown(monkeypatch, capsys, f"{module}:{name}", "--memory", "1GB", "--items", "10")
+    assert (found["parameters"], found["forward"]["mac"], found["training"], found["memory"]) == (20, 16, None, [])
+    assert set(found["infer_peak"]) == {"fp32", "bf16"}
+    assert {each["phase"] for each in found["largest"]} == {"infer"}
+    (note,) = found["notes"]
+    assert note.startswith(f"training is not possible: {why}")
+    assert fathom(monkeypatch, "cost", f"{module}:{name}", "--items", "10") == 0
+    printed = capsys.readouterr()
+    assert "Memory of a training step" not in printed.out
+    assert "Peak of an inference step" in printed.out
+
+
 def test_a_model_that_needs_values_while_it_is_made_is_made_for_real(
     module: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -129,7 +322,6 @@ def test_a_model_that_needs_values_while_it_is_made_is_made_for_real(
         (["costed_model:peeks"], "item() cannot be called on meta tensors"),
         (["costed_model:make", "--batch", "3"], "a model of your own brings its own batch"),
         (["costed_model:make", "--preset", "tiny"], "--preset is for the workloads"),
-        (["costed_model:frozen"], "no parameter of costed_model:frozen requires a gradient"),
         (["costed_model:empty"], "the batch of costed_model:empty has no items"),
     ],
 )
@@ -199,3 +391,54 @@ def test_a_module_that_fails_when_it_is_imported_is_one_line(
     assert fathom(monkeypatch, "cost", "fails_on_import:make") == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert "ValueError: my own mistake" in line
+
+
+CASTS = """
+import torch
+from torch import nn
+
+
+class Block(nn.Linear):
+    def forward(self, x):
+        with torch.autocast("cuda", dtype=torch.bfloat16):
+            return super().forward(x)
+
+
+class Decorated(nn.Linear):
+    @torch.autocast("cuda", dtype=torch.bfloat16)
+    def forward(self, x):
+        return super().forward(x)
+
+
+class Disabled(nn.Linear):
+    @torch.autocast("cuda", enabled=False)
+    def forward(self, x):
+        return super().forward(x)
+
+
+def block():
+    return Block(512, 512), torch.randn(4, 512)
+
+
+def decorated():
+    return Decorated(512, 512), torch.randn(4, 512)
+
+
+def disabled():
+    return Disabled(512, 512), torch.randn(4, 512)
+"""
+
+
+@pytest.mark.filterwarnings("ignore:CUDA is not available")
+def test_autocast_as_a_decorator_counts_as_the_block_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also without a GPU, where torch disables what it makes while the module is imported."""
+    (tmp_path / "casts_itself.py").write_text(CASTS)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    usual = torch.autocast.__init__
+    block, decorated, disabled = (cost_of_target(f"casts_itself:{name}") for name in ("block", "decorated", "disabled"))
+    assert replace(decorated, name=block.name) == block
+    assert {row.precision for row in decorated.memory} == {"own"}
+    assert {row.precision for row in disabled.memory} == {"fp32", "bf16"}
+    step = step_of_target("casts_itself:decorated", "train", "fp32", None, gpu=True)
+    assert step.precision == "bf16"
+    assert torch.autocast.__init__ is usual

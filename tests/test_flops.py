@@ -493,3 +493,16 @@ def test_operands_that_are_broadcast_and_places_to_repeat(
 ) -> None:
     (row,) = (row for row in rows(work) if row.op == f"aten::{op}")
     assert (row.flop or 0, row.bytes) == by_hand
+
+
+@pytest.mark.parametrize(
+    ("op", "view"),
+    [
+        ("_conj", lambda: torch.ones(4, dtype=torch.cfloat).conj()),
+        ("_neg_view", lambda: torch._neg_view(torch.ones(4))),
+    ],
+)
+def test_a_conjugate_is_a_view(rows: Rows, op: str, view: Callable[[], object]) -> None:
+    """Whoever reads it changes the signs."""
+    (row,) = (row for row in rows(view) if row.op == f"aten::{op}")
+    assert (row.flop, row.bytes) == (0, 0)

@@ -3,6 +3,7 @@
 FathomError
 ├── UnknownName    a workload, preset or option that does not exist, with the nearest that does
 ├── BadOption      a value that cannot be
+│   └── NotTrainable   a model that has inference alone, and why
 ├── DataError      a folder or file that is missing, truncated or corrupt: which one, where, what was expected
 ├── DeviceError    a device or precision that this machine does not have
 ├── DoesNotFit     a batch that the device's memory cannot hold
@@ -52,6 +53,10 @@ class UnknownName(FathomError):
 
 class BadOption(FathomError):
     """A value that an option cannot take."""
+
+
+class NotTrainable(BadOption):
+    """A model of which a training step cannot be taken; its inference can."""
 
 
 class DataError(FathomError):

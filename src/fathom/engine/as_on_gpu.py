@@ -21,6 +21,7 @@ from torch.utils._pytree import tree_map_only
 from fathom.engine.replaced import replaced
 
 META = "meta"
+ASKED = "_fathom_asked"  # of an autocast: whether it is enabled where it can be
 
 # autocast's lists for CUDA, as far as a layer's memory depends on them
 LOWER = {
@@ -49,6 +50,28 @@ WIDEST = {
 MOST_ITEMS_TRAIN, MOST_ITEMS_INFER, INT32, LEAST_EPS = 880_801, 65_535, 2**31, 1e-5  # of cuDNN's batch normalisation
 MODES = {torch.rnn_relu: 0, torch.rnn_tanh: 1, torch.lstm: 2, torch.gru: 3}  # of cuDNN
 GATES = {MODES[torch.lstm]: 4, MODES[torch.gru]: 3}  # whose weights are one matrix
+
+
+@contextmanager
+def autocast_as_asked() -> Iterator[None]:
+    """What is made meanwhile remembers that it was to be enabled: as a decorator, it is made when a module is imported.
+
+    Torch disables CUDA's where there is no GPU.
+    """
+    usual = torch.autocast.__init__
+
+    def init(
+        own: Any,
+        device_type: str,
+        dtype: torch.dtype | None = None,
+        enabled: bool = True,
+        cache_enabled: bool | None = None,
+    ) -> None:
+        usual(own, device_type, dtype, enabled, cache_enabled)
+        setattr(own, ASKED, enabled)
+
+    with replaced(torch.autocast, {"__init__": init}):
+        yield
 
 
 class AsOnGPU(TorchFunctionMode):
@@ -89,9 +112,9 @@ class AsOnGPU(TorchFunctionMode):
             own.fast_dtype = dtype or torch.get_autocast_dtype(device if device_type == META else device_type)
 
         def enter(own: Any) -> Any:
-            applies = own.device in (device, META)
-            self.own_autocast |= applies and own._enabled
-            entered.append(self.autocast(own.fast_dtype if own._enabled else None) if applies else nullcontext())
+            applies, enabled = own.device in (device, META), getattr(own, ASKED, own._enabled)
+            self.own_autocast |= applies and enabled
+            entered.append(self.autocast(own.fast_dtype if enabled else None) if applies else nullcontext())
             entered[-1].__enter__()
             return own
 
@@ -124,8 +147,8 @@ class AsOnGPU(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         given = kwargs or {}
-        if func is Tensor.__bool__:
-            return False
+        if func in WITHOUT_DATA:
+            return WITHOUT_DATA[func](*args, **given)
         if func is F.multi_head_attention_forward and _is_plain(*args, **given):
             with self:
                 return _multi_head_attention(*args, **given), None
@@ -156,6 +179,32 @@ class AsOnGPU(TorchFunctionMode):
         if id(tensor) not in self._copies:
             self._copies[id(tensor)] = tensor.to(self._lower)
         return self._copies[id(tensor)]
+
+
+def _new(like: Tensor, *args: Any, **given: Any) -> Tensor:
+    """A sparse tensor as SparseAdam makes it, which the meta device does not know."""
+    if like.is_sparse and like.is_meta:
+        return torch.sparse_coo_tensor(*args, check_invariants=False)
+    return like.new(*args, **given)
+
+
+def _to(tensor: Tensor, *args: Any, **given: Any) -> Tensor:
+    """What has no data stays where it is, and takes the type that is asked for."""
+    asked = [*args, *given.values()]
+    there = [torch.device(each).type for each in asked if isinstance(each, str | torch.device)]
+    if not tensor.is_meta or set(there) <= {META}:
+        return tensor.to(*args, **given)
+    return tensor.to(next((each for each in asked if isinstance(each, torch.dtype)), tensor.dtype))
+
+
+def _packed(padded: Tensor, lengths: Tensor, batch_first: bool) -> tuple[Tensor, Tensor]:
+    """Sequences whose lengths have no values have the full one."""
+    if not lengths.is_meta:
+        found: tuple[Tensor, Tensor] = torch._pack_padded_sequence(padded, lengths, batch_first)
+        return found
+    by_time = padded.transpose(0, 1) if batch_first else padded
+    sizes = torch.full((len(by_time),), len(lengths), dtype=torch.long, device="cpu")
+    return by_time.flatten(0, 1), sizes
 
 
 def _is_fp32(tensor: Tensor) -> bool:
@@ -298,6 +347,13 @@ def _recurrent(mode: int, x: Tensor, *rest: Any) -> tuple[Tensor, ...]:
     return (output, found[1]) if cx is None else (output, found[1], found[2])
 
 
+WITHOUT_DATA: dict[Any, Callable[..., Any]] = {
+    Tensor.__bool__: lambda _: False,
+    Tensor.new: _new,
+    Tensor.to: _to,
+    Tensor.cpu: lambda tensor, *_, **__: _to(tensor, "cpu"),
+    torch._pack_padded_sequence: _packed,
+}
 REPLACED: dict[Any, Callable[..., Any]] = {
     F.dropout: _dropout,
     F.batch_norm: _batch_norm,

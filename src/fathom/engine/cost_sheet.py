@@ -6,13 +6,13 @@ Plain typed data. Peak memory includes cuBLAS's workspaces, as assumed in worksp
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import torch
 from torch import nn
 
-from fathom.core.errors import first_line
+from fathom.core.errors import NotTrainable, first_line
 from fathom.engine.simulate import Simulated, Simulation, Work
 from fathom.engine.workspaces import workspace_bytes
 from fathom.trace.step_work import FORWARD
@@ -47,29 +47,33 @@ class CostSheet:
     parameters: int
     weight_bytes: int  # parameters and buffers
     forward: Work  # per item
-    training: Work  # per item: forward, backward and the optimizer's share
+    training: Work | None  # per item: forward, backward and the optimizer's share; None where it cannot be trained
     memory: list[Memory]
     infer_peak: dict[str, int]  # by precision
     kept_bytes: int  # of the peaks in training: what is kept beside network, optimizer and batch
     largest: dict[tuple[str, str], int] = field(default_factory=dict)  # by phase and precision; 0 for none
     uncounted: list[str] = field(default_factory=list)  # ops without a formula
-    notes: list[str] = field(default_factory=list)  # precisions that it cannot be computed in
+    notes: list[str] = field(default_factory=list)  # why it cannot be trained, or computed in a precision
 
 
 def cost_sheet(workload: Workload, memory_bytes: int | None = None) -> CostSheet:
     """The costs of a configuration at its batch, and the largest batch that fits."""
-    simulations = {phase: Simulation(workload, phase) for phase in ("train", "infer")}
-    first = simulations["train"].step()
-    precisions = _precisions(simulations["train"].model, first)
-    train, infer, notes = {precisions[0]: first}, {precisions[0]: simulations["infer"].step()}, list[str]()
-    for each in precisions[1:]:  # which nobody asked for: what it cannot do costs these rows alone
+    simulations, steps, notes = dict[str, Simulation](), dict[str, dict[str, Simulated]](), list[str]()
+    for phase in ("train", "infer"):
         try:
-            train[each], infer[each] = (simulations[phase].step(each) for phase in ("train", "infer"))
-        except Exception as error:  # a user's own code: an op without this type
-            notes.append(f"{each} is not possible: {type(error).__name__}: {first_line(error)[:LONGEST_NOTE]}")
-    precisions = tuple(train)
+            simulation = Simulation(workload, phase)
+            first = simulation.step()
+        except NotTrainable as why:
+            notes.append(f"training is not possible: {why}")
+            continue
+        simulations[phase] = simulation
+        steps[phase] = {_precisions(simulation.model, first)[0]: first}
+    notes += _in_other_precisions(simulations, steps)
+    known = next(iter(steps.values()))  # inference tells less: no optimizer, and no ops of the backward pass
+    first = next(iter(known.values()))
     kept = workload.kept_bytes("train")
-    own = f"its own ({type(simulations['train'].optimizer).__name__})"
+    trained = simulations.get("train")
+    own = f"its own ({type(trained.optimizer).__name__})" if trained else ""
     return CostSheet(
         name=workload.name,
         item=workload.item,
@@ -77,14 +81,29 @@ def cost_sheet(workload: Workload, memory_bytes: int | None = None) -> CostSheet
         parameters=first.parameters,
         weight_bytes=first.weight_bytes,
         forward=_per_item(first, FORWARD),
-        training=_per_item(first),
-        memory=[row for each, step in train.items() for row in _memory(each, own, step, kept)],
-        infer_peak={each: peak_bytes(workload, "infer", step) for each, step in infer.items()},
+        training=_per_item(first) if trained else None,
+        memory=[row for each, step in steps.get("train", {}).items() for row in _memory(each, own, step, kept)],
+        infer_peak={each: peak_bytes(workload, "infer", step) for each, step in steps["infer"].items()},
         kept_bytes=kept,
-        largest={} if memory_bytes is None else _largest(simulations, precisions, memory_bytes),
-        uncounted=sorted({op for step in train.values() for op in step.uncounted}),
+        largest={} if memory_bytes is None else _largest(simulations, tuple(known), memory_bytes),
+        uncounted=sorted({op for step in known.values() for op in step.uncounted}),
         notes=notes,
     )
+
+
+def _in_other_precisions(
+    simulations: Mapping[str, Simulation], steps: Mapping[str, dict[str, Simulated]]
+) -> Iterator[str]:
+    """Adds steps that nobody asked for: what cannot be costs these rows alone, and a note says why."""
+    phase, known = next(iter(steps.items()))
+    for each in _precisions(simulations[phase].model, next(iter(known.values())))[1:]:
+        try:
+            found = {phase: simulation.step(each) for phase, simulation in simulations.items()}
+        except Exception as error:  # a user's own code: an op without this type
+            yield f"{each} is not possible: {type(error).__name__}: {first_line(error)[:LONGEST_NOTE]}"
+            continue
+        for phase, step in found.items():
+            steps[phase][each] = step
 
 
 def peak_bytes(workload: Workload, phase: str, step: Simulated) -> int:
@@ -142,7 +161,7 @@ def _memory(precision: str, own: str, step: Simulated, kept: int) -> list[Memory
     added = workspace_bytes("train") + kept
     rows = [_row(precision, own, step, step.optimizer_bytes, step.step_peak_bytes + added)]
     for name, copies in STATES.items():
-        state = copies * step.gradient_bytes
+        state = copies * step.trained_bytes
         least = step.weight_bytes + step.batch_bytes + step.gradient_bytes + state
         peak = max(step.peak_bytes - step.optimizer_bytes + state, least) + added
         rows.append(_row(precision, name, step, state, peak))

@@ -16,6 +16,8 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from fathom.engine.sparse_rows import ON_ROWS, has_rows
+
 BLOCK = 512  # bytes: what the CUDA caching allocator rounds to
 OnOp = Callable[[Any, tuple[Any, ...], dict[str, Any]], None]
 NONE: Mapping[Any, Callable[..., Any]] = {}
@@ -47,6 +49,9 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 parts = func.decompose(*args, **given)
             if parts is not NotImplemented:
                 return parts
+        if func in ON_ROWS and has_rows(args):
+            with self:
+                return ON_ROWS[func](*args, **given)
         if self._on_op is not None:
             self._on_op(func, args, given)
         result = self._stand_ins.get(func, func)(*args, **given)

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.optim import Optimizer
+from torch.optim import Optimizer, SparseAdam
 from torch.utils._pytree import tree_leaves
 
 from fathom.engine.as_on_gpu import AsOnGPU
@@ -24,6 +24,7 @@ from fathom.engine.engines.eager import Eager
 from fathom.engine.live import LiveBytes, held_bytes
 from fathom.engine.op_calls import call_of
 from fathom.engine.session import AUTOCAST
+from fathom.engine.sparse_rows import parts_of
 from fathom.engine.stand_ins import STAND_INS
 from fathom.trace.flops import bytes_moved, flop, is_multiply_add
 from fathom.trace.step_work import BACKWARD, FORWARD, OPTIMIZER
@@ -49,7 +50,7 @@ class Simulated:
     items: int
     parameters: int
     weight_bytes: int  # parameters and buffers
-    gradient_bytes: int
+    trained_bytes: int  # parameters that have gradients in training
     optimizer_bytes: int
     batch_bytes: int
     activation_bytes: int  # what forward leaves for backward
@@ -57,6 +58,7 @@ class Simulated:
     apply_peak_bytes: int  # of clipping and the optimizer
     work: dict[str, Work]  # by part of the step
     uncounted: dict[str, int] = field(default_factory=dict)  # ops without a formula, and how often they were called
+    gradient_bytes: int = 0  # less than what is trained where some are sparse
     own_autocast: bool = False  # whether the model casts by itself, whatever precision was asked for
 
     @property
@@ -128,11 +130,13 @@ class Simulation:
             live.hold(tensors)
         try:
             peak, apply_peak = _step(engine, batch, self.phase, live, counter, as_on_gpu)
+            made = [each.grad for each in self.model.parameters() if each.grad is not None]
+            gradients = held_bytes(part for each in made for part in parts_of(each))
         finally:
             for weight in self.model.parameters():
                 weight.grad = None
         found = self._simulated(items, counter, [held_bytes(tensors) for tensors in held], peak, apply_peak)
-        return replace(found, own_autocast=as_on_gpu.own_autocast)
+        return replace(found, gradient_bytes=gradients, own_autocast=as_on_gpu.own_autocast)
 
     def _engine(self, autocast: Callable[[], AbstractContextManager[Any]]) -> Eager:
         model, workload = self.model, self.workload
@@ -149,7 +153,7 @@ class Simulation:
             items=items,
             parameters=sum(weight.numel() for weight in self.model.parameters()),
             weight_bytes=weights,
-            gradient_bytes=held_bytes(trained) if self.phase == "train" else 0,
+            trained_bytes=held_bytes(trained) if self.phase == "train" else 0,
             optimizer_bytes=states,
             batch_bytes=inputs,
             activation_bytes=max(0, counter.after_forward - weights - states - inputs),
@@ -204,13 +208,23 @@ def _with_state(workload: Workload, model: nn.Module, gpu: bool) -> Optimizer:
     for group in optimizer.param_groups:
         if gpu and group.get("foreach", False) is None and not group.get("fused"):
             group["foreach"] = True
+    for state in optimizer.state.values():
+        if "step" in state:  # as Adagrad has from the start on: made with the model, it is not on the host
+            state["step"] = torch.zeros_like(state["step"], device="cpu")
     for weight in model.parameters():
-        weight.grad = torch.empty_like(weight) if weight.requires_grad else None
+        weight.grad = _any_gradient(weight, optimizer) if weight.requires_grad else None
     with LiveBytes(stand_ins=STAND_INS):
         optimizer.step()
     for weight in model.parameters():
         weight.grad = None
     return optimizer
+
+
+def _any_gradient(weight: Tensor, optimizer: Optimizer) -> Tensor:
+    """Dense, though it may be sparse later: momentum of sparse gradients grows to the whole table."""
+    if isinstance(optimizer, SparseAdam):  # which refuses dense ones
+        return torch.empty(weight.shape, dtype=weight.dtype, layout=torch.sparse_coo, device=META)
+    return torch.empty_like(weight)
 
 
 def _autocast(as_on_gpu: AsOnGPU, precision: str) -> Callable[[], AbstractContextManager[Any]]:

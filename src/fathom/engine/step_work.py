@@ -11,6 +11,7 @@ from fathom.engine.call_specs import encode
 from fathom.engine.cost_sheet import peak_bytes
 from fathom.engine.op_calls import call_of
 from fathom.engine.simulate import Simulation
+from fathom.engine.sparse_rows import parts_of
 from fathom.trace.flops import cost
 from fathom.trace.step_work import GradientReady, OpWork, StepWork
 from fathom.trace.taxonomy import leaf_type, type_of
@@ -90,7 +91,9 @@ class _Calls:
         self.sequence.append(self._numbers[key])
 
     def on_gradient(self, weight: Tensor) -> None:
-        self.gradients.append(GradientReady(len(self.sequence), weight.numel() * weight.element_size()))
+        assert weight.grad is not None, "called when it is there"
+        size = sum(part.nbytes for part in parts_of(weight.grad))
+        self.gradients.append(GradientReady(len(self.sequence), size))
 
     def of_last(self, updates: int, earlier: int) -> tuple[GradientReady, ...]:
         """Of the last of several updates: those before have their own all-reduce, behind the compute that follows."""

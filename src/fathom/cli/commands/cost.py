@@ -18,6 +18,7 @@ from fathom.workloads import catalogue
 if TYPE_CHECKING:
     from fathom.engine.cookbook import Count
     from fathom.engine.cost_sheet import CostSheet
+    from fathom.engine.simulate import Work
 
 PUBLISHED = "paper"  # the default preset
 UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
@@ -93,20 +94,25 @@ def _is_workload(name: str, base: type) -> bool:
 
 
 def _print(sheet: CostSheet, items: float | None, memory: str | None) -> None:
+    both = {"forward": sheet.forward} | ({} if sheet.training is None else {"training": sheet.training})
+    products = {
+        part: f"{_si(work.mac)}MAC = {_si(2 * work.mac)}FLOP in products, per {sheet.item}"
+        for part, work in both.items()
+    }
     rows = [
         ("parameters", f"{sheet.parameters:,} ({sheet.weight_bytes / MEBI:,.1f} MiB with buffers)"),
-        ("forward", f"{_si(sheet.forward.mac)}MAC = {_si(2 * sheet.forward.mac)}FLOP in products, per {sheet.item}"),
-        ("training", f"{_si(sheet.training.mac)}MAC = {_si(2 * sheet.training.mac)}FLOP in products, per {sheet.item}"),
-        ("all arithmetic", f"{_si(sheet.forward.flop)}FLOP forward, {_si(sheet.training.flop)}FLOP training"),
+        *products.items(),
+        ("all arithmetic", ", ".join(f"{_si(work.flop)}FLOP {part}" for part, work in both.items())),
         (
             "arithmetic intensity",
-            f"{_intensity(sheet.forward)} forward, {_intensity(sheet.training)} training, FLOP/byte",
+            f"{', '.join(f'{_intensity(work)} {part}' for part, work in both.items())}, FLOP/byte",
         ),
     ]
     print_facts(f"{sheet.name}, {count(sheet.batch, sheet.item)} a step", rows)
     columns = ["precision", "optimizer", "weights", "gradients", "state", "activations", "peak"]
     cells = [[row.precision, row.optimizer, *(_mib(getattr(row, key)) for key in columns[2:])] for row in sheet.memory]
-    print_table("Memory of a training step (MiB)", columns, cells)
+    if cells:
+        print_table("Memory of a training step (MiB)", columns, cells)
     peaks = ", ".join(f"{precision} {_mib(peak):,} MiB" for precision, peak in sheet.infer_peak.items())
     print_text(f"Peak of an inference step: {peaks}")
     from fathom.engine.cost_sheet import MOST_ITEMS
@@ -115,18 +121,17 @@ def _print(sheet: CostSheet, items: float | None, memory: str | None) -> None:
         fits = count(most, sheet.item) if most else f"not even one {sheet.item}"
         fits = f"at least {fits}" if most == MOST_ITEMS else fits
         print_text(f"Largest batch in {memory}, {phase}, {precision}: {fits}")
-    if items is not None:
-        _print_epoch(sheet, items)
+    if items is not None and sheet.training is not None:
+        _print_epoch(sheet.item, epoch_of(sheet.forward, sheet.training, items), items)
     if sheet.uncounted:
         human.print(f"not counted: {', '.join(sheet.uncounted)}", highlight=False)
     for note in sheet.notes:
         human.print(note, highlight=False, markup=False)
 
 
-def _print_epoch(sheet: CostSheet, items: float) -> None:
-    epoch = epoch_of(sheet, items)
+def _print_epoch(item: str, epoch: dict[str, float], items: float) -> None:
     print_text(
-        f"An epoch of {items:g} {sheet.item}s: {epoch['flop']:.2g} FLOP; one an hour takes "
+        f"An epoch of {items:g} {item}s: {epoch['flop']:.2g} FLOP; one an hour takes "
         f"{epoch['tflop_per_s']:.3g} TFLOP/s sustained"
     )
     print_text(
@@ -135,9 +140,9 @@ def _print_epoch(sheet: CostSheet, items: float) -> None:
     )
 
 
-def epoch_of(sheet: CostSheet, items: float) -> dict[str, float]:
+def epoch_of(forward: Work, training: Work, items: float) -> dict[str, float]:
     """What an epoch computes, and at what rate it takes an hour; then the same by the Cookbook's rule, in MAC."""
-    flop, mac = 2 * sheet.training.mac * items, 3 * sheet.forward.mac * items
+    flop, mac = 2 * training.mac * items, 3 * forward.mac * items
     rates = {"tflop_per_s": flop / HOUR_S / 1e12, "cookbook_tmac_per_s": mac / HOUR_S / 1e12}
     return {"flop": flop, "cookbook_mac": mac} | rates
 
@@ -167,7 +172,9 @@ def _document(sheet: CostSheet, items: float | None) -> dict[str, Any]:
     largest = [
         {"phase": phase, "precision": precision, "items": most} for (phase, precision), most in sheet.largest.items()
     ]
-    return plain | {"largest": largest} | ({} if items is None else {"epoch": epoch_of(sheet, items)})
+    if items is None or sheet.training is None:
+        return plain | {"largest": largest}
+    return plain | {"largest": largest, "epoch": epoch_of(sheet.forward, sheet.training, items)}
 
 
 def _intensity(work: Any) -> str:

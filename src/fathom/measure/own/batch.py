@@ -18,6 +18,7 @@ from fathom.core.errors import BadOption
 
 TARGETS = ("labels", "label", "targets", "target", "y")  # names that a batch may have its target under
 NO_ROWS = "its batch has no tensor with a row an item: no other size can be made of it"
+RAGGED = "items of its batch have several rows, or none: no other size can be made of it"
 WHOLE = "a tuple of one element, (batch,), passes it whole"
 
 

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
-from fathom.core.errors import BadOption
+from fathom.core.errors import BadOption, NotTrainable
 from fathom.engine.session import AUTOCAST, Session
-from fathom.measure.own.batch import NO_ROWS, Takes, bind, on_device, rebuilt, tensors_in
+from fathom.measure.own.batch import NO_ROWS, RAGGED, Takes, bind, on_device, rebuilt, tensors_in
 from fathom.measure.own.training import Criterion, OptimizerLike, optimizer_of
 from fathom.workloads.base import Output, Workload
 
@@ -34,6 +34,8 @@ class OwnModel(Workload):
     inputs: Any
     criterion: Criterion = field(default_factory=Criterion)
     updated_by: OptimizerLike = None
+    ragged: bool = False  # its items, such as bags of indices, are rows of the output alone
+    unsure: bool = False  # ... and not even that is known
 
     def model(self) -> nn.Module:
         return self.module
@@ -62,8 +64,8 @@ class OwnModel(Workload):
             return _with_rows(leaf, items).requires_grad_(leaf.requires_grad)
 
         batch = on_device(rebuilt(self.inputs, resized), torch.device("meta"))
-        if not changed and items != self.batch:
-            raise BadOption(NO_ROWS)
+        if items != self.batch and (self.ragged or not changed):
+            raise BadOption(RAGGED if self.ragged else NO_ROWS)
         return bind(takes_of(self.module), batch, wants_target=self.criterion.wants_target)
 
     def forward(self, model: nn.Module, batch: Any) -> Any:
@@ -74,9 +76,9 @@ class OwnModel(Workload):
 
     def optimizer(self, model: nn.Module) -> Optimizer:
         if not any(weight.requires_grad for weight in model.parameters()):
-            raise BadOption(
+            raise NotTrainable(
                 f"no parameter of {type(model).__name__} requires a gradient, so there is nothing to train; "
-                "profile its inference (--phase infer), or unfreeze some"
+                "take its inference (--phase infer), or unfreeze some"
             )
         return optimizer_of(model, self.updated_by)
 

@@ -10,6 +10,7 @@ from torch import nn
 from fathom.core import plugins
 from fathom.core.errors import BadOption, FathomError
 from fathom.core.record import Record
+from fathom.engine.as_on_gpu import autocast_as_asked
 from fathom.measure.own.errors import one_line, users_fault
 from fathom.measure.own.profile import profile
 from fathom.workloads.base import Workload
@@ -21,7 +22,8 @@ PARTS = ("model", "batch", "loss", "optimizer")  # of what the function returns,
 def imported(target: str) -> Any:
     """What the name stands for; a module that fails when it is imported is told in one line."""
     try:
-        return plugins.named_object(target)
+        with autocast_as_asked():
+            return plugins.named_object(target)
     except FathomError:
         raise
     except BaseException as error:
@@ -34,7 +36,8 @@ def from_target(target: str) -> dict[str, Any]:
     if not callable(make):
         raise BadOption(f"{target} is no function, but {type(make).__name__}")
     try:
-        made = make()
+        with autocast_as_asked():
+            made = make()
     except BaseException as error:
         raise one_line(target, error) from None
     if isinstance(made, tuple) and 2 <= len(made) <= len(PARTS) and isinstance(made[0], nn.Module):

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.modules.loss import _Loss
-from torch.optim import SGD, Optimizer
+from torch.optim import LBFGS, SGD, Optimizer
 
 from fathom.core import plugins
-from fathom.core.errors import BadOption, UnknownName
+from fathom.core.errors import BadOption, NotTrainable, UnknownName
 from fathom.measure.own.batch import Takes, tensors_in
 from fathom.measure.own.errors import called
 
@@ -115,7 +115,7 @@ def _checked(loss: Any, what: str) -> Tensor:
     if not loss.is_floating_point():
         raise BadOption(f"{what} has the type {loss.dtype}: it must be a floating-point number")
     if not loss.requires_grad:
-        raise BadOption(f"{what} depends on no trainable parameter: it was detached, or computed without gradients")
+        raise NotTrainable(f"{what} depends on no trainable parameter: it was detached, or computed without gradients")
     return loss if loss.dim() == 0 else loss.reshape(())
 
 
@@ -139,6 +139,11 @@ def optimizer_of(model: nn.Module, optimizer: OptimizerLike) -> Optimizer:
 
 
 def _covering(model: nn.Module, optimizer: Optimizer) -> Optimizer:
+    if isinstance(optimizer, LBFGS):
+        raise NotTrainable(
+            "lbfgs runs the model several times in a step, as often as values say; give the step itself as a function "
+            "to `fathom profile`"
+        )
     own = {id(weight) for weight in model.parameters()}
     if not any(id(weight) in own for group in optimizer.param_groups for weight in group["params"]):
         raise BadOption(f"the optimizer {type(optimizer).__name__} has none of the model's parameters")
@@ -148,8 +153,6 @@ def _covering(model: nn.Module, optimizer: Optimizer) -> Optimizer:
 def _named_optimizer(name: str) -> type[Optimizer]:
     found = [each for each in vars(torch.optim).values() if inspect.isclass(each) and issubclass(each, Optimizer)]
     known = {each.__name__.lower(): each for each in found if each is not Optimizer}
-    if name.lower() == "lbfgs":
-        raise BadOption("lbfgs runs the model several times in a step; give the step itself as a function")
     if name.lower() not in known:
-        raise UnknownName.among("optimizer", name, known.keys() - {"lbfgs"})
+        raise UnknownName.among("optimizer", name, known.keys() - {LBFGS.__name__.lower()})
     return known[name.lower()]

@@ -135,7 +135,9 @@ _VIEWS = (
     "split_with_sizes unsafe_split unsafe_chunk lift_fresh unfold unflatten diagonal view_as_real "
     "view_as_complex size stride numel sym_size result_type item _local_scalar_dense is_nonzero _fused_sdp_choice "
     "cudnn_is_acceptable _use_cudnn_ctc_loss empty empty_like empty_strided new_empty new_empty_strided resize "
+    "_indices _values is_coalesced _sparse_coo_tensor_with_dims_and_tensors "
     "resize_as record_stream set_data set is_pinned broadcast_tensors to type_as resolve_conj resolve_neg dropout "
+    "_conj _neg_view "
     # without an op inside that copies, these two are views, too
     "reshape flatten"
 )
