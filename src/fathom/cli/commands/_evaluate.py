@@ -6,6 +6,7 @@ import dataclasses
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -185,6 +186,22 @@ def published(as_json: bool) -> None:
 
 def _step(workload: str, phase: str, batch: int, gpu: bool) -> StepWork:
     from fathom.engine.step_work import step_work
+    from fathom.measure.own.cost import step_of_target
+    from fathom.predict.beside_published import GUIDE_NETWORK
     from fathom.workloads.base import workload_class
 
+    if workload == GUIDE_NETWORK:
+        return step_of_target(f"{__name__}:guide_network", phase, "fp32", batch, gpu=gpu)
     return step_work(workload_class(workload).configured("paper", batch=batch), phase, gpu=gpu)
+
+
+def guide_network() -> tuple[Any, ...]:
+    """FCN-5 as a user's own model: the module, a batch and its loss."""
+    import torch
+
+    from fathom.frameworks.networks.fcn5 import FullyConnected
+    from fathom.predict.beside_published import GUIDE_BATCH
+
+    network = FullyConnected()
+    batch = torch.zeros(GUIDE_BATCH, network.features), torch.zeros(GUIDE_BATCH, dtype=torch.long)
+    return network.torch_module(), batch, "cross_entropy"
