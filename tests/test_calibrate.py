@@ -271,7 +271,7 @@ REFUSED = {
     "unknown predictor to evaluate": (("--evaluate", "nowhere", "--predictor", "op-by-op"), "predictor to evaluate"),
     "unknown predictor": (("memnet", "--on", "H100", "--predictor", "magic"), "predictor"),
     "regression elsewhere": (("memnet", "--on", "H100", "--predictor", "svr"), "needs a calibration"),
-    "no peak": (("memnet", "--on", "POWER8"), "no peak FLOP/s"),
+    "no peak": (("memnet", "--on", "Neoverse-N1"), "no peak FLOP/s"),
 }
 
 

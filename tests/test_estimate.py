@@ -105,4 +105,4 @@ def test_a_board_of_two_gpus_is_one_of_them() -> None:
 
 def test_a_device_without_peaks_is_refused_with_what_to_give() -> None:
     with pytest.raises(BadOption, match="fathom calibrate"):
-        Target.of(catalogue.device("POWER8"))
+        Target.of(catalogue.device("Neoverse-N1"))
