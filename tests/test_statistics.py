@@ -162,11 +162,11 @@ def test_noise_is_flat_and_does_not_drift() -> None:
 
 
 @pytest.mark.parametrize("correlation", [0.3, 0.6, 0.8])
-@pytest.mark.parametrize("count", [60, 200])
-def test_steps_that_wander_without_a_change_of_level_are_flat(count: int, correlation: float) -> None:
+@pytest.mark.parametrize(("count", "most"), [(20, 20), (60, 10), (200, 10)])
+def test_steps_that_wander_without_a_change_of_level_are_flat(count: int, most: int, correlation: float) -> None:
     """With a penalty for independent steps, 66 to 96 of 100 were not, at correlations of 0.6 and 0.8."""
     series = autoregressive(correlation, count, 100, seed=count, size=0.05)
-    assert sum(steady_state(values.tolist()).label != "flat" for values in series) <= 10
+    assert sum(steady_state(values.tolist()).label != "flat" for values in series) <= most
 
 
 @pytest.mark.parametrize(("part", "label"), [(0.2, "warm-up"), (0.6, "unsteady")])

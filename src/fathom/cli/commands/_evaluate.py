@@ -200,8 +200,7 @@ def guide_network() -> tuple[Any, ...]:
     import torch
 
     from fathom.frameworks.networks.fcn5 import FullyConnected
-    from fathom.predict.beside_published import GUIDE_BATCH
 
     network = FullyConnected()
-    batch = torch.zeros(GUIDE_BATCH, network.features), torch.zeros(GUIDE_BATCH, dtype=torch.long)
+    batch = torch.zeros(network.batch, network.features), torch.zeros(network.batch, dtype=torch.long)
     return network.torch_module(), batch, "cross_entropy"
