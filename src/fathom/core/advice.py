@@ -11,6 +11,7 @@ import msgspec
 
 from fathom.core.spec import SEPARATOR
 from fathom.core.trial import Trial
+from fathom.core.typed import typed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,4 +83,4 @@ class SettingTrial:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> SettingTrial:
-        return msgspec.convert(data, cls)
+        return typed(data, cls)

@@ -20,6 +20,7 @@ from fathom.core.errors import BadOption, DataError, FathomError, UnknownName
 from fathom.core.fingerprint import Machine
 from fathom.core.record import moment
 from fathom.core.spec import PHASES, RANGES, number_in_words
+from fathom.core.typed import typed
 from fathom.core.validation import check_values
 
 SCHEMA = 1
@@ -121,7 +122,7 @@ class FrameworkRecord:
         try:
             if unknown := data.keys() - cls.__dataclass_fields__.keys():
                 raise TypeError(f"unknown field {min(unknown)}")
-            record = msgspec.convert(data, cls)
+            record = typed(data, cls)
             check_values(record, failed=record.outcome == "failed")
             if record.outcome == "ok" and not record.step_s:
                 raise ValueError("outcome ok, but no timed steps")

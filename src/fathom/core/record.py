@@ -22,6 +22,7 @@ from fathom.core.ranks import Ranks
 from fathom.core.spec import RunSpec
 from fathom.core.traced import Memory, RowKernels, Sources, Timeline
 from fathom.core.trial import Trial
+from fathom.core.typed import typed
 from fathom.core.upgrades import UPGRADES
 from fathom.core.validation import check
 
@@ -356,7 +357,7 @@ class Record:
                 data = UPGRADES[data["schema"]](data)
             if unknown := data.keys() - (cls.__dataclass_fields__.keys() - {"origin"}):
                 raise TypeError(f"unknown field {min(unknown)}")
-            return check(msgspec.convert(_with_op_rows(data), cls))
+            return check(typed(_with_op_rows(data), cls))
         except _WRONG as error:
             raise DataError(f"{origin}: not a Fathom record: {' '.join(str(error).split())[:300]}") from None
 

@@ -26,6 +26,7 @@ from fathom.core.events import OnProgress, no_progress
 from fathom.core.fingerprint import Machine
 from fathom.core.record import Record
 from fathom.core.spec import RunSpec
+from fathom.core.typed import typed
 from fathom.experiments.agent import MARK
 
 TIMEOUT_S = 60.0  # without a sign of life from a host; an agent gives one every few seconds
@@ -132,7 +133,7 @@ class Connection:
     def hello(self) -> Hello:
         answer = self._answer("hello")
         try:
-            machine = msgspec.convert(answer["machine"], Machine)
+            machine = typed(answer["machine"], Machine)
             boot = answer["boot"] or machine.boot_time
             return Hello(machine, boot, str(answer["now"]), answer.get("version"))
         except (msgspec.MsgspecError, KeyError, TypeError):
