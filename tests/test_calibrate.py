@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import statistics
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -159,6 +160,13 @@ def test_layers_come_in_both_layouts_and_up_to_the_largest_flop() -> None:
     assert max(each.flop for each in found) > 100 * min(each.flop for each in found)
 
 
+def test_layers_of_a_faster_device_are_those_that_keep_it_busy() -> None:
+    steps = [step_work(random_layer(seed, 8.0), "infer", gpu=True) for seed in range(0, 40, 2)]
+    found = [op.flop or 0.0 for step in steps for op in step.ops if layer_of(op) is not None]
+    assert statistics.median(found) > 1e9
+    assert max(found) > 8**3 * MOST_FLOP / 10
+
+
 def test_some_layers_are_the_first_of_a_network() -> None:
     """Nobody wants the gradient of a first layer's input: its backward pass is another call."""
     steps = [step_work(random_layer(seed), "train", gpu=False) for seed in range(0, 60, 2)]
@@ -175,7 +183,7 @@ def test_a_layer_of_fewer_flop_than_any_is_the_smallest_drawn() -> None:
 def test_a_campaign_has_layers_after_each_network(tmp_path: Path, clock: Clock) -> None:
     found = Runner(CPU, tmp_path / "c", 1500.0, empty(), clock=clock.now).run([("autoenc", "tiny")], ("fp32",))
     sources = {source for each in found.calls for source in each.sources}
-    assert {f"layer {at}" for at in range(running.LAYERS)} <= sources
+    assert {f"layer {at}" for at in range(running.LAYERS["cpu"])} <= sources
 
 
 def test_random_networks_of_a_faster_device_are_larger() -> None:

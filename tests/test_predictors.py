@@ -274,6 +274,23 @@ def test_what_the_host_costs_is_found_from_whole_steps() -> None:
     assert few.forward_s == few.backward_s == few.optimizer_s > 0  # too few to tell the parts from each other
 
 
+def test_a_host_whose_core_is_slow_at_times_is_fitted_at_its_full_speed() -> None:
+    """Two of three steps were measured while the same loop took twice as long."""
+    probes = [
+        Probe(
+            name=f"random {at}", phase=phase, calls={"forward": 10 * at}, ops_s=1e-5, loop_s=slow * 1e-4,
+            step_s=slow * (1e-4 * at + 5e-5 * (phase == "train") + 2e-5),
+        )
+        for at in range(1, 20) for phase in ("train", "infer") for slow in (1 if at % 3 == 0 else 2,)
+    ]  # fmt: skip
+    found = fit_host(probes, gpu=True)
+    assert found.forward_s == pytest.approx(1e-5, rel=0.01)
+    assert found.step_s == pytest.approx(2e-5, rel=0.01)
+    assert found.training_s == pytest.approx(5e-5, rel=0.01)
+    unknown = fit_host([replace(each, loop_s=None) for each in probes], gpu=True)
+    assert unknown.step_s > 1.2 * found.step_s
+
+
 def test_a_gpu_that_is_always_busy_says_nothing_of_its_host() -> None:
     busy = [Probe(name="n", phase="train", calls={"forward": 10 * at}, ops_s=1.0, step_s=1.01) for at in range(1, 20)]
     assert fit_host(busy, gpu=True).forward_s == 0

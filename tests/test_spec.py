@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from fathom.core.errors import BadOption, UnknownName
-from fathom.core.spec import KINDS, RunSpec
+from fathom.core.spec import KINDS, RunSpec, read_value
 
 TRAINING = {"kind": "training"}
 
@@ -40,6 +40,11 @@ TRAINING = {"kind": "training"}
 def test_what_contradicts_itself_is_refused(fields: dict[str, Any], message: str) -> None:
     with pytest.raises(BadOption, match=f"^{message}"):
         RunSpec(workload="autoenc", **fields)
+
+
+def test_a_typed_value_is_a_number_a_switch_or_a_word() -> None:
+    typed = ("3", "0.5", "true", "True", "False", "None", "null", "truth", "nearest")
+    assert [*map(read_value, typed)] == [3, 0.5, True, True, False, None, None, "truth", "nearest"]
 
 
 def test_an_unknown_kind_is_told_with_the_nearest() -> None:

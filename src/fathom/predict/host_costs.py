@@ -1,11 +1,13 @@
 """What the host does around op calls, and what a step costs beyond its calls timed alone: fitted to whole steps.
 
-Relative errors are minimised. A step that is far off counts less: another program may have run beside it.
+Relative errors are minimised. A step that is far off counts less: another program may have run beside it. On a GPU the
+costs are those of the host at the fastest speed that it had in the campaign.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,12 +29,17 @@ PASSES = 12
 def fit_host(probes: Sequence[Probe], gpu: bool) -> HostCosts:
     """Nothing is negative. On a CPU costs are what ops leave of a step; on a GPU all of a step paced by its host."""
     if gpu:
-        chosen = [each for each in probes if each.ops_s < HOST_BOUND * each.step_s]
-        known = chosen
+        chosen = known = _at_full_speed([each for each in probes if each.ops_s < HOST_BOUND * each.step_s])
     else:
         chosen = list(probes)
         known = [each for each in probes if each.cold_bytes is not None and each.ops_s < OTHER_OPS * each.step_s]
     return _of_calls_and_steps(known, gpu) if len(known) >= ENOUGH else _of_calls(chosen, gpu)
+
+
+def _at_full_speed(probes: Sequence[Probe]) -> list[Probe]:
+    """Steps paced by the host as they are on its core when that is fastest: others of the machine may halve it."""
+    fastest_s = min((each.loop_s for each in probes if each.loop_s), default=0.0)
+    return [replace(each, step_s=each.step_s * fastest_s / each.loop_s) if each.loop_s else each for each in probes]
 
 
 def _of_calls(probes: Sequence[Probe], gpu: bool) -> HostCosts:

@@ -15,3 +15,4 @@ class Probe:
     ops_s: float
     step_s: float
     cold_bytes: float | None = None  # as cold_operands.py counts them; None in files of earlier versions
+    loop_s: float | None = None  # of a fixed loop, before and after: how fast the host's core was; None likewise

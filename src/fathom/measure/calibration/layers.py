@@ -22,7 +22,7 @@ from fathom.measure.own.training import Criterion
 from fathom.trace.step_work import StepWork
 from fathom.trace.taxonomy import family_of
 
-FEWEST_FLOP, MOST_FLOP = 1e6, 2e9  # of the forward pass; the most grows with the cube of a device's `largest`
+FEWEST_FLOP, MOST_FLOP = 1e6, 2e9  # of the forward pass; they grow with the cube of a device's `largest`
 DRAWS = 1000  # until a few have no more FLOP than wanted
 FEW = 4
 PRODUCTS = ("convolution", "matrix product")
@@ -34,8 +34,8 @@ def random_layer(seed: int, largest: float = 1.0, device: str = "meta") -> OwnMo
     """The layer of this number; `largest` scales it, to suit a faster device."""
     draw = random.Random(seed)
     made = LAYERS[seed % len(LAYERS)]
-    most = MOST_FLOP * largest**3
-    wanted = math.exp(draw.uniform(math.log(FEWEST_FLOP), math.log(most)))
+    fewest, most = FEWEST_FLOP * largest**3, MOST_FLOP * largest**3
+    wanted = math.exp(draw.uniform(math.log(fewest), math.log(most)))
     with torch.device(device):
         module, inputs = _up_to(wanted, lambda: made(draw, largest))()
         with torch.no_grad():

@@ -24,6 +24,7 @@ from fathom.engine.base import clipping
 from fathom.engine.engines.eager import Eager
 from fathom.engine.step_work import StepWorks
 from fathom.machine.clock import fastest, wait
+from fathom.machine.cpu_speed import loop_s
 from fathom.machine.devices import ProcessSettings
 from fathom.machine.disturbance import Watch
 from fathom.machine.host import fingerprint
@@ -41,7 +42,7 @@ from fathom.workloads.base import State, Workload, workload_class
 
 LONGEST_S = {"cpu": 0.2, "cuda": 0.1}  # of a call at the roofline: longer ones would eat the budget
 LARGEST = {"cpu": 1.0, "cuda": 8.0}  # factor on the random networks' batches
-LAYERS = 6  # single layers after each random network
+LAYERS = {"cpu": 6, "cuda": 24}  # single layers after each random network: cuDNN has more ways to convolve than a CPU
 PROBES = 24  # random networks of which whole steps are timed, too
 PROBE_REPEATS, PROBE_S = 15, 0.3
 SAVE_S = 15.0  # between two writings of the file
@@ -120,7 +121,8 @@ class Runner:
             steps = StepWorks(random_network(seed, largest), phase, gpu=gpu)
             for precision in precisions:
                 yield steps.at(precision), f"random {seed}"
-        for each in range(LAYERS * seed, LAYERS * (seed + 1)):
+        layers = LAYERS[self.device.type]
+        for each in range(layers * seed, layers * (seed + 1)):
             steps = StepWorks(random_layer(each, largest), "train", gpu=gpu)
             for precision in precisions:
                 yield products_of(steps.at(precision)), f"layer {each}"
@@ -164,7 +166,7 @@ class Runner:
         return small and roof_s <= LONGEST_S[self.device.type] and not op.op.endswith(LEFT_OUT)
 
     def _probes(self) -> None:
-        known = [each for each in self.campaign.probes if each.cold_bytes is not None]
+        known = [each for each in self.campaign.probes if each.cold_bytes is not None and each.loop_s is not None]
         done = {(each.name, each.phase) for each in known}
         self.campaign = replace(self.campaign, probes=known)  # those of earlier versions are measured again
         for seed in range(PROBES):
@@ -179,13 +181,23 @@ class Runner:
                 ops_s = self._time_all(step, name)
                 if self.left_s <= 0:
                     return  # some of its calls may not have been timed
+                before_s = loop_s()
                 step_s = _step_s(random_network(seed, device=str(self.device)), phase, self.device)
+                around_s = (before_s + loop_s()) / 2
                 parts: dict[str, int] = {}
                 for index in step.sequence:
                     parts[step.ops[index].part] = parts.get(step.ops[index].part, 0) + 1
                 cold = cold_bytes(step)
                 self.campaign.probes.append(
-                    Probe(name=name, phase=phase, calls=parts, ops_s=ops_s, step_s=step_s, cold_bytes=cold)
+                    Probe(
+                        name=name,
+                        phase=phase,
+                        calls=parts,
+                        ops_s=ops_s,
+                        step_s=step_s,
+                        cold_bytes=cold,
+                        loop_s=around_s,
+                    )
                 )
 
     def _save(self) -> None:
