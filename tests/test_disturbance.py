@@ -17,7 +17,7 @@ from fathom.analysis.finding import analyse
 from fathom.analysis.frame import frame
 from fathom.analysis.selection import trusted
 from fathom.core.disturbance import Disturbance
-from fathom.core.record import Record
+from fathom.core.record import GpuTime, Record
 from fathom.core.spec import RunSpec
 from fathom.core.store import Store
 from fathom.experiments.study import run_all, to_run_again
@@ -290,6 +290,25 @@ def test_a_profiler_that_makes_steps_faster_is_a_sign_too() -> None:
     profile = profile_of([op_row("MatMul", 0.5)], step_s=[0.51] * 6, plain_step_s=[1.0] * 6)
     assert record_of(profile=profile).disturbances == ["0.51 profiled over unprofiled step time"]
     assert not record_of(profile=replace(profile, step_s=[0.95] * 6)).disturbed
+
+
+@pytest.mark.parametrize(
+    ("busy_s", "free_s", "disturbed"),
+    [(0.96, [1.0] * 6, False), (0.94, [1.0] * 6, True), (0.96, [], True), (0.96, [2.0] * 6, True)],
+    ids=["busy", "waiting", "waited for one by one", "waiting when free-running"],
+)
+def test_a_slow_host_does_not_disturb_a_step_that_the_gpu_paces(
+    busy_s: float, free_s: list[float], disturbed: bool
+) -> None:
+    gpu = GpuTime(
+        span_s=1.0, kernel_s=busy_s, memcpy_s=0.0, memset_s=0.0, busy_s=busy_s, starved_s=0.0, gaps=1.0,
+        longest_gap_s=0.01, activities=10.0, api=[],
+    )  # fmt: skip
+    profile = profile_of([op_row("MatMul", 1.0, place=GPU)], gpu=gpu, free_step_s=free_s)
+    slow = record_of(place=GPU, profile=profile, disturbance=Disturbance(cpu_slowdown=2.0, steal=0.1, others_cpu=3.0))
+    assert slow.disturbed == disturbed
+    shared = replace(slow, disturbance=Disturbance(cpu_slowdown=2.0, gpu_shared=True))
+    assert "other programs on the GPU" in shared.disturbances
 
 
 def test_a_measured_run_says_what_was_seen(monkeypatch: pytest.MonkeyPatch) -> None:

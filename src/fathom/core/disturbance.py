@@ -39,6 +39,10 @@ class Disturbance:
     @property
     def reasons(self) -> list[str]:
         """Why the run's times are not to be trusted, the number first; none for an undisturbed run."""
+        return [*self.on_host, *self.on_gpu]
+
+    @property
+    def on_host(self) -> list[str]:
         found = []
         cores = self.cores or 1
         if self.others_cpu is not None and self.others_cpu > max(OTHERS_CPU, OTHERS_SHARE * cores):
@@ -51,6 +55,11 @@ class Disturbance:
             found.append(f"{_percent(self.throttled)} of the CPU quota's periods throttled")
         if self.cpu_slowdown is not None and self.cpu_slowdown > SLOWER:
             found.append(f"CPU at {_percent(1 / self.cpu_slowdown)} of its fastest speed")
+        return found
+
+    @property
+    def on_gpu(self) -> list[str]:
+        found = []
         if self.gpu_shared:
             found.append("other programs on the GPU")
         if slowed := (self.gpu_throttles or 0) & SLOWED_DOWN:

@@ -169,6 +169,13 @@ class Profile:
         plain = self.free_step_s or self.plain_step_s
         return statistics.median(plain) if plain else None
 
+    @property
+    def is_paced_by_gpu(self) -> bool:
+        """Whether the GPU was busy in all but a little of a free-running step: a slower host takes no longer for it."""
+        if self.gpu is None or not self.free_step_s:
+            return False
+        return self.gpu.busy_s >= GPU_PACED * statistics.median(self.free_step_s)
+
     def seconds(self, row: OpRow) -> float:
         """The time that counts: the device's where there is one, else the CPU's."""
         return row.cpu_s if row.device_s is None else row.device_s
@@ -257,6 +264,7 @@ class Learning:
         return next((point for point in self.curve if sign * point.quality >= sign * target), tested)
 
 
+GPU_PACED = 0.95  # of a step with the GPU busy, from which a slower host does not make it longer
 SLOWDOWN = 0.9  # profiled over unprofiled step time: no profiler makes steps faster
 
 
@@ -304,11 +312,16 @@ class Record:
 
     @property
     def disturbances(self) -> list[str]:
-        """Why its times are not to be trusted; none for an undisturbed run, or one that nobody looked at."""
-        slowdown = self.profile.slowdown if self.profile else None
+        """Why its times are not to be trusted; none for an undisturbed run, or one that nobody looked at.
+
+        What slows the host is none of them where the GPU sets the pace.
+        """
+        profile, seen = self.profile, self.disturbance
+        found = seen.on_gpu if profile and profile.is_paced_by_gpu else seen.reasons
+        slowdown = profile.slowdown if profile else None
         if slowdown is None or slowdown >= SLOWDOWN:
-            return self.disturbance.reasons
-        return [*self.disturbance.reasons, f"{slowdown:.3g} profiled over unprofiled step time"]
+            return found
+        return [*found, f"{slowdown:.3g} profiled over unprofiled step time"]
 
     @property
     def disturbed(self) -> bool:
