@@ -558,6 +558,61 @@ MOVEMENT = [
     hand("native_dropout_backward", 12, 4 * 2 * 12 + 12, grad_output=f32(3, 4), mask=of(BOOL, 3, 4), scale=2.0),
 ]
 
+IMAGE = f32(1, 2, 3, 4)  # 24 values
+TO_48 = {"output_size": [6, 8], "input_size": [1, 2, 3, 4]}  # and 96 of the result, by two channels
+RESAMPLING = [
+    hand("upsample_nearest2d", 0, 4 * (24 + 96), self=IMAGE, output_size=[6, 8]),
+    hand("upsample_nearest2d", 0, 4 * (24 + 2 * 4 * 6), input=IMAGE, output_size=None, scale_factors=[1.5, 1.5]),
+    hand("_upsample_nearest_exact1d", 0, 4 * (6 + 12), self=f32(1, 2, 3), output_size=[6]),
+    hand("upsample_nearest3d", 0, 4 * (8 + 64), self=f32(1, 1, 2, 2, 2), output_size=[4, 4, 4]),
+    # of the gradient each value is added to one
+    hand("upsample_nearest2d_backward", 96, 4 * (96 + 24), grad_output=f32(1, 2, 6, 8), **TO_48),
+    # of four values, four products and three additions
+    hand("upsample_bilinear2d", 7 * 96, 4 * (24 + 96), self=IMAGE, output_size=[6, 8], align_corners=False),
+    hand("upsample_bilinear2d", 7 * 96, 4 * (24 + 96), input=IMAGE, output_size=None, align_corners=False,
+         scale_factors=[2.0, 2.0]),
+    hand("upsample_bilinear2d_backward", 8 * 96, 4 * (96 + 24), grad_output=f32(1, 2, 6, 8), align_corners=False,
+         **TO_48),
+    hand("upsample_linear1d", 3 * 12, 4 * (6 + 12), self=f32(1, 2, 3), output_size=[6], align_corners=False),
+    hand("upsample_trilinear3d", 15 * 64, 4 * (8 + 64), self=f32(1, 1, 2, 2, 2), output_size=[4, 4, 4],
+         align_corners=False),
+    hand("upsample_bicubic2d", 31 * 96, 4 * (24 + 96), self=IMAGE, output_size=[6, 8], align_corners=False),
+    # back to each of the 2, 8 or 16 values: a product and an addition
+    hand("upsample_linear1d_backward", 4 * 12, 4 * (12 + 6), grad_output=f32(1, 2, 6), output_size=[6],
+         input_size=[1, 2, 3], align_corners=False),
+    hand("upsample_trilinear3d_backward", 16 * 64, 4 * (64 + 8), grad_output=f32(1, 1, 4, 4, 4),
+         output_size=[4, 4, 4], input_size=[1, 1, 2, 2, 2], align_corners=False),
+    hand("upsample_bicubic2d_backward", 32 * 96, 4 * (96 + 24), grad_output=f32(1, 2, 6, 8), align_corners=False,
+         **TO_48),
+    # two channels at 25 places; coordinates are read: two for each place
+    hand("grid_sampler_2d", 7 * 50, 4 * (24 + 50 + 50), input=IMAGE, grid=f32(1, 5, 5, 2), interpolation_mode=0,
+         padding_mode=0, align_corners=False),
+    hand("grid_sampler_2d", 0, 4 * (24 + 50 + 50), input=IMAGE, grid=f32(1, 5, 5, 2), interpolation_mode=1,
+         padding_mode=0, align_corners=False),
+    hand("grid_sampler_3d", 15 * 27, 4 * (8 + 81 + 27), input=f32(1, 1, 2, 2, 2), grid=f32(1, 3, 3, 3, 3),
+         interpolation_mode=0, padding_mode=0, align_corners=False),
+    hand("pixel_shuffle", 0, 4 * 2 * 36, self=f32(1, 4, 3, 3), upscale_factor=2),
+    # 3 x 3 patches of 2 x 2 values of two channels
+    hand("im2col", 0, 4 * (32 + 9 * 4 * 2), self=f32(1, 2, 4, 4), kernel_size=[2, 2], dilation=[1, 1],
+         padding=[0, 0], stride=[1, 1]),
+    hand("im2col", 0, 4 * (32 + 4 * 4 * 2), self=f32(2, 4, 4), kernel_size=[2, 2], dilation=[2, 2],
+         padding=[1, 1], stride=[2, 2]),
+    hand("col2im", 72, 4 * (72 + 32), self=f32(1, 8, 9), output_size=[4, 4], kernel_size=[2, 2], dilation=[1, 1],
+         padding=[0, 0], stride=[1, 1]),
+]  # fmt: skip
+
+CFLOAT = of(COMPLEX, 3, 8)  # 24 values of 8 bytes
+TRANSFORMS = [
+    # 5 N log2 n, half of it with one real side; of 8 real values 5 complex ones are written
+    hand("_fft_c2c", 5 * 24 * 3, 8 * 2 * 24, self=CFLOAT, dim=[1], normalization=0, forward=True),
+    hand("_fft_c2c", 5 * 32 * 5, 8 * 2 * 32, self=of(COMPLEX, 4, 8), dim=[0, 1], normalization=0, forward=True),
+    hand("_fft_r2c", 2.5 * 24 * 3, 4 * 24 + 8 * 3 * 5, self=f32(3, 8), dim=[1], normalization=0, onesided=True),
+    hand("_fft_r2c", 2.5 * 24 * 3, 4 * 24 + 8 * 3 * 8, self=f32(3, 8), dim=[-1], normalization=0, onesided=False),
+    hand("_fft_c2r", 2.5 * 24 * 3, 8 * 15 + 4 * 24, self=of(COMPLEX, 3, 5), dim=[1], normalization=0,
+         last_dim_size=8),
+    hand("_fft_r2c", 0, 4 * 3 + 8 * 3, self=f32(3, 1), dim=[1], normalization=0, onesided=True),
+]  # fmt: skip
+
 # typed, but what they do depends on a method or on the data: not known
 UNKNOWN = [
     hand("complex", None, None, real=f32(3, 4), imag=f32(3, 4)),
@@ -567,25 +622,17 @@ UNKNOWN = [
     hand("dequantize", None, None, self=f32(3, 4)),
     hand("linalg_inv", None, None, A=f32(4, 4)),
     hand("_cdist_forward", None, None, x1=f32(3, 4), x2=f32(5, 4), p=2.0, compute_mode=None),
-    hand("_fft_r2c", None, None, self=f32(3, 4), dim=[1], normalization=0, onesided=True),
     hand("soft_margin_loss", None, None, self=f32(3, 4), target=f32(3, 4)),
     hand("renorm", None, None, self=f32(3, 4), p=2.0, dim=0, maxnorm=1.0),
-    hand("upsample_nearest2d", None, None, self=f32(1, 2, 3, 4), output_size=[6, 8]),
-    hand("upsample_nearest2d_backward", None, None, grad_output=f32(1, 2, 6, 8), output_size=[6, 8],
-         input_size=[1, 2, 3, 4]),
-    hand("grid_sampler_2d", None, None, input=f32(1, 2, 3, 4), grid=f32(1, 5, 5, 2), interpolation_mode=0,
-         padding_mode=0, align_corners=False),
+    hand("_upsample_bilinear2d_aa", None, None, self=f32(1, 2, 3, 4), output_size=[6, 8], align_corners=False),
     hand("grid_sampler_2d_backward", None, None, grad_output=f32(1, 2, 5, 5), input=f32(1, 2, 3, 4),
          grid=f32(1, 5, 5, 2), interpolation_mode=0, padding_mode=0, align_corners=False, output_mask=[True, True]),
     hand("histc", None, None, self=f32(12)),
-    hand("pixel_shuffle", None, None, self=f32(1, 4, 3, 3), upscale_factor=2),
-    hand("im2col", None, None, self=f32(1, 2, 4, 4), kernel_size=[2, 2], dilation=[1, 1], padding=[0, 0],
-         stride=[1, 1]),
 ]  # fmt: skip
 
 HANDS = [
     *PRODUCTS, *CONVOLUTIONS, *ATTENTIONS, *RECURRENTS, *NORMALISATIONS, *REDUCTIONS, *POOLING, *LOOKUPS, *ELEMENTWISE,
-    *LOSSES, *OPTIMIZERS, *MOVEMENT, *UNKNOWN,
+    *LOSSES, *OPTIMIZERS, *MOVEMENT, *RESAMPLING, *TRANSFORMS, *UNKNOWN,
 ]  # fmt: skip
 
 

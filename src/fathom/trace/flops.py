@@ -23,6 +23,8 @@ from fathom.trace.formulas import (
     products,
     recurrent,
     reductions,
+    resampling,
+    transforms,
 )
 from fathom.trace.formulas.rule import Count, Rule
 from fathom.trace.taxonomy import ELEMENTWISE_TYPES, type_of
@@ -37,6 +39,8 @@ RULES: dict[str, Rule] = {
     **normalisations.RULES,
     **reductions.RULES,
     **pooling.RULES,
+    **resampling.RULES,
+    **transforms.RULES,
     **lookups.RULES,
     **movement.RULES,
     **optimizers.RULES,
