@@ -82,6 +82,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     monkeypatch.setattr(running, "time_call", found.time_call)
     monkeypatch.setattr(running, "_step_s", lambda *_: 0.5)
     monkeypatch.setattr(running, "PROBES", 1)
+    monkeypatch.setattr(running, "SAVE_S", 200.0)  # each call is a second, and a file takes longer than a call
     return found
 
 
