@@ -67,6 +67,35 @@ def lbfgs():
 
 def empty():
     return nn.Linear(4, 4), torch.ones(0, 4)
+
+class Chooses(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.usual, self.other = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, x):
+        if x.max() > 0: return self.other(self.usual(x))
+        return self.usual(x)
+
+def chooses():
+    return Chooses(), torch.ones(2, 4)
+
+class Waits(nn.Linear):
+    def forward(self, x):
+        while not (x > 1).all():
+            x = super().forward(x)
+        return x
+
+def waits():
+    return Waits(4, 4), torch.ones(2, 4)
+
+class Draws(nn.Linear):
+    def forward(self, x):
+        mean = super().forward(x)
+        return torch.distributions.Normal(mean, mean.exp()).rsample()
+
+def draws():
+    return Draws(4, 4), torch.ones(2, 4)
 """
 
 
@@ -121,6 +150,36 @@ def test_a_model_larger_than_memory_is_counted(
     found = shown(monkeypatch, capsys, f"{module}:huge", "--memory", "80GB")
     assert found["parameters"] == 10**12 + 10**6
     assert {each["items"] for each in found["largest"]} == {0}
+
+
+def test_a_branch_on_a_value_is_named(
+    module: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = shown(monkeypatch, capsys, f"{module}:chooses")
+    line = 1 + OWN.splitlines().index("        if x.max() > 0: return self.other(self.usual(x))")
+    assert found["forward"]["mac"] == 16
+    (note,) = found["notes"]
+    assert note.startswith("not in these numbers: what is done where a tensor's value is true (")
+    assert note.endswith(f"costed_model.py, line {line})")
+    assert fathom(monkeypatch, "predict", f"{module}:chooses", "--on", "H100", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["notes"][-1] == note
+    assert shown(monkeypatch, capsys, "seq2seq", "--preset", "tiny")["notes"] == []  # its decoding loop is no secret
+
+
+def test_a_loop_that_only_a_value_ends_is_one_line(
+    module: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("fathom.engine.as_on_gpu.MOST_BRANCHES", 20)
+    assert fathom(monkeypatch, "cost", f"{module}:waits") == 2
+    assert "a loop that ends by a tensor's value, of which there is none here" in capsys.readouterr().err
+
+
+def test_a_sample_of_a_distribution_needs_no_values(
+    module: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert shown(monkeypatch, capsys, f"{module}:draws")["forward"]["mac"] == 16
+    with pytest.raises(ValueError, match="constraint"):  # for everybody else they are looked at as before
+        torch.distributions.Normal(torch.zeros(1), -torch.ones(1))
 
 
 SPARSE = """

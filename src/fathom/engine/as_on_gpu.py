@@ -1,14 +1,18 @@
 """A mode in which tensors of the meta device take the paths of CUDA tensors.
 
 These are cuDNN's recurrent layers and batch normalisation, fused cells, fused dropout, fused attention and autocast. A
-branch on a tensor's value is not taken, so that a decoding loop runs to its full length.
+branch on a tensor's value is not taken, so that a decoding loop runs to its full length; where a user's code has one,
+its place is noted.
 """
 
 from __future__ import annotations
 
 import inspect
+import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -21,6 +25,8 @@ from torch.utils._pytree import tree_map_only
 from fathom.engine.replaced import replaced
 
 META = "meta"
+OURS_AND_TORCHS = (str(Path(__file__).parents[1]), str(Path(torch.__file__).parent))  # packages
+MOST_BRANCHES = 10_000  # at one place of a user's code: a loop that no value ends
 ASKED = "_fathom_asked"  # of an autocast: whether it is enabled where it can be
 
 # autocast's lists for CUDA, as far as a layer's memory depends on them
@@ -80,6 +86,7 @@ class AsOnGPU(TorchFunctionMode):
         super().__init__()
         self._layers = layers
         self.own_autocast = False  # whether the model cast by itself
+        self.branches: Counter[str] = Counter()  # places of a user's code that asked for a tensor's value
         self._lower: torch.dtype | None = None
         self._depth = 0
         self._copies: dict[int, Tensor] = {}  # of weights: the outermost autocast keeps one of each until it ends
@@ -147,6 +154,8 @@ class AsOnGPU(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         given = kwargs or {}
+        if func is Tensor.__bool__:
+            return self._is_taken(args[0])
         if func in WITHOUT_DATA:
             return WITHOUT_DATA[func](*args, **given)
         if func is F.multi_head_attention_forward and _is_plain(*args, **given):
@@ -163,6 +172,17 @@ class AsOnGPU(TorchFunctionMode):
         if func in MODES:
             return _recurrent(MODES[func], *args)
         return REPLACED.get(func, func)(*args, **given)
+
+    def _is_taken(self, value: Tensor) -> bool:
+        if not value.is_meta:
+            return bool(value)
+        asking = sys._getframe(2)
+        if not asking.f_code.co_filename.startswith(OURS_AND_TORCHS):
+            place = f"{asking.f_code.co_filename}, line {asking.f_lineno}"
+            self.branches[place] += 1
+            if self.branches[place] > MOST_BRANCHES:
+                raise RuntimeError("a loop that ends by a tensor's value, of which there is none here")
+        return False
 
     def _cast(self, func: Any, args: Any, given: Any) -> tuple[Any, Any]:
         if func in LOWER:
@@ -348,7 +368,6 @@ def _recurrent(mode: int, x: Tensor, *rest: Any) -> tuple[Tensor, ...]:
 
 
 WITHOUT_DATA: dict[Any, Callable[..., Any]] = {
-    Tensor.__bool__: lambda _: False,
     Tensor.new: _new,
     Tensor.to: _to,
     Tensor.cpu: lambda tensor, *_, **__: _to(tensor, "cpu"),

@@ -53,7 +53,9 @@ class CostSheet:
     kept_bytes: int  # of the peaks in training: what is kept beside network, optimizer and batch
     largest: dict[tuple[str, str], int] = field(default_factory=dict)  # by phase and precision; 0 for none
     uncounted: list[str] = field(default_factory=list)  # ops without a formula
-    notes: list[str] = field(default_factory=list)  # why it cannot be trained, or computed in a precision
+    notes: list[str] = field(
+        default_factory=list
+    )  # why it cannot be trained or computed in a precision; what is left out
 
 
 def cost_sheet(workload: Workload, memory_bytes: int | None = None) -> CostSheet:
@@ -87,7 +89,7 @@ def cost_sheet(workload: Workload, memory_bytes: int | None = None) -> CostSheet
         kept_bytes=kept,
         largest={} if memory_bytes is None else _largest(simulations, tuple(known), memory_bytes),
         uncounted=sorted({op for step in known.values() for op in step.uncounted}),
-        notes=notes,
+        notes=[*notes, *first.left_out],
     )
 
 

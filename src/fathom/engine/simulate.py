@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.distributions import Distribution
 from torch.optim import Optimizer, SparseAdam
 from torch.utils._pytree import tree_leaves
 
@@ -60,10 +61,16 @@ class Simulated:
     uncounted: dict[str, int] = field(default_factory=dict)  # ops without a formula, and how often they were called
     gradient_bytes: int = 0  # less than what is trained where some are sparse
     own_autocast: bool = False  # whether the model casts by itself, whatever precision was asked for
+    branches: tuple[str, ...] = ()  # places of a user's code with a branch on a value, which counts as not taken
 
     @property
     def step_peak_bytes(self) -> int:
         return max(self.peak_bytes, self.apply_peak_bytes)
+
+    @property
+    def left_out(self) -> list[str]:
+        """What is in none of its numbers, in words."""
+        return [f"not in these numbers: what is done where a tensor's value is true ({each})" for each in self.branches]
 
     @property
     def total(self) -> Work:
@@ -136,7 +143,8 @@ class Simulation:
             for weight in self.model.parameters():
                 weight.grad = None
         found = self._simulated(items, counter, [held_bytes(tensors) for tensors in held], peak, apply_peak)
-        return replace(found, gradient_bytes=gradients, own_autocast=as_on_gpu.own_autocast)
+        asked = tuple(as_on_gpu.branches)
+        return replace(found, gradient_bytes=gradients, own_autocast=as_on_gpu.own_autocast, branches=asked)
 
     def _engine(self, autocast: Callable[[], AbstractContextManager[Any]]) -> Eager:
         model, workload = self.model, self.workload
@@ -174,7 +182,7 @@ def _step(
 ) -> tuple[int, int]:
     """Peaks of forward and backward, and of what follows them."""
     live.restart_peak()
-    with META, as_on_gpu, as_on_gpu.recomputing(), as_on_gpu.model_autocast(), _plain_attention(), live:
+    with META, as_on_gpu, as_on_gpu.recomputing(), as_on_gpu.model_autocast(), _plain_attention(), _unchecked(), live:
         if phase == "infer":
             engine.infer(batch)
             return live.peak, 0
@@ -196,6 +204,17 @@ def _plain_attention() -> Iterator[None]:
         yield
     finally:
         torch.backends.mha.set_fastpath_enabled(before)
+
+
+@contextmanager
+def _unchecked() -> Iterator[None]:
+    """Distributions without a look at the values of their parameters."""
+    before = Distribution._validate_args
+    Distribution.set_default_validate_args(False)
+    try:
+        yield
+    finally:
+        Distribution.set_default_validate_args(before)
 
 
 def _with_state(workload: Workload, model: nn.Module, gpu: bool) -> Optimizer:

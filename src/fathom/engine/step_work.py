@@ -67,6 +67,7 @@ class StepWorks:
             peak_bytes=peak_bytes(workload, steps.phase, simulated),
             gpu=steps.gpu,
             updates=updates if steps.phase == "train" else 0,
+            left_out=tuple(simulated.left_out),
         )
 
 

@@ -66,6 +66,7 @@ class StepWork:
     peak_bytes: int = 0  # of device memory, as `fathom cost` has it
     gpu: bool = True  # whether the ops are those of a GPU; else of a CPU
     updates: int = 1  # of the weights, each with a backward pass; none in inference
+    left_out: tuple[str, ...] = ()  # what the network does beside this, in words
 
     @property
     def calls(self) -> list[int]:

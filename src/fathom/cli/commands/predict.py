@@ -95,7 +95,8 @@ def command(
     found = estimated(step, choice.target, count=count, link=link, **choice.how(step))
     if as_json:
         print_json(
-            dataclasses.asdict(found) | {"notes": choice.notes, "items_per_s": found.items_per_s, "engine": engine}
+            dataclasses.asdict(found)
+            | {"notes": [*choice.notes, *step.left_out], "items_per_s": found.items_per_s, "engine": engine}
         )
     else:
         _print(found, step, choice, engine)
@@ -168,8 +169,8 @@ def _print(found: Estimate, step: StepWork, choice: Choice, engine: str) -> None
     total = sum(found.by_family.values()) or 1.0
     cells = [[family, took, 100 * took / total] for family, took in found.by_family.items() if took > total / 1000]
     print_table("Time in ops", ["class", "seconds", "percent"], cells)
-    for note in choice.notes:
-        human.print(note, style="dim", highlight=False)
+    for note in (*choice.notes, *step.left_out):
+        human.print(note, style="dim", highlight=False, markup=False)
 
 
 def _fits(found: Estimate) -> str:
