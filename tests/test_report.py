@@ -147,6 +147,14 @@ def all_tables() -> list[Table]:
     return own + [table for each in sample_findings() for table in each.tables]
 
 
+def test_each_sentence_of_an_answer_is_a_paragraph() -> None:
+    said = "On A, 16 cores: 1.5 times (vgg infer, 2.1 to 3.0). 25 of 30 differ. Intel(R) Xeon(R), 2 cores: 0.5."
+    table = Table(title="t", columns=["a"], rows=[[1]])
+    page = report.html([], [Finding(question="mine", title="?", summary=said, tables=[table])], "A study")
+    three = "<p>On A, 16 cores: 1.5 times (vgg infer, 2.1 to 3.0).</p><p>25 of 30 differ.</p><p>Intel(R) Xeon(R), 2 "
+    assert page.count(three) == 2  # in the summary, and above its tables
+
+
 def test_the_page_weighs_little_beside_plotly() -> None:
     from plotly.offline import get_plotlyjs
 

@@ -76,6 +76,7 @@ def _template() -> Template:
     )
     environment.filters |= {
         "anchor": _anchor,
+        "sentences": _sentences,
         "cells": _cells,
         "count": formatting.count,
         "described": charts.described,
@@ -142,6 +143,11 @@ def _in_pairs(drawn: Sequence[Chart]) -> list[tuple[Chart, bool]]:
         if shares[index] and shares[index + 1] and not paired[index]:
             paired[index] = paired[index + 1] = True
     return list(zip(drawn, paired, strict=True))
+
+
+def _sentences(text: str) -> list[str]:
+    """One by one: an answer has some for each machine, and as one paragraph of ten lines nobody reads them."""
+    return re.split(r"(?<=\.) (?=[A-Z0-9])", text)
 
 
 def _anchor(text: str) -> str:
