@@ -135,7 +135,20 @@ _BATCH = (
     "batch_norm native_batch_norm cudnn_batch_norm miopen_batch_norm _native_batch_norm_legit _batch_norm_with_update"
 )
 
+# a weight over its norms, times g: squares 1, their sum 1, the scale 1, and for each norm a root and a division; back:
+# the gradient of g as a sum of products 2 and a division for each, the direction taken out 2, the scale 1 and two each
+_WEIGHT = Rule(
+    lambda call: 3 * prod(call.shape(0)) + 2 * prod(call.shape(1)),
+    lambda call: 2 * call.nbytes(0) + call.nbytes(1) + prod(call.shape(1)) * max(call.width(0), DEFAULT_WIDTH),
+)
+_WEIGHT_BACKWARD = Rule(
+    lambda call: 5 * prod(call.shape(1)) + 3 * prod(call.shape(2)),
+    lambda call: call.nbytes(0, 1, 2, 3) + call.nbytes(1, 2),
+)
+
 RULES: dict[str, Rule] = {
+    "_weight_norm_interface": _WEIGHT,
+    "_weight_norm_interface_backward": _WEIGHT_BACKWARD,
     "layer_norm": _by_row(_LAYER, results=0),
     "native_layer_norm": _by_row(_LAYER, results=2),
     "rms_norm": _by_row(_RMS, results=0),
