@@ -241,6 +241,7 @@ BN_BACK = {"grad_out": f32(2, 4, 3, 3), "input": f32(2, 4, 3, 3), "weight": f32(
 NORMALISATIONS = [
     # 20 weights in 4 rows: three a weight, root and division a row; the result and the norms are written
     hand("_weight_norm_interface", 3 * 20 + 2 * 4, 4 * (20 + 4 + 20 + 4), v=f32(4, 5), g=f32(4, 1), dim=0),
+    hand("_weight_norm", 3 * 20 + 2 * 4, 4 * (20 + 4 + 20 + 4), v=f32(4, 5), g=f32(4, 1), dim=0),
     hand("_weight_norm_interface", 3 * 20 + 2 * 4, 2 * (20 + 4 + 20) + 4 * 4, v=bf16(4, 5), g=bf16(4, 1), dim=0),
     hand("_weight_norm_interface_backward", 5 * 20 + 3 * 4, 4 * (20 + 20 + 4 + 4 + 20 + 4), grad_w=f32(4, 5),
          saved_v=f32(4, 5), saved_g=f32(4, 1), saved_norms=f32(4, 1), dim=0),

@@ -54,6 +54,15 @@ def test_a_product_without_a_count_leaves_the_macs_unknown() -> None:
     assert overview(record_of("mine", profile=profile_of(rows))).forward_macs is None
 
 
+def test_a_fourier_transform_is_no_product() -> None:
+    rows = [op_row("MatMul", 1.0, flop=4e6, phase="forward"), op_row("FFT", 1.0, flop=9e9, phase="forward")]
+    found = overview(record_of("mine", profile=profile_of(rows)))
+    assert found.forward_macs == pytest.approx(2e6 / 100)
+    transform, product = (op_row(kind, 0.5, place=GPU, dtypes="float") for kind in ("FFT", "MatMul"))
+    advised = [each for each in actions(on_gpu(transform, product, gpu=gpu_time(1, 1, 0))) if "TF32" in each.what]
+    assert [each.gain for each in advised] == pytest.approx([0.5])
+
+
 def test_an_idle_gpu_that_waits_for_launches_is_advised_to_compile() -> None:
     gpu = gpu_time(0.10, 0.03, 0.063)
     (first, *_) = actions(on_gpu(op_row("MatMul", 0.03, place=GPU), outside_s=0.07, gpu=gpu))

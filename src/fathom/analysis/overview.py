@@ -12,6 +12,7 @@ from fathom.core.record import Profile, Record
 
 ALL = 0.995  # of the op time: a count of as much is one of all
 PRODUCTS = ("B", "D")  # classes whose FLOP are multiply-accumulates: matrix products, attention and convolutions
+TRANSFORM = "FFT"  # in class B, and no product
 
 
 @dataclass(frozen=True)
@@ -115,8 +116,8 @@ def _counts(profile: Profile) -> tuple[float | None, float | None, float]:
 
 def _forward_macs(profile: Profile, items: int | None) -> float | None:
     """Of one item, as papers count a network: products alone; not known where one of them is not."""
-    rows = [row for row in profile.rows if row.group in PRODUCTS and row.phase == "forward" and row.calls]
-    counts = [row.flop for row in rows]
+    rows = [row for row in profile.rows if row.group in PRODUCTS and row.type != TRANSFORM]
+    counts = [row.flop for row in rows if row.phase == "forward" and row.calls]
     if not counts or any(flop is None for flop in counts):
         return None
     return sum(flop or 0.0 for flop in counts) / 2 / (items or 1)

@@ -147,6 +147,7 @@ _WEIGHT_BACKWARD = Rule(
 )
 
 RULES: dict[str, Rule] = {
+    "_weight_norm": _WEIGHT,
     "_weight_norm_interface": _WEIGHT,
     "_weight_norm_interface_backward": _WEIGHT_BACKWARD,
     "layer_norm": _by_row(_LAYER, results=0),
