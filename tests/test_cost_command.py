@@ -159,10 +159,12 @@ def test_a_branch_on_a_value_is_named(
     line = 1 + OWN.splitlines().index("        if x.max() > 0: return self.other(self.usual(x))")
     assert found["forward"]["mac"] == 16
     (note,) = found["notes"]
-    assert note.startswith("not in these numbers: what is done where a tensor's value is true (")
-    assert note.endswith(f"costed_model.py, line {line})")
+    assert note.startswith("data-dependent branch, counted as not taken: ")
+    assert note.endswith(f"costed_model.py, line {line}")
     assert fathom(monkeypatch, "predict", f"{module}:chooses", "--on", "H100", "--json") == 0
     assert json.loads(capsys.readouterr().out)["notes"][-1] == note
+    assert fathom(monkeypatch, "advise", f"{module}:chooses", "--items", "1e6", "--on", "H100", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["left_out"] == [note]
     assert shown(monkeypatch, capsys, "seq2seq", "--preset", "tiny")["notes"] == []  # its decoding loop is no secret
 
 
@@ -171,7 +173,7 @@ def test_a_loop_that_only_a_value_ends_is_one_line(
 ) -> None:
     monkeypatch.setattr("fathom.engine.as_on_gpu.MOST_BRANCHES", 20)
     assert fathom(monkeypatch, "cost", f"{module}:waits") == 2
-    assert "a loop that ends by a tensor's value, of which there is none here" in capsys.readouterr().err
+    assert "data-dependent loop: its end depends on a tensor's value" in capsys.readouterr().err
 
 
 def test_a_sample_of_a_distribution_needs_no_values(

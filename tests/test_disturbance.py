@@ -297,7 +297,7 @@ def test_a_profiler_that_makes_steps_faster_is_a_sign_too() -> None:
     [(0.96, [1.0] * 6, False), (0.94, [1.0] * 6, True), (0.96, [], True), (0.96, [2.0] * 6, True)],
     ids=["busy", "waiting", "waited for one by one", "waiting when free-running"],
 )
-def test_a_slow_host_does_not_disturb_a_step_that_the_gpu_paces(
+def test_a_slow_host_does_not_disturb_a_step_that_keeps_the_gpu_busy(
     busy_s: float, free_s: list[float], disturbed: bool
 ) -> None:
     gpu = GpuTime(

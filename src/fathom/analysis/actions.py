@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from fathom.analysis.overview import TRANSFORM, exposed_communication, type_shares
+from fathom.analysis.overview import exposed_communication, products, type_shares
 from fathom.analysis.selection import on_gpu, op_seconds, plain_scale, plain_step_s
 from fathom.core.record import OpRow, Profile, Record
 from fathom.core.spec import SEPARATOR
@@ -133,8 +133,7 @@ def low_precision(view: View) -> Action | None:
     """Products in fp32 leave tensor cores unused."""
     if not view.on_gpu or view.record.spec.precision == "tf32":
         return None
-    products = [row for row in view.profile.rows if row.group in ("B", "D") and row.type != TRANSFORM]
-    share = view.share([row for row in products if row.dtypes.split()[:1] == ["float"]])
+    share = view.share([row for row in products(view.profile) if row.dtypes.split()[:1] == ["float"]])
     evidence = f"{100 * share:.0f} % of the step is matrix products and convolutions in float32"
     return Action(share, "bf16 autocast, or TF32 (torch.set_float32_matmul_precision('high'))", evidence)
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from fathom.analysis.own_model import peak_in_words
 from fathom.analysis.selection import on_gpu, op_seconds, plain_scale, plain_step_s
 from fathom.core.formatting import number, prefixed, seconds, size
-from fathom.core.record import Profile, Record
+from fathom.core.record import OpRow, Profile, Record
 
 ALL = 0.995  # of the op time: a count of as much is one of all
 PRODUCTS = ("B", "D")  # classes whose FLOP are multiply-accumulates: matrix products, attention and convolutions
@@ -114,10 +114,13 @@ def _counts(profile: Profile) -> tuple[float | None, float | None, float]:
     return (sum(row.flop or 0.0 for row in known) or None), (sum(moved) or None), share
 
 
+def products(profile: Profile) -> list[OpRow]:
+    return [row for row in profile.rows if row.group in PRODUCTS and row.type != TRANSFORM]
+
+
 def _forward_macs(profile: Profile, items: int | None) -> float | None:
     """Of one item, as papers count a network: products alone; not known where one of them is not."""
-    rows = [row for row in profile.rows if row.group in PRODUCTS and row.type != TRANSFORM]
-    counts = [row.flop for row in rows if row.phase == "forward" and row.calls]
+    counts = [row.flop for row in products(profile) if row.phase == "forward" and row.calls]
     if not counts or any(flop is None for flop in counts):
         return None
     return sum(flop or 0.0 for flop in counts) / 2 / (items or 1)

@@ -170,11 +170,11 @@ class Profile:
         return statistics.median(plain) if plain else None
 
     @property
-    def is_paced_by_gpu(self) -> bool:
+    def keeps_gpu_busy(self) -> bool:
         """Whether the GPU was busy in all but a little of a free-running step: a slower host takes no longer for it."""
         if self.gpu is None or not self.free_step_s:
             return False
-        return self.gpu.busy_s >= GPU_PACED * statistics.median(self.free_step_s)
+        return self.gpu.busy_s >= GPU_BUSY * statistics.median(self.free_step_s)
 
     def seconds(self, row: OpRow) -> float:
         """The time that counts: the device's where there is one, else the CPU's."""
@@ -264,7 +264,7 @@ class Learning:
         return next((point for point in self.curve if sign * point.quality >= sign * target), tested)
 
 
-GPU_PACED = 0.95  # of a step with the GPU busy, from which a slower host does not make it longer
+GPU_BUSY = 0.95  # of a step with the GPU busy, from which a slower host does not make it longer
 SLOWDOWN = 0.9  # profiled over unprofiled step time: no profiler makes steps faster
 
 
@@ -314,10 +314,10 @@ class Record:
     def disturbances(self) -> list[str]:
         """Why its times are not to be trusted; none for an undisturbed run, or one that nobody looked at.
 
-        What slows the host is none of them where the GPU sets the pace.
+        What slows the host is none of them where the GPU is busy all the time.
         """
         profile, seen = self.profile, self.disturbance
-        found = seen.on_gpu if profile and profile.is_paced_by_gpu else seen.reasons
+        found = seen.on_gpu if profile and profile.keeps_gpu_busy else seen.reasons
         slowdown = profile.slowdown if profile else None
         if slowdown is None or slowdown >= SLOWDOWN:
             return found

@@ -275,13 +275,13 @@ def number_in_words(value: int) -> str:
     return f"a number of {int((value.bit_length() - 1) * math.log10(2)) + 1} digits"
 
 
-PYTHONS = {"True": True, "False": False, "None": None}  # as people type them who know the options from Python
+PYTHON_LITERALS = {"True": True, "False": False, "None": None}  # as people type them who know the options from Python
 
 
 def read_value(text: str) -> Any:
     """A value that somebody typed: a JSON number or switch where it reads as one, or Python's switch; else a word."""
-    if text in PYTHONS:
-        return PYTHONS[text]
+    if text in PYTHON_LITERALS:
+        return PYTHON_LITERALS[text]
     try:
         return json.loads(text)
     except ValueError:

@@ -176,12 +176,12 @@ class AsOnGPU(TorchFunctionMode):
     def _is_taken(self, value: Tensor) -> bool:
         if not value.is_meta:
             return bool(value)
-        asking = sys._getframe(2)
+        asking = sys._getframe(2)  # the caller of __torch_function__: whose code asked
         if not asking.f_code.co_filename.startswith(OURS_AND_TORCHS):
             place = f"{asking.f_code.co_filename}, line {asking.f_lineno}"
             self.branches[place] += 1
             if self.branches[place] > MOST_BRANCHES:
-                raise RuntimeError("a loop that ends by a tensor's value, of which there is none here")
+                raise RuntimeError("data-dependent loop: its end depends on a tensor's value")
         return False
 
     def _cast(self, func: Any, args: Any, given: Any) -> tuple[Any, Any]:

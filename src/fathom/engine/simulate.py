@@ -70,7 +70,7 @@ class Simulated:
     @property
     def left_out(self) -> list[str]:
         """What is in none of its numbers, in words."""
-        return [f"not in these numbers: what is done where a tensor's value is true ({each})" for each in self.branches]
+        return [f"data-dependent branch, counted as not taken: {each}" for each in self.branches]
 
     @property
     def total(self) -> Work:

@@ -45,10 +45,13 @@ def advise_plan(name: str, workload: Workload, options: PlanOptions, as_json: bo
         print_plan(name, found, choice, checks, step, uncertainty(known))
         if most is not None:
             print_text(f"Largest batch that {target.name} holds in {choice.precision}: {most}")
+        for each in step.left_out:
+            print_text(each)
     measured = None if verified is None else verify_here(verified, workload, options, as_json)
     if as_json:
         print_json(
-            document(name, found, choice, checks, uncertainty(known)) | {"largest_batch": most, "verified": measured}
+            document(name, found, choice, checks, uncertainty(known))
+            | {"largest_batch": most, "left_out": step.left_out, "verified": measured}
         )
 
 
