@@ -197,11 +197,11 @@ def test_an_evaluation_is_thirty_games_with_openings_of_their_own() -> None:
     assert not np.array_equal(games.reset()[:4], training.reset())
 
 
-@pytest.mark.parametrize(("points", "steps"), [(3.81, 40), (3.79, 100)])
+@pytest.mark.parametrize(("points", "steps"), [(3.91, 40), (3.89, 100)])
 def test_an_interval_ends_early_when_training_games_come_close(
     points: float, steps: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every fifth action ends four games with five times the points: 19.05 is close to 19.5, 18.95 is not."""
+    """Every fifth action ends four games with five times the points: 19.55 is close to 20, 19.45 is not."""
     game = Scripted(rewards=[points], over_at=range(5, 1000, 5))
     trainer = playing(game, monkeypatch, evaluation_frames=400)
     told: list[int] = []

@@ -42,12 +42,12 @@ PROTOCOL = """\
 the mean score of 30 games in the emulator, as the 2015 paper plays them: up to 30 no-ops first, one action in 20 at \
 random, five minutes at most; they are played at once, the first of each emulator counts. A mean of the weights \
 plays the same 30 openings in validation after every 160,000 actions, or earlier, when 64 training games have ended \
-since and the last 30 came within half a point of 19.5; the first validation that reaches 19.5 ends training, and the \
+since and the last 30 came within half a point of 20; the first validation that reaches 20 ends training, and the \
 best weights then play 30 games with other openings once, which is the result. Trained with the paper's algorithm, \
-network and preparation, but with Adam for RMSProp at a rate that falls to nothing in the second half, a batch of 64 \
-every 2 actions for 32 every 4, a target network renewed every 1,000 updates for 10,000, three rewards summed before \
-its value for one, a replay buffer of 200,000 frames for a million, and exploration that falls to 0.05 in 200,000 \
-actions for 0.1 in a million; 64 games are played at once"""
+network and preparation, but with double Q-learning, Adam for RMSProp at a rate that falls to nothing in the second \
+half, a batch of 64 every 2 actions for 32 every 4, a target network renewed every 1,000 updates for 10,000, three \
+rewards summed before its value for one, a replay buffer of 200,000 frames for a million, and exploration that falls \
+to 0.05 in 200,000 actions for 0.1 in a million; 64 games are played at once"""
 STABILISER = 0.01  # keeps the optimizer's steps small where gradients are; chosen for sums over a batch
 
 
@@ -133,8 +133,8 @@ class Deepq(Workload):
         target=18.9,
         better="higher",
         protocol=PROTOCOL,
-        evaluations=12,
-        stop_at=19.5,  # thirty games tell a score to 0.3 points: the test shall not be lost by that
+        evaluations=10,
+        stop_at=20.0,  # thirty games tell a score to 0.3 points: the test shall not be lost by that
         trainer="deepq",  # it plays while it learns
         options={
             "game": "pong",
@@ -149,8 +149,9 @@ class Deepq(Workload):
             "final_epsilon": 0.05,
             "final_exploration_frame": 200_000,
             "evaluation_frames": 160_000,
-            "averaging": 0.99,
+            "averaging": 0.999,
             "return_steps": 3,
+            "double": True,  # with one network for both, a third of the seeds stayed below the target
         },
         precision="tf32",
         engine="cudagraph",
