@@ -1,11 +1,11 @@
 """Peak GPU memory, predicted without running and measured: every workload, both phases, fp32 and bf16.
 
     PYTHONPATH=src python benchmarks/memory.py --out memory.json
+    PYTHONPATH=src python benchmarks/memory.py --measured memory.json   # predicts again, without a GPU
 
 The measured peak is torch.cuda.max_memory_allocated() of steady steps: after the warm-up, in which cuDNN tries its
-algorithms with workspaces of any size (`first_peak` has that). The prediction is the simulated step (live tensors in
-blocks of 512 bytes), the data that the run keeps on the device, and cuBLAS's workspaces. Temporaries that an op takes
-and gives back, such as cuDNN's workspaces, are not predicted; the largest of them are listed with their ops.
+algorithms with workspaces of any size (`first_peak` has that). The prediction is that of `fathom cost` and the data
+that the run keeps on the device. The largest temporaries that an op takes and gives back are listed with their ops.
 """
 
 from __future__ import annotations
@@ -13,9 +13,11 @@ from __future__ import annotations
 import argparse
 import functools
 import gc
+import itertools
 import json
 import statistics
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +29,10 @@ from fathom.core.errors import FathomError
 from fathom.core.spec import RunSpec
 from fathom.data import imagenet
 from fathom.data.base import RESIDENT_BYTES, InMemory
+from fathom.engine.cost_sheet import peak_bytes
 from fathom.engine.session import Session
 from fathom.engine.simulate import Simulation
-from fathom.engine.workspaces import workspace_bytes
+from fathom.workloads.base import Workload, workload_class
 
 WARMUP, STEPS = 3, 2
 OPTIONS: dict[str, dict[str, Any]] = {"deepq": {"learning_starts": 1_000}}  # what is played first takes no memory
@@ -88,19 +91,32 @@ def free() -> None:
 
 def row(name: str, phase: str, precision: str, preset: str, algorithms: int) -> dict[str, Any]:
     began = time.perf_counter()
-    given: dict[str, Any] = {"options": OPTIONS.get(name, {})} if preset == "paper" else {}
-    spec = RunSpec(workload=name, phase=phase, precision=precision, preset=preset, device="cuda", **given)
+    spec = RunSpec(
+        workload=name, phase=phase, precision=precision, preset=preset, device="cuda", options=options(name, preset)
+    )
     left = torch.cuda.memory_allocated()
     found = measured(spec, algorithms)
     workload = found.pop("workload")
-    step = Simulation(workload, phase).step(precision, counted=False)
-    library = workspace_bytes(phase, torch.cuda.get_device_capability())
-    kept = workload.kept_bytes(phase)
-    predicted = step.step_peak_bytes + library + found["data"] + kept
-    error = 100 * (predicted / found["measured"] - 1)
-    parts = {"step": step.step_peak_bytes, "workspaces": library, "kept": kept, "left_over": left}
     what = {"name": name, "phase": phase, "precision": precision, "preset": preset, "batch": workload.batch}
-    return what | {"predicted": predicted, "error_percent": error} | parts | found | {"s": time.perf_counter() - began}
+    return predicted(what | found | {"left_over": left, "s": time.perf_counter() - began}, workload)
+
+
+def predicted(row: dict[str, Any], workload: Workload) -> dict[str, Any]:
+    """The measured row with today's prediction beside it."""
+    step = Simulation(workload, row["phase"]).step(row["precision"], counted=False)
+    total = peak_bytes(workload, row["phase"], step) + row["data"]
+    return row | {"predicted": total, "error_percent": 100 * (total / row["measured"] - 1)}
+
+
+def options(name: str, preset: str) -> dict[str, Any]:
+    return OPTIONS.get(name, {}) if preset == "paper" else {}
+
+
+def again(row: dict[str, Any]) -> dict[str, Any]:
+    if "failed" in row:
+        return row
+    name, preset = row["name"], row["preset"]
+    return predicted(row, workload_class(name).configured(preset, **options(name, preset)))
 
 
 def main() -> None:
@@ -108,27 +124,37 @@ def main() -> None:
     parser.add_argument("names", nargs="*", default=plugins.names("workloads"))
     parser.add_argument("--preset", default="paper")
     parser.add_argument("--algorithms", type=int, default=3, help="that cuDNN tries for each convolution")
+    parser.add_argument("--measured", type=Path, help="an earlier --out, whose peaks are predicted again")
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
-    imagenet.synthetic = functools.cache(imagenet.synthetic)  # type: ignore[assignment]
-    machine = {"gpu": torch.cuda.get_device_name(), "torch": torch.__version__, "cudnn": torch.backends.cudnn.version()}
+    if arguments.measured:
+        earlier = json.loads(arguments.measured.read_text())
+        machine, found = earlier["machine"], map(again, earlier["rows"])
+    else:
+        machine = {"gpu": torch.cuda.get_device_name(), "torch": torch.__version__}
+        machine["cudnn"] = torch.backends.cudnn.version()
+        found = measured_rows(arguments)
     rows: list[dict[str, Any]] = []
     print("workload          phase  prec  predicted  measured    error   first  largest temporary (MiB)")
-    for name in arguments.names:
-        for phase in ("train", "infer"):
-            for precision in ("fp32", "bf16"):
-                try:
-                    rows.append(row(name, phase, precision, arguments.preset, arguments.algorithms))
-                except (FathomError, RuntimeError) as error:
-                    rows.append({"name": name, "phase": phase, "precision": precision, "failed": str(error)[:300]})
-                show(rows[-1])
-                if arguments.out:
-                    arguments.out.write_text(json.dumps({"machine": machine, "rows": rows}, indent=1) + "\n")
+    for each in found:
+        rows.append(each)
+        show(each)
+        if arguments.out:
+            arguments.out.write_text(json.dumps({"machine": machine, "rows": rows}, indent=1) + "\n")
     errors = [abs(each["error_percent"]) for each in rows if "error_percent" in each]
     if errors:
         within = sum(error <= 10 for error in errors)
         middle, most = statistics.median(errors), max(errors)
         print(f"{within} of {len(rows)} within 10 %; median error {middle:.1f} %, largest {most:.1f} %")
+
+
+def measured_rows(arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    imagenet.synthetic = functools.cache(imagenet.synthetic)  # type: ignore[assignment]
+    for name, phase, precision in itertools.product(arguments.names, ("train", "infer"), ("fp32", "bf16")):
+        try:
+            yield row(name, phase, precision, arguments.preset, arguments.algorithms)
+        except (FathomError, RuntimeError) as error:
+            yield {"name": name, "phase": phase, "precision": precision, "failed": str(error)[:300]}
 
 
 def show(each: dict[str, Any]) -> None:

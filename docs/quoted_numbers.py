@@ -62,6 +62,7 @@ WHERE_A_RECORD_IS_NAMED = (
     "docs/method.md",
     "docs/ranks.md",
     "docs/advise.md",
+    "docs/cost.md",
     "docs/energy.md",
     "docs/engines.md",
     "docs/feed.md",

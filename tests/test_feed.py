@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import os
 import time
@@ -287,6 +288,41 @@ def test_the_plan_sweeps_one_axis_at_a_time(monkeypatch: pytest.MonkeyPatch) -> 
         experiment.plan(spec, [1], [0], ["pinned"], cuda=False)
     with pytest.raises(BadOption, match="deepq makes its batches by acting"):
         experiment.check_fed("deepq")
+
+
+class Collecting(InMemory):
+    """Has Python's garbage collected while a worker reads, as may happen at any time."""
+
+    def drawn(self, indices: Sequence[int], number: int) -> dict[str, torch.Tensor]:
+        gc.collect()
+        return super().drawn(indices, number)
+
+
+class Garbage:
+    """Can only be collected, as it holds itself; says which process did it."""
+
+    def __init__(self, said: Path) -> None:
+        self.said, self.itself = said, self
+
+    def __del__(self) -> None:
+        with self.said.open("a") as file:
+            file.write(f"{os.getpid()}\n")
+
+
+def test_a_worker_frees_nothing_that_its_parent_left(tmp_path: Path) -> None:
+    """A tensor on a GPU would end it: a process that was forked cannot reach the GPU."""
+    said = tmp_path / "said"
+    gc.collect()
+    gc.disable()
+    try:
+        Garbage(said)
+        with feeding(Feeding(workers=1, prefetch=1)):
+            assert len(list(islice(feed(Collecting(value=torch.arange(8)), 4, torch.device("cpu"), seed=5), 2))) == 2
+        assert not said.exists()
+    finally:
+        gc.enable()
+    gc.collect()
+    assert said.read_text() == f"{os.getpid()}\n"
 
 
 @pytest.mark.gpu

@@ -5,6 +5,7 @@ One rule holds for every dataset: real and synthetic batches have the same names
 
 from __future__ import annotations
 
+import gc
 import os
 import re
 import shutil
@@ -261,6 +262,7 @@ def _from_workers(dataset: Dataset, order: ShuffledBatches, device: torch.device
         num_workers=way.workers,
         prefetch_factor=way.prefetch or None,
         pin_memory=way.pinned,
+        worker_init_fn=_leave_inherited_garbage,
         generator=torch.Generator(),  # it draws a seed of its workers: not from the generator that dropout draws from
     )
     batches = (_batch_or_raise(item) for item in loader)
@@ -303,6 +305,11 @@ def check_shared_memory(dataset: Dataset, batch: int, way: Feeding) -> None:
         fewer = f"set {WORKERS} below {workers}, " if workers > 1 else ""
         ways = f"enlarge it (docker run --shm-size), {fewer}or take a smaller --batch"
         raise DataError.at(SHARED_MEMORY, f"{lacking} in {workers} worker processes; {ways}")
+
+
+def _leave_inherited_garbage(_: int) -> None:
+    """A worker must not free what its parent left to be collected: tensors on a GPU, which it cannot reach, end it."""
+    gc.freeze()
 
 
 class _ErrorsAsValues:

@@ -194,8 +194,8 @@ class AsOnGPU(TorchFunctionMode):
     def _lowered(self, tensor: Tensor) -> Tensor:
         if not _is_fp32(tensor) or self._lower is None:
             return tensor
-        if not (tensor.requires_grad and tensor.is_leaf):
-            return tensor.to(self._lower)
+        if torch.is_inference_mode_enabled() or not (tensor.requires_grad and tensor.is_leaf):
+            return tensor.to(self._lower)  # in inference mode autocast keeps no copies of weights
         if id(tensor) not in self._copies:
             self._copies[id(tensor)] = tensor.to(self._lower)
         return self._copies[id(tensor)]

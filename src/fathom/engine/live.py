@@ -20,18 +20,27 @@ from fathom.engine.sparse_rows import ON_ROWS, has_rows
 
 BLOCK = 512  # bytes: what the CUDA caching allocator rounds to
 OnOp = Callable[[Any, tuple[Any, ...], dict[str, Any]], None]
+Temporary = Callable[[Any, tuple[Any, ...], Any], int]  # op, arguments, result -> bytes that it takes and gives back
 NONE: Mapping[Any, Callable[..., Any]] = {}
 
 
 class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """While entered, counts the storages of all results. hold() adds what was there before."""
 
-    def __init__(self, on_op: OnOp | None = None, stand_ins: Mapping[Any, Callable[..., Any]] = NONE) -> None:
-        """Each op is shown to on_op() first; one that has a stand-in is not run, and its stand-in is."""
+    def __init__(
+        self,
+        on_op: OnOp | None = None,
+        stand_ins: Mapping[Any, Callable[..., Any]] = NONE,
+        temporary: Temporary | None = None,
+    ) -> None:
+        """Each op is shown to on_op() first; one that has a stand-in is not run, and its stand-in is.
+
+        What temporary() says of an op is live beside its arguments and results, and gone after it.
+        """
         super().__init__()  # type: ignore[no-untyped-call]
         self.live = 0
         self.peak = 0
-        self._on_op, self._stand_ins = on_op, stand_ins
+        self._on_op, self._stand_ins, self._temporary = on_op, stand_ins, temporary
         self._held: dict[int, tuple[Any, int]] = {}  # storage -> its weak reference and its bytes
 
     def hold(self, tensors: Iterable[Tensor]) -> None:
@@ -59,6 +68,8 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._count(result)
         elif result is not None:
             self.hold(leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor))
+        if self._temporary is not None:
+            self.peak = max(self.peak, self.live + self._temporary(func, args, result))
         return result
 
     def _count(self, tensor: Tensor) -> None:

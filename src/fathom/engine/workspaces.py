@@ -1,16 +1,61 @@
-"""What CUDA libraries take of torch's allocator beside tensors: cuBLAS's workspaces. An assumption of ours.
+"""What CUDA libraries take of torch's allocator beside tensors. Assumptions of ours, that benchmarks/memory.py tests.
 
-torch gives cuBLAS a workspace per thread that launches products: one in inference, and in training another for the
+cuBLAS: torch gives it a workspace per thread that launches products: one in inference, and in training another for the
 thread of the backward pass. Its size depends on the architecture; CUBLAS_WORKSPACE_CONFIG changes it.
+
+cuDNN: a convolution takes what its algorithm needs and gives it back. Which algorithm that is, cuDNN decides by timing;
+what is certain is the layout. Kernels of half precision read and write channels last, eight channels at least, and
+those of fp32 (without TF32) channels first: a tensor in the other layout is copied, the result too. Gradients of fp32
+convolutions of 3 x 3 and 5 x 5 also have their tiles transformed.
 """
 
 from __future__ import annotations
 
+from typing import Any
+
+import torch
+from torch import Tensor
+
 MEBI = 1 << 20
 HOPPER = (9, 0)
 CUBLAS = {True: 32 * MEBI, False: 4096 * 1024 * 2 + 16 * 1024 * 8}  # from Hopper on, and before: ":4096:2:16:8"
+FEW_CHANNELS = 8  # of an input: fewer are padded to so many in half precision, and in fp32 read as they are
+TILED = ((3, 3), (5, 5))  # kernels, of stride 1
+TILES = 3  # bytes of transformed tiles for one of input and output: 2.2 to 8.3 on an H200, 3.1 in the middle
 
 
 def workspace_bytes(phase: str, capability: tuple[int, int] = HOPPER) -> int:
-    """Of all threads of a step together."""
+    """cuBLAS's, of all threads of a step together."""
     return CUBLAS[capability >= HOPPER] * (2 if phase == "train" else 1)
+
+
+def convolution_bytes(op: Any, args: tuple[Any, ...], result: Any) -> int:
+    """What cuDNN takes for this op while it runs; nothing for another op, or for one that torch's own kernels do."""
+    if op is torch.ops.aten.convolution.default:
+        (given, weight), made, stride, backward = args[:2], result, args[3], False
+    elif op is torch.ops.aten.convolution_backward.default:
+        (made, given, weight), stride, backward = args[:3], args[4], True
+    else:
+        return 0
+    if given.dim() != 4 or weight.shape[1] == 1 < given.shape[1]:  # depthwise
+        return 0
+    last = any(each.is_contiguous(memory_format=torch.channels_last) for each in (given, weight) if _has_layout(each))
+    if given.dtype in (torch.bfloat16, torch.float16):
+        return _for_half(given, weight, made, last)
+    copied = last and given.shape[1] >= FEW_CHANNELS
+    copies: int = given.nbytes + made.nbytes + weight.nbytes if copied else 0
+    tiled = backward and tuple(weight.shape[2:]) in TILED and set(stride) == {1}
+    return copies + (TILES * (given.nbytes + made.nbytes) if tiled else 0)
+
+
+def _for_half(given: Tensor, weight: Tensor, made: Tensor, last: bool) -> int:
+    channels = given.shape[1]
+    padded = given.nbytes // channels * max(channels, FEW_CHANNELS)
+    if last:
+        return padded if channels < FEW_CHANNELS else 0
+    return padded + made.nbytes + weight.nbytes
+
+
+def _has_layout(tensor: Tensor) -> bool:
+    """Whether channels first and last differ: of one channel, or one pixel, they do not."""
+    return tensor.shape[1] > 1 and tensor.shape[2:].numel() > 1
