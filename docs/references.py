@@ -146,13 +146,14 @@ def _is_style(word: str) -> bool:
 
 @dataclass
 class Sources:
-    """What references read, each folder and question once."""
+    """What references read, each folder, question and selection once."""
 
     root: Path = ROOT
     _records: dict[str, list[Record]] = field(default_factory=dict)
     _findings: dict[tuple[str, str], Finding] = field(default_factory=dict)
     _tables: dict[tuple[str, str], list[Table]] = field(default_factory=dict)
     _files: dict[str, Any] = field(default_factory=dict)
+    _selections: dict[tuple[str | bool, ...], list[Cell]] = field(default_factory=dict)
 
     def numbers(self, reference: Reference) -> list[float]:
         """What the reference stands for: one number, several for a range or a list, none for its default."""
@@ -175,6 +176,12 @@ class Sources:
         return [value * reference.scale / divisor for value in values]
 
     def _cells(self, words: Sequence[str], counting: bool) -> list[Cell]:
+        asked = (*words, counting)
+        if asked not in self._selections:
+            self._selections[asked] = self._select(words, counting)
+        return self._selections[asked]
+
+    def _select(self, words: Sequence[str], counting: bool) -> list[Cell]:
         source, rest = words[0] if words else "", list(words[1:])
         path = self.root / source
         if source.startswith("published/"):

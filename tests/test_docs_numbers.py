@@ -23,31 +23,36 @@ def sources() -> Sources:
     return Sources()
 
 
+@cache
+def committed(name: str) -> Page:
+    return page(name, sources())
+
+
 @pytest.mark.parametrize("name", PAGES)
 def test_every_number_is_what_its_record_says(name: str) -> None:
-    assert [str(problem) for problem in page(name, sources()).stale] == []
+    assert [str(problem) for problem in committed(name).stale] == []
 
 
 @pytest.mark.parametrize("name", PAGES)
 def test_every_number_beside_a_record_names_its_source(name: str) -> None:
-    assert [str(problem) for problem in page(name, sources()).without_source()] == []
+    assert [str(problem) for problem in committed(name).without_source()] == []
 
 
 @pytest.mark.parametrize("name", EVERY_NUMBER)
 def test_the_pages_about_records_refer_to_many(name: str) -> None:
     """An empty page, or one whose comments were lost, would pass the tests above."""
-    assert len(page(name, sources()).sourced) > 30
+    assert len(committed(name).sourced) > 30
 
 
 @pytest.mark.parametrize("name", PAGES)
 def test_no_comment_begins_a_line_of_prose(name: str) -> None:
     """In Markdown such a line is HTML, and ends the paragraph before it."""
-    assert re.findall(r"^ {0,3}<!--.*-->.*\S.*$", page(name, sources()).text, flags=re.MULTILINE) == []
+    assert re.findall(r"^ {0,3}<!--.*-->.*\S.*$", committed(name).text, flags=re.MULTILINE) == []
 
 
 @pytest.mark.parametrize("name", PAGES)
 def test_a_changed_digit_is_found_where_it_stands_and_put_right(name: str) -> None:
-    original = page(name, sources())
+    original = committed(name)
     places = [start for start, _ in original.sourced if original.text[start].isdigit()]
     for at in (places[0], places[len(places) // 2], places[-1]):
         digit = "3" if original.text[at] != "3" else "4"

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from fathom.analysis.overview import exposed_communication, products, type_shares
-from fathom.analysis.selection import on_gpu, op_seconds, plain_scale, plain_step_s
+from fathom.analysis.selection import on_gpu, plain_scale, plain_step_s
 from fathom.core.record import OpRow, Profile, Record
 from fathom.core.spec import SEPARATOR
 from fathom.trace.host import DATA, OPS, OUTSIDE, WAITING
@@ -61,7 +61,7 @@ class View:
     @property
     def idle(self) -> float:
         """The part of the unprofiled step in which no kernel ran."""
-        return max(0.0, 1 - op_seconds(self.profile) / self.step_s)
+        return max(0.0, 1 - self.profile.op_s / self.step_s)
 
     @property
     def uses_graphs(self) -> bool:

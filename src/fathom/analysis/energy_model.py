@@ -19,7 +19,7 @@ from typing import TypeVar
 import numpy as np
 from scipy.optimize import nnls
 
-from fathom.analysis.selection import op_seconds, outside, plain_scale
+from fathom.analysis.selection import outside, plain_scale
 from fathom.core.formatting import count
 from fathom.core.record import OpRow, Profile
 
@@ -63,7 +63,7 @@ class MeteredRun:
     @property
     def _scale(self) -> float:
         """The profiled process may have been a little faster or slower than the metered one."""
-        plain_s = op_seconds(self.profile) * plain_scale(self.profile) + outside(self.profile)
+        plain_s = self.profile.op_s * plain_scale(self.profile) + outside(self.profile)
         return self.step_s / plain_s if plain_s else 0.0
 
     @cached_property

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from fathom.analysis.selection import (
     RunGroup,
     on_gpu,
-    op_seconds,
     outside_bounds,
     plain_scale,
     plain_step_s,
@@ -175,4 +174,4 @@ def _launch_s(row: OpRow, busy: float | None, slowdown: float) -> float | None:
 
 def _busy(profile: Profile) -> float | None:
     """The part of a step in which a kernel ran; None on a CPU."""
-    return min(1.0, op_seconds(profile) / plain_step_s(profile)) if on_gpu(profile) else None
+    return min(1.0, profile.op_s / plain_step_s(profile)) if on_gpu(profile) else None

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from fathom.analysis.own_model import peak_in_words
-from fathom.analysis.selection import on_gpu, op_seconds, plain_scale, plain_step_s
+from fathom.analysis.selection import on_gpu, plain_scale, plain_step_s
 from fathom.core.formatting import number, prefixed, seconds, size
 from fathom.core.record import OpRow, Profile, Record
 
@@ -92,7 +92,7 @@ def overview(record: Record) -> Overview:
         bytes_per_s=_rate(moved, step_s),
         of_memory=_share(_rate(moved, step_s), profile.ceiling_bytes_per_s),
         exposed=exposed_communication(profile),
-        busy=min(1.0, op_seconds(profile) / step_s) if on_gpu(profile) and step_s > 0 else None,
+        busy=min(1.0, profile.op_s / step_s) if on_gpu(profile) and step_s > 0 else None,
         peak_bytes=profile.memory.peak_bytes if profile.memory else record.peak_device_bytes or record.peak_host_bytes,
     )
 
@@ -109,7 +109,7 @@ def _counts(profile: Profile) -> tuple[float | None, float | None, float]:
     """FLOP and bytes of the ops that have a count, and the part of the op time that FLOP are known of."""
     known = [row for row in profile.rows if row.flop is not None]
     moved = [row.bytes for row in profile.rows if row.bytes is not None]
-    total = op_seconds(profile)
+    total = profile.op_s
     share = sum(profile.seconds(row) for row in known) / total if total else 0.0
     return (sum(row.flop or 0.0 for row in known) or None), (sum(moved) or None), share
 

@@ -10,7 +10,6 @@ from fathom.analysis.selection import (
     configuration,
     machine_name,
     on_gpu,
-    op_seconds,
     outside_bounds,
     plain_scale,
     plain_step_s,
@@ -39,7 +38,7 @@ def findings(records: Sequence[Record]) -> list[Finding]:
     """One for each model or trace, phase, batch and machine: of its last profile."""
     latest: dict[tuple[str, str, float | None], Record] = {}
     for record in sorted(records, key=lambda record: record.started):
-        if record.outcome == "ok" and is_own(record) and record.profile and op_seconds(record.profile) > 0:
+        if record.outcome == "ok" and is_own(record) and record.profile and record.profile.op_s > 0:
             latest[record.spec.id, machine_name(record), record.items_per_step] = record
     runs = list(latest.values())
     names = told_apart([(_name(record, runs), configuration(record)) for record in runs])
@@ -91,7 +90,7 @@ def _summary(record: Record, profile: Profile) -> str:
         parts.append(f"{peak[0].upper()}{peak[1:]}.")
     if profile.sources and profile.sources.lines:
         first = profile.sources.lines[0]
-        percent = 100 * first.seconds / op_seconds(profile)
+        percent = 100 * first.seconds / profile.op_s
         parts.append(f"The ops called by {first.line} take {percent:.0f} % of op time.")
     return " ".join(parts)
 
@@ -110,7 +109,7 @@ def peak_in_words(memory: Memory) -> str:
 
 def lines_table(profile: Profile) -> Table:
     """The source lines whose ops take the most time."""
-    found, total, scale = profile.sources, op_seconds(profile), plain_scale(profile)
+    found, total, scale = profile.sources, profile.op_s, plain_scale(profile)
     rows: list[list[Cell]] = []
     heavy = [line for line in found.lines if 100 * line.seconds >= LEAST_PERCENT * total] if found else []
     for line in heavy[:SHOWN_LINES]:

@@ -43,7 +43,7 @@ class RunGroup:
 
     @property
     def op_s(self) -> float:
-        return statistics.fmean(op_seconds(profile) * plain_scale(profile) for profile in self.profiles)
+        return statistics.fmean(profile.op_s * plain_scale(profile) for profile in self.profiles)
 
     @property
     def outside_percent(self) -> str:
@@ -230,11 +230,6 @@ def seconds_by(profiles: Sequence[Profile], key: Callable[[OpRow], Key]) -> dict
     return dict(total)
 
 
-def op_seconds(profile: Profile) -> float:
-    """As profiled."""
-    return sum(profile.seconds(row) for row in profile.rows)
-
-
 def outside(profile: Profile) -> float:
     """Seconds of an unprofiled step in no op; on a CPU, in the middle of what is possible.
 
@@ -242,7 +237,7 @@ def outside(profile: Profile) -> float:
     more than that leave nothing outside: percentages are then of the kernels' sum.
     """
     if on_gpu(profile):
-        return max(0.0, plain_step_s(profile) - op_seconds(profile))
+        return max(0.0, plain_step_s(profile) - profile.op_s)
     low, high = outside_bounds(profile)
     return (low + high) / 2 * plain_step_s(profile)
 
@@ -255,10 +250,10 @@ def outside_bounds(profile: Profile) -> tuple[float, float]:
     ops, as these cost the profiler no less than those inside; without, in proportion to the time.
     """
     if on_gpu(profile):
-        step_s = op_seconds(profile) + outside(profile)
+        step_s = profile.op_s + outside(profile)
         return (outside(profile) / step_s,) * 2 if step_s else (0.0, 0.0)
     light = profile.light
-    op_s, outside_s = (light.op_s, light.outside_s) if light else (op_seconds(profile), profile.outside_s)
+    op_s, outside_s = (light.op_s, light.outside_s) if light else (profile.op_s, profile.outside_s)
     step_s = op_s + outside_s
     if not step_s:
         return 0.0, 0.0
@@ -271,7 +266,7 @@ def outside_bounds(profile: Profile) -> tuple[float, float]:
 
 def plain_scale(profile: Profile) -> float:
     """What turns the rows' seconds into those of the unprofiled step: on a CPU the profiler's time is in them, too."""
-    op_s = op_seconds(profile)
+    op_s = profile.op_s
     if on_gpu(profile) or not op_s or profile.unprofiled_s is None:
         return 1.0
     return (profile.unprofiled_s - outside(profile)) / op_s
@@ -284,7 +279,7 @@ def plain_step_s(profile: Profile) -> float:
 
 def profiled_step_s(profile: Profile) -> float:
     """As its rows and what is outside them add up: the profiler's own time is in it."""
-    return op_seconds(profile) + profile.outside_s
+    return profile.op_s + profile.outside_s
 
 
 def bounded_percent(low: float, high: float) -> str:
@@ -312,7 +307,7 @@ def workload_order(name: str) -> tuple[int, str]:
 
 
 def _has_ops(record: Record) -> bool:
-    return record.profile is not None and op_seconds(record.profile) > 0
+    return record.profile is not None and record.profile.op_s > 0
 
 
 def _order(group: RunGroup) -> tuple[object, ...]:

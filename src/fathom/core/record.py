@@ -7,6 +7,7 @@ import statistics
 import uuid
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
@@ -175,6 +176,11 @@ class Profile:
         if self.gpu is None or not self.free_step_s:
             return False
         return self.gpu.busy_s >= GPU_BUSY * statistics.median(self.free_step_s)
+
+    @cached_property
+    def op_s(self) -> float:
+        """Of all rows in a step, as profiled."""
+        return sum(map(self.seconds, self.rows))
 
     def seconds(self, row: OpRow) -> float:
         """The time that counts: the device's where there is one, else the CPU's."""

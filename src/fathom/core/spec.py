@@ -10,6 +10,7 @@ import os.path
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from fathom.core.errors import BadOption, UnknownName, shortened
@@ -240,7 +241,7 @@ class RunSpec:
         old = {new: name for name, new in _RENAMED.items()}
         return {old.get(name, name): value for name, value in changed.items()} | ({switch: True} if switch else {})
 
-    @property
+    @cached_property
     def id(self) -> str:
         """Twelve hex digits that are the same for equal work, on every machine.
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from fathom.analysis.limits import data_share
-from fathom.analysis.selection import op_seconds, profiled_step_s
+from fathom.analysis.selection import profiled_step_s
 from fathom.core.errors import DataError
 from fathom.core.record import Record
 from fathom.core.spec import EAGER
@@ -43,7 +43,7 @@ def measured_s(record: Record) -> float:
         return step_s - data_s
     # data was prepared under the profiler, which slows that as it does the host's other work
     slowed = max(1.0, profiled_step_s(profile) / step_s) if step_s else 1.0
-    return max(step_s - data_s / slowed, min(step_s, op_seconds(profile)))
+    return max(step_s - data_s / slowed, min(step_s, profile.op_s))
 
 
 def campaign_of(records: Iterable[Record]) -> Campaign:

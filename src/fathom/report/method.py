@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fathom.analysis.selection import bounded_percent, op_seconds, outside_bounds
+from fathom.analysis.selection import bounded_percent, outside_bounds
 from fathom.core import formatting
 from fathom.core.record import SLOWDOWN, Profile, Record
 
 
 def outside_percent(profile: Profile | None) -> str | None:
     """The share of a step that is in no op, such as "31 to 47"; None without ops."""
-    return bounded_percent(*outside_bounds(profile)) if profile and op_seconds(profile) else None
+    return bounded_percent(*outside_bounds(profile)) if profile and profile.op_s else None
 
 
 def method(records: Sequence[Record]) -> list[tuple[str, str]]:
@@ -78,7 +78,7 @@ def _passes(records: Sequence[Record]) -> str:
 
 
 def _sums(records: Sequence[Record]) -> str:
-    bounds = [outside_bounds(record.profile) for record in records if record.profile and op_seconds(record.profile)]
+    bounds = [outside_bounds(record.profile) for record in records if record.profile and record.profile.op_s]
     text = (
         "The times of a step's ops and the time outside them add up to the unprofiled step. A backward op is credited "
         "to the layer whose forward made it. On a GPU, op time is kernel time, and outside is the time in which no "

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from fathom import published as paper
 from fathom.analysis.finding import Band, Cell, Chart, Finding, Series, Table, not_measured
-from fathom.analysis.selection import RunGroup, Selection, on_gpu, op_seconds, op_type, plain_step_s, select
+from fathom.analysis.selection import RunGroup, Selection, on_gpu, op_type, plain_step_s, select
 from fathom.core.formatting import listed
 from fathom.core.record import SLOWDOWN, Kernel, Record
 from fathom.trace.taxonomy import GROUPS, group_of, kernel_type, short_name
@@ -265,7 +265,7 @@ def _overfull(groups: Sequence[RunGroup]) -> list[str]:
     """Where a GPU's kernels add up to more than the unprofiled step, nothing is left outside them."""
     found = []
     for group in groups:
-        shares = [op_seconds(profile) / plain_step_s(profile) for profile in group.profiles if on_gpu(profile)]
+        shares = [profile.op_s / plain_step_s(profile) for profile in group.profiles if on_gpu(profile)]
         if shares and max(shares) > OVERFULL:
             found.append(f"{group.name} on {group.machine} {100 * max(shares):.0f} %")
     if not found:

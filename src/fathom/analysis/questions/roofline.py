@@ -20,7 +20,7 @@ from fathom.analysis.limits import (
     longest,
     shares_of,
 )
-from fathom.analysis.selection import RunGroup, Selection, op_seconds, select
+from fathom.analysis.selection import RunGroup, Selection, select
 from fathom.core.formatting import in_percent, listed
 from fathom.core.record import OpRow, Profile, Record
 
@@ -114,7 +114,7 @@ def _row_table(groups: Sequence[RunGroup]) -> Table:
     rows: list[list[Cell]] = []
     for group in groups:
         profile = longest(group)
-        total = op_seconds(profile)
+        total = profile.op_s
         for cost in costs(profile)[:SHOWN_ROWS]:
             if 100 * cost.seconds >= LEAST_PERCENT * total:
                 run = (group.workload, group.phase, group.machine)
@@ -213,7 +213,7 @@ def _charts(machine: str, selection: Selection) -> list[Chart]:
 
 def _cloud(group: RunGroup) -> Series:
     profile = longest(group)
-    least = LEAST_PERCENT / 100 * op_seconds(profile)
+    least = LEAST_PERCENT / 100 * profile.op_s
     points = [
         (flop / moved, flop / cost.running_s, f"{cost.row.op} {_named(cost.row)[-1] or ''}: {cost.verdict}")
         for cost in costs(profile)

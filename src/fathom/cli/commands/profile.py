@@ -207,7 +207,7 @@ def _print_profiler(profile: Profile) -> None:
 
 def by_type(profile: Profile) -> list[list[Cell]]:
     """One row per op type, slowest first, small ones in one row, then time outside ops: percentages add up to 100."""
-    from fathom.analysis.selection import op_seconds, outside, plain_scale
+    from fathom.analysis.selection import outside, plain_scale
 
     scale = plain_scale(profile)
     seconds: dict[tuple[str, str], float] = {}
@@ -216,7 +216,7 @@ def by_type(profile: Profile) -> list[list[Cell]]:
         key = (row.type, row.group)
         seconds[key] = seconds.get(key, 0.0) + profile.seconds(row) * scale
         flop.setdefault(key, []).append(row.flop)
-    step_s = op_seconds(profile) * scale + outside(profile)
+    step_s = profile.op_s * scale + outside(profile)
     heavy = [key for key in seconds if 100 * seconds[key] >= LEAST_PERCENT * step_s]
     small = [key for key in seconds if key not in heavy]
     rows = [_line(*key, seconds[key], flop[key], step_s) for key in sorted(heavy, key=lambda key: -seconds[key])]
