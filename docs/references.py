@@ -176,7 +176,7 @@ class Sources:
         return [value * reference.scale / divisor for value in values]
 
     def _cells(self, words: Sequence[str], counting: bool) -> list[Cell]:
-        asked = (*words, counting)
+        asked: tuple[str | bool, ...] = (*words, counting)
         if asked not in self._selections:
             self._selections[asked] = self._select(words, counting)
         return self._selections[asked]

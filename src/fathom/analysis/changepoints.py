@@ -70,11 +70,14 @@ def _segmented(x: Array, shortest: int, correlation: float) -> list[int]:
     best = np.full(len(places), np.inf)
     best[0] = 0.0
     came_from = np.zeros(len(places), dtype=int)
-    for index, end in enumerate(places[1:], start=1):
-        # 0 always, so the first level may be of any length
-        begins = places[: max(1, int(np.searchsorted(places, end - shortest, "right")))]
-        error = squares[end] - squares[begins] - (sums[end] - sums[begins]) ** 2 / (end - begins)
-        total = best[: len(begins)] + error + penalty[end - begins]
+    sums_at, squares_at = sums[places], squares[places]
+    # places where the level that ends at each may begin: 0 always, so the first level may be of any length
+    begins = np.maximum(1, np.searchsorted(places, places - shortest, "right")).tolist()
+    for index, end in enumerate(places.tolist()[1:], start=1):
+        until = begins[index]
+        lengths = end - places[:until]
+        error = squares_at[index] - squares_at[:until] - (sums_at[index] - sums_at[:until]) ** 2 / lengths
+        total = best[:until] + error + penalty[lengths]
         chosen = int(np.argmin(total))
         best[index], came_from[index] = total[chosen], chosen
     found, index = [], len(places) - 1
