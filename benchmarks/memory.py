@@ -113,10 +113,12 @@ def options(name: str, preset: str) -> dict[str, Any]:
 
 
 def again(row: dict[str, Any]) -> dict[str, Any]:
+    """A row of an earlier file; parts of the prediction that stood in it are left out."""
     if "failed" in row:
         return row
     name, preset = row["name"], row["preset"]
-    return predicted(row, workload_class(name).configured(preset, **options(name, preset)))
+    kept = {key: value for key, value in row.items() if key not in ("step", "workspaces", "kept")}
+    return predicted(kept, workload_class(name).configured(preset, **options(name, preset)))
 
 
 def main() -> None:
