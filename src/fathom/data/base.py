@@ -308,7 +308,7 @@ def check_shared_memory(dataset: Dataset, batch: int, way: Feeding) -> None:
 
 
 def _leave_inherited_garbage(_: int) -> None:
-    """A worker must not free what its parent left to be collected: tensors on a GPU, which it cannot reach, end it."""
+    """A worker must not collect its parent's garbage: freeing a tensor on a GPU aborts a forked process."""
     gc.freeze()
 
 

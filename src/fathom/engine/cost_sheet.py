@@ -1,6 +1,7 @@
 """What a network costs before it runs: parameters, MAC and FLOP, memory by precision and optimizer, the largest batch.
 
-Plain typed data. Peak memory includes cuBLAS's workspaces, as assumed in workspaces.py, and what a workload keeps.
+Plain typed data. Peak memory includes the workspaces of cuBLAS and cuDNN, as assumed in workspaces.py, and what a
+workload keeps.
 """
 
 from __future__ import annotations
@@ -53,9 +54,7 @@ class CostSheet:
     kept_bytes: int  # of the peaks in training: what is kept beside network, optimizer and batch
     largest: dict[tuple[str, str], int] = field(default_factory=dict)  # by phase and precision; 0 for none
     uncounted: list[str] = field(default_factory=list)  # ops without a formula
-    notes: list[str] = field(
-        default_factory=list
-    )  # why it cannot be trained or computed in a precision; what is left out
+    notes: list[str] = field(default_factory=list)  # what is left out, and why
 
 
 def cost_sheet(workload: Workload, memory_bytes: int | None = None) -> CostSheet:

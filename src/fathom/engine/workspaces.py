@@ -1,12 +1,12 @@
-"""What CUDA libraries take of torch's allocator beside tensors. Assumptions of ours, that benchmarks/memory.py tests.
+"""Workspaces that CUDA libraries allocate beside tensors. Assumptions of ours, that benchmarks/memory.py tests.
 
 cuBLAS: torch gives it a workspace per thread that launches products: one in inference, and in training another for the
 thread of the backward pass. Its size depends on the architecture; CUBLAS_WORKSPACE_CONFIG changes it.
 
-cuDNN: a convolution takes what its algorithm needs and gives it back. Which algorithm that is, cuDNN decides by timing;
-what is certain is the layout. Kernels of half precision read and write channels last, eight channels at least, and
-those of fp32 (without TF32) channels first: a tensor in the other layout is copied, the result too. Gradients of fp32
-convolutions of 3 x 3 and 5 x 5 also have their tiles transformed.
+cuDNN: a convolution has a workspace while it runs, whose size depends on the algorithm, which cuDNN chooses by timing.
+What does not depend on that is the layout: kernels of half precision work on NHWC tensors with at least eight channels,
+those of fp32 (without TF32) on NCHW. Tensors in the other layout are copied, results too. Gradients of fp32
+convolutions of 3 x 3 and 5 x 5 also need transformed tiles, as in Winograd's algorithm.
 """
 
 from __future__ import annotations
@@ -19,9 +19,11 @@ from torch import Tensor
 MEBI = 1 << 20
 HOPPER = (9, 0)
 CUBLAS = {True: 32 * MEBI, False: 4096 * 1024 * 2 + 16 * 1024 * 8}  # from Hopper on, and before: ":4096:2:16:8"
-FEW_CHANNELS = 8  # of an input: fewer are padded to so many in half precision, and in fp32 read as they are
+FEW_CHANNELS = 8  # of an input: fewer are padded to 8 in half precision, and are not copied in fp32
 TILED = ((3, 3), (5, 5))  # kernels, of stride 1
-TILES = 3  # bytes of transformed tiles for one of input and output: 2.2 to 8.3 on an H200, 3.1 in the middle
+# bytes of tiles per byte of input and output. 13 convolutions on one H200: 2.2 to 8.3, median 3.1
+# (convolution_backward among the temporaries of results/benchmarks/h200-memory.json, less the copies)
+TILES = 3
 
 
 def workspace_bytes(phase: str, capability: tuple[int, int] = HOPPER) -> int:
@@ -30,7 +32,7 @@ def workspace_bytes(phase: str, capability: tuple[int, int] = HOPPER) -> int:
 
 
 def convolution_bytes(op: Any, args: tuple[Any, ...], result: Any) -> int:
-    """What cuDNN takes for this op while it runs; nothing for another op, or for one that torch's own kernels do."""
+    """cuDNN's workspace of this op; 0 for what is no convolution, or one that runs on torch's own kernels."""
     if op is torch.ops.aten.convolution.default:
         (given, weight), made, stride, backward = args[:2], result, args[3], False
     elif op is torch.ops.aten.convolution_backward.default:
