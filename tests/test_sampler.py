@@ -90,7 +90,9 @@ def test_the_first_sample_is_there_before_and_the_last_one_after_what_is_measure
     trace = found.traces(begin)[0]
     assert (trace.meter, trace.scope, trace.kind) == ("wall plug", "GPU 9", "counter")
     assert trace.joules[0] == 0
-    assert trace.joules[-1] == pytest.approx(100 * (trace.seconds[-1] - trace.seconds[0]), rel=0.2)
+    # a reading was taken between its sample's moment and twice as late as its middle: the plug read a clock meanwhile
+    (first, first_end), (last, last_end) = [(each.at, each.at + 2 * each.late_s[0] + 2e-6) for each in found.samples]
+    assert 100 * (last - first_end) <= trace.joules[-1] <= 100 * (last_end - first)
 
 
 @pytest.mark.usefixtures("plug")
@@ -219,8 +221,9 @@ def test_a_run_records_the_energy_of_its_timed_steps() -> None:
     energy = record.energy
     assert energy is not None
     assert energy.steps == 4
-    assert energy.window_s == pytest.approx(sum(record.step_s), rel=0.05)
     assert [stretch.name for stretch in energy.stretches] == ["setup", "warm-up", "steps"]
+    steps = energy.stretches[-1]
+    assert sum(record.step_s) <= energy.window_s == pytest.approx(steps.end_s - steps.begin_s, abs=2e-6)
     assert all(
         before.end_s <= after.begin_s + 1e-6
         for before, after in zip(energy.stretches, energy.stretches[1:], strict=False)
