@@ -20,9 +20,9 @@ LOOPS = 16
 PLAUSIBLE = 10  # times: nothing but a damaged file makes a machine so much slower than it was
 
 
-def loop_s() -> float:
+def loop_s(loops: int = LOOPS) -> float:
     """Seconds of a fixed loop on the core that this thread is on: the lower quartile, as an interruption only adds."""
-    return sorted(_timed() for _ in range(LOOPS))[LOOPS // 4]
+    return sorted(_timed() for _ in range(loops))[loops // 4]
 
 
 def _timed() -> float:

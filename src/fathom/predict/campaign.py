@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import gzip
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import msgspec
@@ -11,6 +12,7 @@ import msgspec
 from fathom.core.errors import DataError
 from fathom.core.files import MB, gunzipped, read_bytes, replace_whole
 from fathom.predict.host_costs import fit_host
+from fathom.predict.launches import Launches
 from fathom.predict.probe import Probe
 from fathom.predict.target import Target
 from fathom.trace.step_work import OpWork
@@ -27,7 +29,13 @@ class TimedCall:
     work: OpWork
     seconds: float
     host_s: float | None = None  # on a GPU, to launch it
+    loop_s: float | None = None  # of a fixed loop beside that: how fast the host's core was
     sources: tuple[str, ...] = ()  # the steps it occurs in: "vgg@32 train", "random 17"
+
+    @property
+    def launch_loops(self) -> float | None:
+        """What launching it takes, in units of the loop; None on a CPU, and in files of earlier versions."""
+        return self.host_s / self.loop_s if self.host_s is not None and self.loop_s else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +65,12 @@ class Campaign:
 
     def target(self) -> Target:
         """The device as measured."""
-        return Target.measured_as(self, fit_host(self.probes, self.gpu), self.memory_bytes)
+        target = Target.measured_as(self, fit_host(self.probes, self.gpu), self.memory_bytes)
+        return replace(target, launches=launches_of(self.calls))
+
+
+def launches_of(calls: Iterable[TimedCall]) -> Launches:
+    return Launches.of((each.work, each.launch_loops) for each in calls if each.launch_loops is not None)
 
 
 def write(path: Path, campaign: Campaign) -> None:

@@ -127,7 +127,8 @@ class _Alone:
 
 def _alone(step: StepWork, target: Target, each_s: Sequence[float]) -> _Alone:
     device = [each_s[index] for index in step.sequence]
-    host = [target.host.of(step.ops[index].part) for index in step.sequence]
+    of_op = [target.host_s(op) for op in step.ops]
+    host = [of_op[index] for index in step.sequence]
     device_s, host_s = math.fsum(device), math.fsum(host) + target.host.of_step(step)
     if target.gpu:
         # the host runs ahead of the device, or the device waits for it: per call the slower of both sets the pace

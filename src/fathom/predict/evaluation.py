@@ -168,7 +168,7 @@ def _op_by_op(campaign: Campaign, without: Campaign, cases: Sequence[Case], pred
     timed = {each.work.spec: each for each in campaign.calls}
     if not campaign.timed_alone:
         return []
-    target, fit = without.target(), FITS[NEIGHBOURS if NEIGHBOURS in predictors else EFFICIENCY]
+    target, fit = campaign.target(), FITS[NEIGHBOURS if NEIGHBOURS in predictors else EFFICIENCY]
     fallbacks = {each: fit(without.calls, target, each) for each in {case.step.precision for case in cases}}
     scores = []
     for case in cases:

@@ -30,6 +30,8 @@ def fit_host(probes: Sequence[Probe], gpu: bool) -> HostCosts:
     """Nothing is negative. On a CPU costs are what ops leave of a step; on a GPU all of a step paced by its host."""
     if gpu:
         chosen = known = _at_full_speed([each for each in probes if each.ops_s < HOST_BOUND * each.step_s])
+        if len(launched := [each for each in chosen if each.launch_loops is not None and each.loop_s]) >= ENOUGH:
+            return _of_launches(launched)
     else:
         chosen = list(probes)
         known = [each for each in probes if each.cold_bytes is not None and each.ops_s < OTHER_OPS * each.step_s]
@@ -67,14 +69,30 @@ def _of_calls_and_steps(probes: Sequence[Probe], gpu: bool) -> HostCosts:
     cold = [0.0 if gpu else each.cold_bytes or 0.0 for each in probes]
     train = [float(each.phase == "train") for each in probes]
     others = np.array([np.ones(len(probes)), train, cold]).T
-    matrix = np.hstack([_counts(probes), others])
+    return HostCosts(*_solved(np.hstack([_counts(probes), others]), left, steps))
+
+
+def _of_launches(probes: Sequence[Probe]) -> HostCosts:
+    """Of launching calls, each as long as it took alone, of a step and of a training step.
+
+    One factor for all parts: with one each, what a training step costs would go to its backward calls, too much for
+    networks that have thousands of them.
+    """
+    rows = [[each.launch_loops or 0.0, 1.0, float(each.phase == "train")] for each in probes]
+    steps = np.array([each.step_s for each in probes])
+    launch_s_per_loop, step_s, training_s = _solved(np.array(rows), steps, steps)
+    return HostCosts(step_s=step_s, training_s=training_s, launch_s_per_loop=launch_s_per_loop)
+
+
+def _solved(matrix: Floats, left: Floats, steps: Floats) -> list[float]:
+    """What each column costs: nothing less than zero, errors relative to the steps, far ones counting less."""
     scale = np.where(matrix.any(axis=0), matrix.max(axis=0), 1.0)
     weights, solved = 1 / steps, np.zeros(matrix.shape[1])
     for _ in range(PASSES):
         solved = nnls(matrix / scale * weights[:, None], left * weights)[0] / scale
         off = (matrix @ solved - left) / steps
         weights = 1 / steps / np.sqrt(1 + (off / DOUBTED) ** 2)
-    return HostCosts(*map(float, solved))
+    return [float(each) for each in solved]
 
 
 def _left(probes: Sequence[Probe], gpu: bool) -> tuple[Floats, Floats]:

@@ -16,3 +16,4 @@ class Probe:
     step_s: float
     cold_bytes: float | None = None  # as cold_operands.py counts them; None in files of earlier versions
     loop_s: float | None = None  # of a fixed loop, before and after: how fast the host's core was; None likewise
+    launch_loops: float | None = None  # on a GPU, what launching its calls took alone, in such loops; None likewise

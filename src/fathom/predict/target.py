@@ -13,6 +13,7 @@ from fathom.core.errors import BadOption, UnknownName
 from fathom.core.spec import EAGER
 from fathom.predict.catalogue import PRECISIONS, Device
 from fathom.predict.cold_operands import cold_bytes
+from fathom.predict.launches import Launches
 from fathom.trace.step_work import OpWork, StepWork
 
 CUDAGRAPH = "cudagraph"
@@ -29,6 +30,7 @@ class HostCosts:
     step_s: float = 0.0
     training_s: float = 0.0  # for each update of the weights, beside step_s
     cold_s_per_byte: float = 0.0  # of operands that a call timed alone has in its caches, and a step has not
+    launch_s_per_loop: float = 0.0  # for each unit that launching a call takes, in place of seconds for all calls alike
 
     def of(self, part: str) -> float:
         return {"forward": self.forward_s, "backward": self.backward_s}.get(part, self.optimizer_s)
@@ -65,6 +67,7 @@ class Target:
     bytes_per_s: float
     memory_bytes: float | None = None  # None: not known
     host: HostCosts = field(default_factory=HostCosts)
+    launches: Launches = field(default_factory=Launches)
     measured: bool = False  # whether the ceilings are measured; else peaks, which nothing reaches
     tdp_w: float | None = None
     listed: str | None = None  # as the catalogue calls it, where its name is another
@@ -104,6 +107,11 @@ class Target:
             host=host,
             measured=True,
         )
+
+    def host_s(self, op: OpWork) -> float:
+        """What the host does for one call of it."""
+        launching_s = self.host.launch_s_per_loop * self.launches.loops(op) if self.host.launch_s_per_loop else 0.0
+        return self.host.of(op.part) + launching_s
 
     def executed_by(self, engine: str) -> Target:
         """A CUDA graph is launched as one: what the host does for each op call is gone."""

@@ -15,11 +15,13 @@ import torch
 
 from fathom.engine.call_specs import decode
 from fathom.machine.clock import wait
+from fathom.machine.cpu_speed import loop_s
 
 BUDGET_S = 0.02  # of repeats, for each call
 LEAST, MOST = 3, 100  # repeats; more in place would bring numbers to infinity or to zero
 BLOCKED_S = 0.5e-3  # that a GPU is kept busy at least while calls are queued behind
 CLOCK_HZ = 2e9  # of a GPU, about: how long it is kept busy need not be exact
+LOOPS = 4  # half a millisecond beside calls that take one or two
 WAITING = ("_local_scalar_dense", "nonzero", "is_nonzero", "item", "equal")  # the host waits in them for values
 UNSAFE = ("_cudnn_rnn_backward",)  # reads what the forward pass kept, in a form of the library's own
 LEFT_OUT = (*WAITING, *UNSAFE)
@@ -29,6 +31,7 @@ LEFT_OUT = (*WAITING, *UNSAFE)
 class OpTime:
     seconds: float  # on a CPU of the op, on a GPU of its kernels
     host_s: float | None = None  # on a GPU, what the host needs to launch it
+    loop_s: float | None = None  # and a fixed loop on its core, right before and after
 
 
 def time_call(spec: str, device: torch.device, budget_s: float = BUDGET_S) -> OpTime:
@@ -63,8 +66,9 @@ def _on_gpu(func: Any, args: list[Any], kwargs: Any, device: torch.device, budge
     whole_s = time.perf_counter() - begun
     calls = max(LEAST, min(MOST, int(budget_s / 4 / max(whole_s, 1e-6))))
     busy_s = BLOCKED_S + 2 * calls * min(queued_s, 1e-3)
-    times = []
+    device_times, host_times = [], []
     for _ in range(LEAST):
+        around_s = loop_s(LOOPS)
         before, after = (torch.Event(device, enable_timing=True) for _ in range(2))
         torch.cuda._sleep(int(busy_s * CLOCK_HZ))  # type: ignore[no-untyped-call]
         before.record()
@@ -74,5 +78,6 @@ def _on_gpu(func: Any, args: list[Any], kwargs: Any, device: torch.device, budge
         host_s = (time.perf_counter() - begun) / calls
         after.record()
         wait(device)
-        times.append((before.elapsed_time(after) / 1000 / calls, host_s))
-    return OpTime(min(device_s for device_s, _ in times), min(host_s for _, host_s in times))
+        device_times.append(before.elapsed_time(after) / 1000 / calls)
+        host_times.append((host_s, (around_s + loop_s(LOOPS)) / 2))
+    return OpTime(min(device_times), *min(host_times, key=lambda pair: pair[0] / pair[1]))

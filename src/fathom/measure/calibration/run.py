@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import statistics
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
@@ -34,7 +35,7 @@ from fathom.measure.calibration.layers import products_of, random_layer
 from fathom.measure.calibration.networks import random_network
 from fathom.measure.calibration.op_times import LEFT_OUT, time_call
 from fathom.measure.own.model import OwnModel
-from fathom.predict.campaign import SUFFIX, Campaign, TimedCall, read, source_of, write
+from fathom.predict.campaign import SUFFIX, Campaign, TimedCall, launches_of, read, source_of, write
 from fathom.predict.cold_operands import cold_bytes
 from fathom.predict.probe import Probe
 from fathom.trace.step_work import OpWork, StepWork
@@ -72,6 +73,10 @@ class Runner:
             self._save()  # before another call may end this process
 
     @property
+    def _gpu(self) -> bool:
+        return self.device.type == "cuda"
+
+    @property
     def left_s(self) -> float:
         return self._stop - self.clock()
 
@@ -107,7 +112,7 @@ class Runner:
     def _of(
         self, workload: Workload, phase: str, factor: float, precisions: tuple[str, ...]
     ) -> Iterator[tuple[StepWork, str]]:
-        steps = StepWorks(workload, phase, gpu=self.device.type == "cuda")
+        steps = StepWorks(workload, phase, gpu=self._gpu)
         updates = workload.updates_per_step if phase == "train" else 1
         items = max(1, round(factor * workload.items_per_step(phase) / updates))
         for precision in precisions:
@@ -116,14 +121,14 @@ class Runner:
 
     def _random(self, seed: int, precisions: tuple[str, ...]) -> Iterator[tuple[StepWork, str]]:
         """A network in training and inference, and layers in training, whose forward pass is that of inference."""
-        gpu, largest = self.device.type == "cuda", LARGEST[self.device.type]
+        largest = LARGEST[self.device.type]
         for phase in ("train", "infer"):
-            steps = StepWorks(random_network(seed, largest), phase, gpu=gpu)
+            steps = StepWorks(random_network(seed, largest), phase, gpu=self._gpu)
             for precision in precisions:
                 yield steps.at(precision), f"random {seed}"
         layers = LAYERS[self.device.type]
         for each in range(layers * seed, layers * (seed + 1)):
-            steps = StepWorks(random_layer(each, largest), "train", gpu=gpu)
+            steps = StepWorks(random_layer(each, largest), "train", gpu=self._gpu)
             for precision in precisions:
                 yield products_of(steps.at(precision)), f"layer {each}"
 
@@ -132,15 +137,19 @@ class Runner:
         for op in step.ops:
             known = self._calls.get(op.spec)
             if known is not None and source not in known.sources:
-                self._calls[op.spec] = replace(known, sources=(*known.sources, source))
-            elif known is None and op.spec not in self.campaign.failed and self._is_wanted(op) and self.left_s > 0:
-                self._time(op, source)
+                known = self._calls[op.spec] = replace(known, sources=(*known.sources, source))
+            if self._is_missing(known) and op.spec not in self.campaign.failed and self._is_wanted(op):
+                self._time(op, known.sources if known else (source,))
         if self.clock() - self._saved > SAVE_S:
             self._save()
         known_s = [self._calls[op.spec].seconds if op.spec in self._calls else 0.0 for op in step.ops]
         return sum(count * seconds for count, seconds in zip(step.calls, known_s, strict=True))
 
-    def _time(self, op: OpWork, source: str) -> None:
+    def _is_missing(self, known: TimedCall | None) -> bool:
+        """Also on a GPU where an earlier version timed it, without the loop that tells how fast the host was."""
+        return self.left_s > 0 and (known is None or (self._gpu and known.launch_loops is None))
+
+    def _time(self, op: OpWork, sources: tuple[str, ...]) -> None:
         self._timing.write_text(op.spec)
         try:
             found = time_call(op.spec, self.device)
@@ -148,7 +157,9 @@ class Runner:
             self.campaign.failed[op.spec] = first_line(error)[:100] if str(error) else type(error).__name__
             self._check_device(op)
             return
-        self._calls[op.spec] = TimedCall(work=op, seconds=found.seconds, host_s=found.host_s, sources=(source,))
+        self._calls[op.spec] = TimedCall(
+            work=op, seconds=found.seconds, host_s=found.host_s, loop_s=found.loop_s, sources=sources
+        )
 
     def _check_device(self, op: OpWork) -> None:
         """A kernel that failed may have taken the process's whole use of the device with it."""
@@ -166,39 +177,41 @@ class Runner:
         return small and roof_s <= LONGEST_S[self.device.type] and not op.op.endswith(LEFT_OUT)
 
     def _probes(self) -> None:
-        known = [each for each in self.campaign.probes if each.cold_bytes is not None and each.loop_s is not None]
-        done = {(each.name, each.phase) for each in known}
-        self.campaign = replace(self.campaign, probes=known)  # those of earlier versions are measured again
+        done = {(each.name, each.phase) for each in self.campaign.probes if self._is_whole(each)}
         for seed in range(PROBES):
             for phase in ("train", "infer"):
-                name = f"random {seed}"
-                if (name, phase) in done or self.left_s <= 0:
+                if (f"random {seed}", phase) in done or self.left_s <= 0:
                     continue
-                self.on_progress(f"step of {name}, {phase}")
-                step = StepWorks(random_network(seed), phase, gpu=self.device.type == "cuda").at("fp32")
-                if step.flop > self.campaign.flop_per_s["fp32"] * PROBE_S:
-                    continue
-                ops_s = self._time_all(step, name)
-                if self.left_s <= 0:
-                    return  # some of its calls may not have been timed
-                before_s = loop_s()
-                step_s = _step_s(random_network(seed, device=str(self.device)), phase, self.device)
-                around_s = (before_s + loop_s()) / 2
-                parts: dict[str, int] = {}
-                for index in step.sequence:
-                    parts[step.ops[index].part] = parts.get(step.ops[index].part, 0) + 1
-                cold = cold_bytes(step)
-                self.campaign.probes.append(
-                    Probe(
-                        name=name,
-                        phase=phase,
-                        calls=parts,
-                        ops_s=ops_s,
-                        step_s=step_s,
-                        cold_bytes=cold,
-                        loop_s=around_s,
-                    )
-                )
+                self.on_progress(f"step of random {seed}, {phase}")
+                step = StepWorks(random_network(seed), phase, gpu=self._gpu).at("fp32")
+                if step.flop <= self.campaign.flop_per_s["fp32"] * PROBE_S:
+                    self._probe(seed, step)
+
+    def _is_whole(self, probe: Probe) -> bool:
+        """One of an earlier version is measured again."""
+        launched = probe.launch_loops is not None or not self._gpu
+        return probe.cold_bytes is not None and probe.loop_s is not None and launched
+
+    def _probe(self, seed: int, step: StepWork) -> None:
+        name = f"random {seed}"
+        ops_s = self._time_all(step, name)
+        if self.left_s <= 0:
+            return  # some of its calls may not have been timed
+        launches = launches_of(self._calls.values())
+        before_s = loop_s()
+        step_s = _step_s(random_network(seed, device=str(self.device)), step.phase, self.device)
+        found = Probe(
+            name=name,
+            phase=step.phase,
+            calls=dict(Counter(step.ops[index].part for index in step.sequence)),
+            ops_s=ops_s,
+            step_s=step_s,
+            cold_bytes=cold_bytes(step),
+            loop_s=(before_s + loop_s()) / 2,
+            launch_loops=sum(launches.loops(step.ops[index]) for index in step.sequence) if self._gpu else None,
+        )
+        others = [each for each in self.campaign.probes if (each.name, each.phase) != (found.name, found.phase)]
+        self.campaign = replace(self.campaign, probes=[*others, found])
 
     def _save(self) -> None:
         self._watch.look()
