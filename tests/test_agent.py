@@ -44,19 +44,20 @@ class Answers(BytesIO):
         self.requests, self.expected = requests, expected
 
     def flush(self) -> None:
-        if len(self.found()) >= self.expected:
+        if len(self.given()) >= self.expected:
             self.requests.answered.set()
 
-    def found(self) -> list[dict[str, Any]]:
+    def given(self) -> list[dict[str, Any]]:
+        """Without signs of life, which come every few seconds."""
         lines = [line for line in self.getvalue().split(b"\n") if line.startswith(MARK)]
-        return [json.loads(line[len(MARK) :]) for line in lines]
+        return [message for line in lines if "alive" not in (message := json.loads(line[len(MARK) :]))]
 
 
 def answers(*requests: bytes, expected: int) -> list[dict[str, Any]]:
     asked = Requests(*requests)
     given = Answers(asked, expected)
     Agent(asked, given).serve()  # type: ignore[arg-type]
-    return [message for message in given.found() if "alive" not in message]
+    return given.given()
 
 
 def line(**message: object) -> bytes:

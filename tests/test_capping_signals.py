@@ -113,7 +113,8 @@ def test_a_worker_that_is_killed_or_hangs_is_a_failed_record_and_the_sweep_goes_
     good = RunSpec(workload="quick", device="cpu", steps=3)
 
     def run(value: float) -> Record:
-        return isolated(bad, heartbeat_timeout_s=2.0) if value == 300 else isolated(good)
+        patience_s = 2.0 if misdeed == "hangs" else 60.0
+        return isolated(bad, heartbeat_timeout_s=patience_s) if value == 300 else isolated(good)
 
     try:
         records = sweep(power(), [300, 400], run, journal)

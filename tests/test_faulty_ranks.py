@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -56,7 +57,7 @@ def test_a_rank_killed_within_a_step_is_named_though_the_other_lost_its_connecti
 
 def test_a_rank_that_stalls_is_named_and_so_is_what_the_other_waits_in(monkeypatch: pytest.MonkeyPatch) -> None:
     text = failed(monkeypatch, "stall:1:3", timeout_s=20)
-    assert text.startswith("rank 1: no progress for 20 s in step 3; rank 0 waits in all-reduce ")
+    assert re.match(r"rank 1: no progress for 2\d s in step 3; rank 0 waits in all-reduce ", text)
 
 
 @pytest.mark.parametrize("rank", [0, 1])
@@ -66,7 +67,7 @@ def test_a_stage_of_a_pipeline_that_is_killed_ends_the_job(monkeypatch: pytest.M
 
 def test_a_stage_of_a_pipeline_that_stalls_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     text = failed(monkeypatch, "stall:1:3", timeout_s=20, spec=PIPELINE)
-    assert text.startswith("rank 1: no progress for 20 s in step 3; rank 0 waits in send-receive ")
+    assert re.match(r"rank 1: no progress for 2\d s in step 3; rank 0 waits in send-receive ", text)
 
 
 def test_a_rank_that_is_in_another_operation_ends_the_job(monkeypatch: pytest.MonkeyPatch) -> None:

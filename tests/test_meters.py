@@ -284,6 +284,7 @@ def test_ipmi_shows_the_board_and_does_not_make_the_sampler_wait(bare: Path, mon
         assert find_meters(Target()) == []
         assert find_hints(Target()) == ["power of the board: the command ipmitool is missing"]
     command(bare, monkeypatch, "ipmitool", f"cat <<'END'\n{ANSWER}\nEND\necho $@ >> {bare}/asked")
+    monkeypatch.setattr("fathom.machine.meters._command.time.monotonic", lambda: 0.0)
     meter = find_meters(Target())[0]
     assert (meter.scope, meter.kind) == (BOARD, POWER)
     assert meter.read() == Reading(), "it was only started"

@@ -120,7 +120,7 @@ def test_ops_of_other_threads_are_counted(phase: str, products: dict[str, int]) 
 
 def test_two_threads_may_be_in_the_same_module_at_once() -> None:
     model, inputs = nn.Linear(WIDTH, WIDTH), torch.randn(ITEMS, WIDTH)
-    inside = threading.Barrier(2, timeout=30)
+    inside = threading.Barrier(2, timeout=240)
 
     class Meeting(nn.Module):
         def forward(self, values: Tensor) -> Tensor:

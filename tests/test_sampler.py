@@ -38,6 +38,8 @@ def plug(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     if any(meter.label != "wall plug" for meter in find_meters(Target())):
         pytest.skip("this machine has meters of its own")
     monkeypatch.setenv("LOST", str(tmp_path / "lost"))
+    monkeypatch.setattr(sampler, "START_S", WAIT_S)
+    monkeypatch.setattr(sampler, "STOP_S", WAIT_S)
     yield tmp_path / "lost"
     plugins._installed.cache_clear()
 
@@ -102,7 +104,7 @@ def test_its_own_cost_is_measured() -> None:
         found = stopped(samples)
     cost = found.cpu_s(found.samples[0].at, found.samples[-1].at)
     assert cost is not None
-    assert 0 < cost < found.samples[-1].at - found.samples[0].at
+    assert cost == found.samples[-1].cpu_s - found.samples[0].cpu_s > 0
     assert all(len(sample.late_s) == 1 and sample.late_s[0] >= 0 for sample in found.samples)
 
 
@@ -215,7 +217,13 @@ def test_a_sampler_that_cannot_be_started_stops_no_run(monkeypatch: pytest.Monke
     assert "energy not metered: energy was not sampled" in record.notes[0]
 
 
-@pytest.mark.usefixtures("plug")
+@pytest.fixture
+def patient(plug: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Readings speak for whatever lies beside them: a sampler that did not get a core for a while has not failed."""
+    monkeypatch.setattr("fathom.measure.energy.REACH", 1e6)
+
+
+@pytest.mark.usefixtures("patient")
 def test_a_run_records_the_energy_of_its_timed_steps() -> None:
     record = measure(RUN)
     energy = record.energy
@@ -223,7 +231,7 @@ def test_a_run_records_the_energy_of_its_timed_steps() -> None:
     assert energy.steps == 4
     assert [stretch.name for stretch in energy.stretches] == ["setup", "warm-up", "steps"]
     steps = energy.stretches[-1]
-    assert sum(record.step_s) <= energy.window_s + 1e-6  # steps are rounded to a nanosecond
+    assert energy.window_s == pytest.approx(sum(record.step_s), abs=1e-6), "nothing lies between its steps"
     assert energy.window_s == pytest.approx(steps.end_s - steps.begin_s, abs=2e-6)
     assert all(
         before.end_s <= after.begin_s + 1e-6
@@ -233,7 +241,7 @@ def test_a_run_records_the_energy_of_its_timed_steps() -> None:
     assert any("5 s are needed" in why for why in energy.invalid)
 
 
-@pytest.mark.usefixtures("plug")
+@pytest.mark.usefixtures("patient")
 def test_a_run_with_a_budget_counts_its_chunks_and_not_what_lies_between() -> None:
     record = measure(RunSpec(workload="autoenc", preset="tiny", device="cpu", warmup=2, steps=40, budget_s=0.5))
     energy = record.energy

@@ -111,6 +111,7 @@ import os, signal, sys
 from fathom.core import stopping
 from fathom.core.stopping import Stopped, unwinding
 stopping.install()
+stopping.AGAIN_S = 600.0  # two signals of a script are one, however slow the machine
 def hit(number=signal.SIGINT):
     os.kill(os.getpid(), number)
 class Deaf:

@@ -143,7 +143,8 @@ def _energy(
         (WARM_UP, chunks[0][0], timed[0][0] if len(chunks) == 1 else chunks[0][1]),
         *((STEPS, begin, end) for begin, end in timed),
     ]
-    shared = time.monotonic() - time.perf_counter()  # the sampler's clock; the same one on most systems
+    # the sampler's clock, the same one on most systems; a pause between the two reads makes the difference less
+    shared = max(time.monotonic() - time.perf_counter() for _ in range(5))
     named = [(name, begin + shared, end + shared) for name, begin, end in stretches if end > begin]
     energy = energy_of(samples, named, len(steps_s))
     return energy, [] if energy else [f"energy not metered: {why}" for why in missing(samples, named)]
