@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import signal
 import statistics
 from collections.abc import Callable
@@ -24,7 +25,7 @@ from fathom.experiments import calibrate as experiment
 from fathom.experiments.isolate import NoRecord
 from fathom.measure.calibration import run as running
 from fathom.measure.calibration.cases import cases_of
-from fathom.measure.calibration.layers import DRAWS, LAYERS, MOST_FLOP, _up_to, products_of, random_layer
+from fathom.measure.calibration.layers import DRAWS, FEWEST_FLOP, LAYERS, MOST_FLOP, _up_to, products_of, random_layer
 from fathom.measure.calibration.networks import FAMILIES, random_network
 from fathom.measure.calibration.op_times import OpTime, time_call
 from fathom.measure.calibration.run import Runner, file_name
@@ -166,6 +167,18 @@ def test_layers_of_a_faster_device_are_those_that_keep_it_busy() -> None:
     found = [op.flop or 0.0 for step in steps for op in step.ops if layer_of(op) is not None]
     assert statistics.median(found) > 1e9
     assert max(found) > 8**3 * MOST_FLOP / 10
+
+
+def test_every_fourth_layer_is_a_convolution_as_in_image_networks() -> None:
+    """Of nearly as many FLOP as there may be; most of them 3x3 with as many places as before, as Winograd's are."""
+    steps = [step_work(random_layer(seed, 8.0), "infer", gpu=True) for seed in range(2, 242, 4)]
+    found = [layer for step in steps for op in step.ops if isinstance(layer := layer_of(op), Convolution)]
+    assert len(found) == 60
+    assert all(30 * FEWEST_FLOP * 8**3 / 100 < each.flop <= MOST_FLOP * 8**3 for each in found)
+    assert statistics.median(each.flop for each in found) > 5e10
+    assert sum(each.kernel == 9 and each.stepped == 1 for each in found) > 20
+    sides = [each.channels * math.sqrt(each.input_size / each.items / each.channels) for each in found]
+    assert all(1000 < each < 20000 for each in sides)
 
 
 def test_some_layers_are_the_first_of_a_network() -> None:

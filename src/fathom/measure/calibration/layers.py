@@ -28,13 +28,14 @@ FEW = 4
 PRODUCTS = ("convolution", "matrix product")
 Made = Callable[[], tuple[nn.Module, Tensor]]
 KERNELS = (1, 1, 2, 3, 3, 3, 3, 4, 5, 5, 7, 8, 11)
+CHANNELS_BY_SIDE = (2000, 16000)  # channels x side inside an image network: 3584 in ResNets, 14336 in VGG
 
 
 def random_layer(seed: int, largest: float = 1.0, device: str = "meta") -> OwnModel:
     """The layer of this number; `largest` scales it, to suit a faster device."""
     draw = random.Random(seed)
-    made = LAYERS[seed % len(LAYERS)]
-    fewest, most = FEWEST_FLOP * largest**3, MOST_FLOP * largest**3
+    made, least = LAYERS[seed % len(LAYERS)]
+    fewest, most = least * FEWEST_FLOP * largest**3, MOST_FLOP * largest**3
     wanted = math.exp(draw.uniform(math.log(fewest), math.log(most)))
     with torch.device(device):
         module, inputs = _up_to(wanted, lambda: made(draw, largest))()
@@ -71,12 +72,32 @@ def _up_to(wanted: float, drawn: Callable[[], tuple[float, Made]]) -> Made:
 
 
 def _convolution(draw: random.Random, largest: float) -> tuple[float, Made]:
+    """Of any sizes, each for itself."""
     kernel, stride = draw.choice(KERNELS), draw.choice((1, 1, 1, 2, 4))
     first = draw.random() < 0.25  # of a network: few channels, and nobody wants the gradient of its input
     channels = draw.choice((1, 3, 4)) if first else _width(draw, 8, 512)
     after, batch = _width(draw, 16, 512), log_uniform(draw, 1, round(64 * largest))
     side, padding = max(kernel, log_uniform(draw, 5, 230)), draw.choice((0, kernel // 2))
     groups = 2 if not first and draw.random() < 0.25 else 1
+    return _convolving(draw, (batch, channels, side, side), after, (kernel, stride, padding, groups), first)
+
+
+def _image_convolution(draw: random.Random, largest: float) -> tuple[float, Made]:
+    """As inside an image network, where channels grow as sides shrink; libraries have algorithms for just these."""
+    side = log_uniform(draw, 7, 224)
+    channels = 8 * max(2, round(log_uniform(draw, *CHANNELS_BY_SIDE) / side / 8))
+    after = draw.choice((channels, channels, channels, 2 * channels, max(16, channels // 2)))
+    kernel, stride = draw.choice((1, 3, 3, 3, 3, 5)), draw.choice((1, 1, 1, 1, 2))
+    batch = log_uniform(draw, max(1, round(4 * largest)), round(32 * largest))
+    return _convolving(draw, (batch, channels, side, side), after, (kernel, stride, kernel // 2, 1), first=False)
+
+
+def _convolving(
+    draw: random.Random, shape: tuple[int, int, int, int], after: int, how: tuple[int, int, int, int], first: bool
+) -> tuple[float, Made]:
+    """FLOP, and the layer with its input; `how` is kernel, stride, padding and groups."""
+    kernel, stride, padding, groups = how
+    batch, channels, side, _ = shape
     out = (side + 2 * padding - kernel) // stride + 1
     layout = draw.choice((torch.contiguous_format, torch.channels_last))
     bias = draw.random() < 0.5
@@ -84,7 +105,7 @@ def _convolution(draw: random.Random, largest: float) -> tuple[float, Made]:
 
     def make() -> tuple[nn.Module, Tensor]:
         layer: Any = nn.Conv2d(channels, after, kernel, stride, padding, groups=groups, bias=bias)
-        inputs = torch.empty(batch, channels, side, side).normal_().to(memory_format=layout)
+        inputs = torch.empty(shape).normal_().to(memory_format=layout)
         layer = layer.to(memory_format=layout)
         return layer if first else nn.Sequential(_Scaled(), layer), inputs
 
@@ -145,4 +166,5 @@ def _batched(draw: random.Random, largest: float) -> tuple[float, Made]:
     return 2.0 * count * rows * before * after, make
 
 
-LAYERS = (_convolution, _linear, _convolution, _batched)
+# how it is drawn, and by how much its fewest FLOP are more: image networks keep a device busy
+LAYERS = ((_convolution, 1), (_linear, 1), (_image_convolution, 30), (_batched, 1))
