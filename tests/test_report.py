@@ -21,7 +21,7 @@ from test_ranks_finding import job
 
 from fathom import report
 from fathom.analysis import questions as shipped
-from fathom.analysis.finding import Chart, Finding, Image, Series, Table, questions
+from fathom.analysis.finding import Chart, Finding, Image, Series, Table, analyse, questions
 from fathom.core import formatting, plugins
 from fathom.core.errors import BadOption
 from fathom.core.record import Sections
@@ -423,6 +423,9 @@ def test_commands_are_code_in_markdown_and_other_backticks_are_letters() -> None
     )
     text = report.markdown([], [finding], "A study")
     assert "Run `fathom scale --runs 3`, not \\`&lt;b&gt;\\` or \\`" in text
+    unanswered = report.markdown([], [analyse(name, []) for name in questions()], "Nothing measured")
+    assert "Run `fathom scale --ranks 1,2`" in unanswered
+    assert "\\`" not in unanswered, "every command that would measure something"
 
 
 def test_every_row_of_a_markdown_table_has_the_cells_of_its_header() -> None:

@@ -17,7 +17,7 @@ from fathom.report.method import method
 
 MANY_POINTS = 24  # a chart of more is summarised: a line by some of its points, others by median and range
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # letters that move a cursor or ring a bell
-_COMMAND = re.compile(r"(`fathom [\w .:/=+-]+`)")
+_COMMAND = re.compile(r"(`fathom [\w .,:/=+-]+`)")
 SAMPLED_POINTS = 5  # from the first point to the last
 MANY_PARTS = 40  # of an icicle
 INDENT = "· "
