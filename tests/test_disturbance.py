@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -220,6 +221,7 @@ def test_a_core_that_is_slower_than_it_was_is_seen(
     watch.look()
     found = watch.disturbance()
     assert found.cpu_slowdown == pytest.approx(expected)
+    assert found.loop_s == pytest.approx(statistics.median(loops_ms) / 1e3)
     assert found.reasons == reasons
 
 

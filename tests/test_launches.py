@@ -7,16 +7,20 @@ from pathlib import Path
 
 import pytest
 import torch
+from sample_records import GPU, LAPTOP, op_row, record_of
 
+from fathom.core.disturbance import Disturbance
 from fathom.measure.calibration import run as running
 from fathom.measure.calibration.op_times import OpTime
 from fathom.measure.calibration.run import Runner
 from fathom.predict.campaign import Campaign, TimedCall, launches_of
 from fathom.predict.estimate import estimate
 from fathom.predict.evaluation import OP_BY_OP, UNSEEN_WORKLOAD, evaluate
+from fathom.predict.from_records import usable
 from fathom.predict.host_costs import fit_host
 from fathom.predict.launches import Launches
-from fathom.predict.other_batches import Case
+from fathom.predict.other_batches import Case, corrected
+from fathom.predict.predictors.efficiency import Efficiency
 from fathom.predict.predictors.names import EFFICIENCY
 from fathom.predict.probe import Probe
 from fathom.predict.target import CUDAGRAPH
@@ -105,6 +109,43 @@ def test_a_step_takes_what_the_launches_of_its_own_ops_take() -> None:
     assert estimate(step(dear), target).step_s == pytest.approx((0.9 * 40 + 0.2) * LOOP_S, rel=1e-4)
     assert estimate(step(dear, "train"), target).step_s == pytest.approx((0.9 * 40 + 5.2) * LOOP_S, rel=1e-4)
     assert estimate(step(dear), target.executed_by(CUDAGRAPH)).host_s == pytest.approx(0.2 * LOOP_S, rel=1e-4)
+
+
+def test_a_step_is_predicted_at_the_speed_that_its_host_had() -> None:
+    """The same step on a core that takes twice as long, and in a graph; records of earlier versions do not say."""
+    calls = [call(op("add", at), 1.0, "random 1") for at in range(30)]
+    ops = [op("add", 100 + at) for at in range(10)]
+    full_s = (0.9 * 10 + 0.2) * LOOP_S
+    slow = Case(step(ops), 2 * full_s, loop_s=2 * LOOP_S, slow_host=True)
+    cases = [slow, Case(step(ops), full_s), Case(step(ops), 0.4 * LOOP_S, CUDAGRAPH, 2 * LOOP_S)]
+    scores = evaluate(campaign(calls), cases, [EFFICIENCY])
+    assert [each.error for each in scores] == pytest.approx([0, 0, 0], abs=1e-3)
+    old = replace(campaign(calls), probes=[replace(each, launch_loops=None) for each in probes()])
+    assert len(evaluate(old, cases, [EFFICIENCY])) == 2, "its costs are of a host whose speed is not known"
+    target = campaign(calls).target()
+    other = replace(slow, step=replace(slow.step, batch=4))
+    correction = corrected(step(ops), [other], target, Efficiency.fitted([], target))
+    assert correction is not None
+    assert correction.factor == pytest.approx(1, abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("seen", "counts"),
+    [
+        (Disturbance(), True),
+        (Disturbance(cpu_slowdown=2.0, loop_s=2 * LOOP_S), True),
+        (Disturbance(cpu_slowdown=2.0), False),
+        (Disturbance(cpu_slowdown=2.0, loop_s=2 * LOOP_S, steal=0.1), False),
+        (Disturbance(cpu_slowdown=2.0, loop_s=2 * LOOP_S, gpu_shared=True), False),
+    ],
+)
+def test_a_slow_host_alone_does_not_keep_a_gpu_step_from_being_compared(seen: Disturbance, counts: bool) -> None:
+    on_cpu, on_gpu = (
+        record_of(rows=[op_row("Add", 0.1, place=place)], place=place, spec={"kind": "profiled"}, disturbance=seen)
+        for place in (LAPTOP, GPU)
+    )
+    assert bool(usable([on_gpu], slow_host=True)) is counts
+    assert bool(usable([on_gpu])) is bool(usable([on_cpu], slow_host=True)) is (seen == Disturbance())
 
 
 def test_an_unseen_workload_is_predicted_without_its_own_launches() -> None:

@@ -27,6 +27,7 @@ class Disturbance:
     throttled: float | None = None  # share of the CPU quota's periods in which the run was stopped
     preemptions: float | None = None  # involuntary context switches per second of the run's main process
     cpu_slowdown: float | None = None  # time of a fixed loop over the least that it took on this machine
+    loop_s: float | None = None  # that time, of one thread: hosts differ in it
     load_before: float | None = None  # average of a minute; earlier runs are in it
     gpu_shared: bool | None = None  # other programs were seen on the GPU: time and energy are not this run's alone
     gpu_throttles: int | None = None  # bits of THROTTLES, all that were seen
@@ -43,6 +44,12 @@ class Disturbance:
 
     @property
     def on_host(self) -> list[str]:
+        slow = self.cpu_slowdown is not None and self.cpu_slowdown > SLOWER
+        return [*self.by_others, *[f"CPU at {_percent(1 / (self.cpu_slowdown or 1))} of its fastest speed"] * slow]
+
+    @property
+    def by_others(self) -> list[str]:
+        """Who else used the host's CPU: by how much that slowed the run is not known, unlike that of a slower core."""
         found = []
         cores = self.cores or 1
         if self.others_cpu is not None and self.others_cpu > max(OTHERS_CPU, OTHERS_SHARE * cores):
@@ -53,8 +60,6 @@ class Disturbance:
             found.append(f"{_percent(self.steal)} of the CPU time taken by the hypervisor (steal)")
         if self.throttled is not None and self.throttled > THROTTLED:
             found.append(f"{_percent(self.throttled)} of the CPU quota's periods throttled")
-        if self.cpu_slowdown is not None and self.cpu_slowdown > SLOWER:
-            found.append(f"CPU at {_percent(1 / self.cpu_slowdown)} of its fastest speed")
         return found
 
     @property

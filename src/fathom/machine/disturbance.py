@@ -104,12 +104,13 @@ class Watch:
         found = between(self._readings[0], self._readings[-1]).worst(self._gpu)
         for part in parts:
             found = found.worst(part)
-        return replace(found, load_before=self._readings[0].load, cpu_slowdown=self._slowdown())
-
-    def _slowdown(self) -> float | None:
-        """Of the median look: a single one may be slow by the run's own threads, which wait on other cores."""
         loops = [reading.loop_s for reading in self._readings if reading.loop_s]  # a coarse clock shows 0
-        return statistics.median(loops) / fastest_s(min(loops)) if loops else None
+        found = replace(found, load_before=self._readings[0].load)
+        if not loops:
+            return found
+        # of the median look: a single one may be slow by the run's own threads, which wait on other cores
+        usual_s = statistics.median(loops)
+        return replace(found, loop_s=usual_s, cpu_slowdown=usual_s / fastest_s(min(loops)))
 
 
 def _grown(before: float | None, after: float | None) -> float | None:

@@ -83,7 +83,9 @@ class Summary:
 
 
 def evaluate(campaign: Campaign, cases: Sequence[Case], predictors: Iterable[str] = FITS) -> list[Score]:
-    cases = [case for case in cases if campaign.target().lacks(case.step.precision) is None]
+    target = campaign.target()
+    cases = [case for case in cases if target.lacks(case.step.precision) is None]
+    cases = [case for case in cases if target.host.loop_s or not case.slow_host]
     if not cases:
         what = "undisturbed runs of one rank on this machine, with this engine and in a precision of the calibration"
         raise DataError(f"no measured steps to compare with: {what}")
@@ -154,9 +156,7 @@ def _scores(campaign: Campaign, cases: Sequence[Case], situation: str, predictor
         for precision in dict.fromkeys(case.step.precision for case in cases):
             fitted = FITS[name](campaign.calls, bare, precision)
             found += [
-                _score(
-                    case, situation, name, estimate(case.step, bare.executed_by(case.engine), predictor=fitted).step_s
-                )
+                _score(case, situation, name, estimate(case.step, _ran_on(case, bare), predictor=fitted).step_s)
                 for case in cases
                 if case.step.precision == precision
             ]
@@ -173,10 +173,14 @@ def _op_by_op(campaign: Campaign, without: Campaign, cases: Sequence[Case], pred
     scores = []
     for case in cases:
         own = [timed[op.spec] for op in case.step.ops if op.spec in timed]
-        predictor, executed = OpByOp(own, fallbacks[case.step.precision]), target.executed_by(case.engine)
+        predictor, executed = OpByOp(own, fallbacks[case.step.precision]), _ran_on(case, target)
         if predictor.timed(case.step, executed):
             scores.append(_score(case, OP_BY_OP, OP_BY_OP, estimate(case.step, executed, predictor=predictor).step_s))
     return scores + [made for each in scores for made in _corrected(each, scores, OP_BY_OP_OTHERS_RUN)]
+
+
+def _ran_on(case: Case, target: Target) -> Target:
+    return target.executed_by(case.engine).beside_host(case.loop_s)
 
 
 def _score(case: Case, situation: str, predictor: str, predicted_s: float) -> Score:

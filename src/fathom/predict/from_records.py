@@ -22,15 +22,23 @@ from fathom.trace.step_work import OpWork, StepWork, from_rows
 DATA = "data"  # the phase of rows that feed the step: no part of a prediction
 
 
-def usable(records: Iterable[Record], engine: str = EAGER) -> list[Record]:
-    """Undisturbed profiled steps of an engine on one device, all its threads."""
+def usable(records: Iterable[Record], engine: str = EAGER, slow_host: bool = False) -> list[Record]:
+    """Undisturbed profiled steps of an engine on one device, all its threads; where asked for, with a slow host too."""
     return [
         each
         for each in records
-        if each.outcome == "ok" and each.profile is not None and each.profile.rows and not each.disturbed
+        if each.outcome == "ok" and each.profile is not None and each.profile.rows
+        if not each.disturbed or (slow_host and has_slow_host(each))
         if each.spec.kind == "profiled" and each.spec.engine == engine and each.spec.ranks is None
         if each.spec.threads is None and each.spec.power_cap_w is None and each.spec.clock_cap_mhz is None
     ]
+
+
+def has_slow_host(record: Record) -> bool:
+    """Whether all that disturbed a run on a GPU is that its host's core was slow, by a factor that is known."""
+    seen = record.disturbance
+    slow = record.gpu is not None and seen.loop_s is not None and record.disturbances == seen.on_host
+    return slow and bool(seen.on_host) and not seen.by_others
 
 
 def measured_s(record: Record) -> float:

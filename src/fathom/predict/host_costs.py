@@ -81,7 +81,8 @@ def _of_launches(probes: Sequence[Probe]) -> HostCosts:
     rows = [[each.launch_loops or 0.0, 1.0, float(each.phase == "train")] for each in probes]
     steps = np.array([each.step_s for each in probes])
     launch_s_per_loop, step_s, training_s = _solved(np.array(rows), steps, steps)
-    return HostCosts(step_s=step_s, training_s=training_s, launch_s_per_loop=launch_s_per_loop)
+    loop_s = min(each.loop_s or 0.0 for each in probes)
+    return HostCosts(step_s=step_s, training_s=training_s, launch_s_per_loop=launch_s_per_loop, loop_s=loop_s)
 
 
 def _solved(matrix: Floats, left: Floats, steps: Floats) -> list[float]:

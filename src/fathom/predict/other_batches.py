@@ -20,6 +20,8 @@ class Case:
     step: StepWork
     measured_s: float
     engine: str = EAGER
+    loop_s: float | None = None  # of the fixed loop on its host; None: not known
+    slow_host: bool = False  # whether it was disturbed by that alone, on a GPU
 
 
 class Corrected:
@@ -49,11 +51,13 @@ def corrected(step: StepWork, cases: Sequence[Case], target: Target, predictor: 
         for case in cases
         if (case.step.workload, case.step.phase, case.step.precision) == (step.workload, step.phase, step.precision)
         and case.step.batch != step.batch
+        and (target.host.loop_s or not case.slow_host)
     ]
     if not others:
         return None
     found = [
-        (case.step.batch, math.log(case.measured_s / estimate(case.step, target, predictor=predictor).step_s))
+        (case.step.batch, math.log(case.measured_s / estimate(case.step, beside, predictor=predictor).step_s))
         for case in others
+        for beside in [target.beside_host(case.loop_s)]
     ]
     return Corrected(predictor, factor_at(step.batch, found))

@@ -31,6 +31,7 @@ class HostCosts:
     training_s: float = 0.0  # for each update of the weights, beside step_s
     cold_s_per_byte: float = 0.0  # of operands that a call timed alone has in its caches, and a step has not
     launch_s_per_loop: float = 0.0  # for each unit that launching a call takes, in place of seconds for all calls alike
+    loop_s: float = 0.0  # that the unit takes on a host with these costs; 0: not known
 
     def of(self, part: str) -> float:
         return {"forward": self.forward_s, "backward": self.backward_s}.get(part, self.optimizer_s)
@@ -113,6 +114,12 @@ class Target:
         launching_s = self.host.launch_s_per_loop * self.launches.loops(op) if self.host.launch_s_per_loop else 0.0
         return self.host.of(op.part) + launching_s
 
+    def beside_host(self, loop_s: float | None) -> Target:
+        """Beside a host on which the loop takes this time: another one, or the same while its core is slower."""
+        if not self.gpu or not loop_s or not self.host.loop_s:
+            return self
+        return replace(self, host=self.host.scaled(loop_s / self.host.loop_s))
+
     def executed_by(self, engine: str) -> Target:
         """A CUDA graph is launched as one: what the host does for each op call is gone."""
         check_engine(engine)
@@ -120,7 +127,7 @@ class Target:
             return self
         if not self.gpu:
             raise BadOption(f"{engine} needs a GPU, and {self.name} is a CPU")
-        return replace(self, host=HostCosts(step_s=self.host.step_s))
+        return replace(self, host=HostCosts(step_s=self.host.step_s, loop_s=self.host.loop_s))
 
     def peak(self, precision: str) -> float:
         """FLOP/s of products in it. A device without it computes in fp32."""

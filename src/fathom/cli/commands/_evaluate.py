@@ -57,7 +57,7 @@ def evaluate(
 
 
 def _machine(records: Sequence[Record], on: str | None, engine: str) -> tuple[str, list[Record]]:
-    labels = sorted({each.machine_label for each in usable(records, engine)})
+    labels = sorted({each.machine_label for each in usable(records, engine, slow_host=True)})
     chosen = [label for label in labels if on is None or on.lower() in label.lower()]
     if len(chosen) != 1:
         hint = (

@@ -15,17 +15,28 @@ from fathom.workloads.base import workload_class
 
 
 def cases_of(records: Iterable[Record], machine: str, engine: str = EAGER) -> list[Case]:
-    """Of the undisturbed steps that were measured on this machine; of several launches of a run, the median."""
+    """Of the steps that were measured on this machine; of several launches of a run, the median.
+
+    Undisturbed ones; where a run has none, those that had a slow host.
+    """
     launches: dict[str, list[Record]] = defaultdict(list)
-    for record in usable(records, engine):
+    for record in usable(records, engine, slow_host=True):
         if record.machine_label == machine and record.spec.source == "workload":
             launches[record.spec.id].append(record)
     return [_case(same) for same in launches.values()]
 
 
 def _case(launches: list[Record]) -> Case:
+    launches = [each for each in launches if not each.disturbed] or launches
     first, spec = launches[0], launches[0].spec
     changes = dict(spec.options) | ({} if spec.batch is None else {"batch": spec.batch})
     workload = workload_class(spec.workload).configured(spec.preset, **changes)
     step = step_work(workload, spec.phase, spec.precision or "fp32", gpu=first.gpu is not None)
-    return Case(step, statistics.median(map(measured_s, launches)), spec.engine)
+    loops = [each.disturbance.loop_s for each in launches if each.disturbance.loop_s]
+    return Case(
+        step,
+        statistics.median(map(measured_s, launches)),
+        spec.engine,
+        statistics.median(loops) if loops else None,
+        slow_host=first.disturbed,
+    )
