@@ -251,6 +251,27 @@ def test_reasons_that_differ_in_their_number_are_one() -> None:
     assert runs.window_reasons[0] == "4 s measured, 5 s are needed (alike in 2 of 2 trials)"
 
 
+def test_a_meter_that_is_missing_below_a_cap_saves_no_energy() -> None:
+    """The GPU takes 2 % less below the cap; the CPU's 3 J of 9 were not metered there."""
+    both = energy_of(6.0, 0.01, parts=[part(3600.0, 6.0), part(1800.0, 6.0, scope="CPU 0", meter="RAPL")])
+    gpu_alone = metered_record(per_step_j=5.9, spec={"power_cap_w": 300.0})
+    finding = analyse("energy", [metered_record(energy=both), gpu_alone])
+    assert "less energy" not in finding.summary
+    assert sweeps(metered([metered_record(energy=both), gpu_alone])) == []
+    paired = sweeps(metered([metered_record(per_step_j=6.0), gpu_alone]))
+    assert len(paired) == 1, "of the same meter they are a sweep"
+
+
+def test_no_joules_are_no_valid_measurement_and_unknown_items_no_joules_per_item() -> None:
+    nothing = [metered_record(per_step_j=0.0) for _ in range(2)]
+    (runs,) = metered(nothing)
+    assert (runs.verdict, runs.spread) == ("INVALID", 0.0)
+    assert "0 J metered" in runs.reasons[0]
+    assert analyse("energy", nothing).answered
+    (unknown,) = metered([replace(metered_record(), items_per_step=None)])
+    assert (unknown.item, unknown.per_item_j) == ("step", unknown.per_step_j)
+
+
 def test_caps_at_two_batches_are_told_apart() -> None:
     large = [replace(record, spec=replace(record.spec, batch=64)) for record in capped_records()]
     finding = analyse("energy", [*capped_records(), *large])

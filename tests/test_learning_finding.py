@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -135,20 +136,43 @@ def test_a_seed_that_came_to_nothing_has_the_name_of_the_others() -> None:
     assert [row["reached"] for row in rows(finding, 0)] == ["1 of 1", "1 of 2, 1 failed"]
 
 
-def test_of_the_same_run_twice_the_last_that_went_well_counts() -> None:
+def test_of_the_same_run_twice_both_count_but_a_failed_one_that_was_made_again() -> None:
     attempts = [
-        run_of(started="2026-11-15T01:00:00.000+00:00", told=learnt([31.0])),
-        run_of(started="2026-11-15T02:00:00.000+00:00", told=learnt([32.0])),
-        run_of(started="2026-11-15T03:00:00.000+00:00", outcome="failed", reason="no memory"),
+        run_of(started="2026-11-15T01:00:00.000+00:00", outcome="failed", reason="no memory"),
+        run_of(started="2026-11-15T02:00:00.000+00:00", told=learnt([31.0])),
+        run_of(started="2026-11-15T03:00:00.000+00:00", told=learnt([32.0])),
     ]
     for order in (attempts, attempts[::-1]):
-        assert task(*order)["quality: median (min to max)"] == "32"
+        assert task(*order)["quality: median (min to max)"] == "31.5 (31 to 32)"
     finding = learning.analyse(attempts)
-    assert finding.notes[-1] == "Not shown: 2 runs superseded by a later run of the same spec."
+    assert finding.notes[-1] == "Not shown: 1 failed run, made again later with the same settings and seed."
     again = run_of(started="2026-11-15T04:00:00.000+00:00", outcome="failed", reason="no disk")
-    assert rows(learning.analyse([again, attempts[2]]), 2)[0]["outcome"] == "failed: no disk"
+    assert task(*attempts, again)["reached"] == "0 of 1, 1 failed", "a seed counts if it does in all of its runs"
     elsewhere = run_of(place=LAPTOP)
-    assert len(learning.analyse([attempts[0], elsewhere]).tables[1].rows) == 2
+    assert len(learning.analyse([attempts[1], elsewhere]).tables[1].rows) == 2
+
+
+def test_a_seed_that_missed_is_not_drawn_again_until_it_hits() -> None:
+    """Three of five seeds reach the target; the other two are run again, and reach it then."""
+    missed = [run_of(seed, learnt([10.0, 20.0])) for seed in (3, 4)]
+    hit = [run_of(seed, started="2026-11-16T01:00:00.000+00:00") for seed in (3, 4)]
+    records = [*(run_of(seed) for seed in range(3)), *missed, *hit]
+    assert task(*records)["reached"] == "3 of 5"
+    assert task(*records)["counts as reached"] == "no"
+
+
+def test_runs_with_another_target_or_recipe_are_another_task() -> None:
+    ours = [run_of(seed, replace(learnt(), recipe="a")) for seed in range(3)]
+    easy = [run_of(seed, replace(learnt(), recipe="a", target=10.0)) for seed in (3, 4, 5)]
+    other = [run_of(seed, replace(learnt(), recipe="b")) for seed in (3, 4, 5)]
+
+    def told(*records: Record) -> list[tuple[str, str]]:
+        return [(str(row["task"]), str(row["reached"])) for row in rows(learning.analyse(records), 0)]
+
+    name = "seq2seq on multi30k"
+    assert told(*ours, *easy) == [(f"{name} (target 10)", "3 of 3"), (f"{name} (target 30)", "3 of 3")]
+    assert told(*ours, *other) == [(f"{name} (recipe a)", "3 of 3"), (f"{name} (recipe b)", "3 of 3")]
+    assert told(*ours, *[run_of(seed) for seed in (3, 4)]) == [(name, "5 of 5")], "an older record names no recipe"
 
 
 def test_cost_is_counted_to_the_target_and_the_run_to_its_end() -> None:

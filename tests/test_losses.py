@@ -40,8 +40,8 @@ def test_the_trend_of_losses(losses: list[float], expected: str) -> None:
 
 
 def test_no_sentence_says_more_than_the_losses_do() -> None:
-    found = runs.losses([trained("speech", OVERSHOOT), trained("vgg", FALLING), trained("memnet", RISING)])
-    said = runs.losses_in_words(found)
+    records = [trained("speech", OVERSHOOT), trained("vgg", FALLING), trained("memnet", RISING)]
+    found, said = runs.losses(records), runs.losses_in_words(records)
     assert said.startswith(
         "The loss falls in 1 of 3 training runs. It rises: memnet on Laptop CPU, 4 cores (1 to 2.10 in"
     )
@@ -62,6 +62,33 @@ def test_a_report_prints_the_rule_it_applies(tmp_path: Path, name: str) -> None:
         assert re.search(r'in 8 steps: <span class="alarm">rises</span>', text)
     else:
         assert re.search(r"\| memnet \|.*\| rises \|", text)
+
+
+def test_every_training_run_is_counted_and_not_the_longest_alone() -> None:
+    """A run of fp32 falls; shorter ones in other precisions and with other seeds rise, each of them."""
+    rising = [
+        record_of("vgg", None, losses=RISING, spec=change)
+        for change in ({"precision": "bf16"}, {"seed": 3}, {"seed": 4})
+    ]
+    said = runs.losses_in_words([trained("vgg", FALLING * 1 + [FALLING[-1] - 0.1]), *rising])
+    assert said.startswith("The loss falls in 1 of 4 training runs. It rises: vgg on Laptop CPU, 4 cores (1 to 2.10 in")
+    many = runs.losses_in_words(rising * 3 + [trained("memnet", OVERSHOOT)])
+    assert "It rises: vgg on Laptop CPU, 4 cores (9 runs)." in many
+    assert "The loss falls in 0 of 10 training runs." in many
+
+
+@pytest.mark.parametrize("steps", [20, 40, 100])
+@pytest.mark.parametrize("falls_in", [0.1, 0.2])
+def test_a_loss_that_falls_fast_at_first_falls(steps: int, falls_in: float) -> None:
+    """Its bend is no correlation of noise: about a line it looks like one."""
+    random = np.random.default_rng(steps)
+    at = np.arange(steps)
+    found = [
+        trend((2 + 5 * np.exp(-at / (falls_in * steps)) + 0.05 * random.standard_normal(steps)).tolist())
+        for _ in range(40)
+    ]
+    assert found.count("falls") >= 28
+    assert found.count("rises") == 0
 
 
 def test_losses_of_runs_bound_to_some_cores_are_those_of_the_whole_machine() -> None:

@@ -20,6 +20,7 @@ LARGEST_SPREAD = 0.03  # of joules per item over the trials, for the measurement
 VALID, INVALID, ESTIMATED = "VALID", "INVALID", "estimated"
 CHOICES = ("batch", "precision", "engine", "power_cap_w", "clock_cap_mhz")  # what a sweep may differ in
 _NO_CHOICE: dict[str, Any] = dict.fromkeys(CHOICES) | {"precision": "fp32", "engine": EAGER}
+Meters = tuple[tuple[str, bool], ...]  # what was metered, and whether it was estimated
 UNITS = {"power_cap_w": "{:g} W", "clock_cap_mhz": "{:g} MHz", "batch": "batch {}"}
 
 
@@ -43,11 +44,16 @@ class EnergyRuns:
 
     @property
     def item(self) -> str:
-        return self.runs[0].item or "item"
+        """What joules are counted by: a whole step where a record does not say how many items that is."""
+        return (self.runs[0].item or "item") if self.runs[0].items_per_step else "step"
 
     @property
     def items_per_step(self) -> int:
         return self.runs[0].items_per_step or 1
+
+    @property
+    def meters(self) -> Meters:
+        return meters(self.energies[0])
 
     @property
     def step_s(self) -> float:
@@ -152,15 +158,13 @@ class EnergyRuns:
 
     def _spread(self, value: Callable[[Energy], float]) -> float:
         values = [value(energy) for energy in self.energies]
-        return (max(values) - min(values)) / statistics.fmean(values)
+        mean = statistics.fmean(values)
+        return (max(values) - min(values)) / mean if mean else 0.0
 
 
 def trial_reasons(run: Record) -> list[str]:
     """Why the energy of one run is not valid, the number first; none where it is."""
     return [*(run.energy.invalid if run.energy else ()), *run.disturbance.reasons]
-
-
-Meters = tuple[tuple[str, bool], ...]
 
 
 def meters(energy: Energy) -> Meters:
@@ -186,11 +190,11 @@ def metered(records: Iterable[Record]) -> list[EnergyRuns]:
 
 
 def sweeps(found: Sequence[EnergyRuns]) -> list[list[EnergyRuns]]:
-    """Those that differ in nothing but choices of a sweep, where there are at least two."""
-    groups: dict[tuple[str, str, str, str], list[EnergyRuns]] = defaultdict(list)
+    """Those that differ in nothing but choices of a sweep, where there are at least two; all with the same meters."""
+    groups: dict[tuple[str, str, str, str, Meters], list[EnergyRuns]] = defaultdict(list)
     for runs in found:
         same = dataclasses.replace(runs.spec, **_NO_CHOICE)
-        groups[runs.workload, runs.phase, runs.runs[0].machine_label, same.id].append(runs)
+        groups[runs.workload, runs.phase, runs.runs[0].machine_label, same.id, runs.meters].append(runs)
     return [group for group in groups.values() if len(group) > 1]
 
 

@@ -151,9 +151,7 @@ def analyse(question: str, records: Sequence[Record], frameworks: Sequence[Frame
     notes = []
     disturbed = [record for record in used if record.disturbed and record.outcome == "ok"]
     if disturbed and _differs(finding, answer([record for record in used if not record.disturbed])):
-        notes.append(
-            f"Disturbed by other programs, so that their times are not to be trusted: {summarised(disturbed)}."
-        )
+        notes.append(f"Disturbed, so that their times are not to be trusted: {summarised(disturbed)}.")
     if finding.answered and (superseded := len(records) - len(used)):
         notes.append(f"Not shown: {count(superseded, 'disturbed run')}, of which an undisturbed one was made.")
     return replace(finding, notes=[*notes, *finding.notes]) if notes else finding

@@ -137,7 +137,8 @@ def training_runs(records: Sequence[Record]) -> list[Run]:
             # weights that were chosen by the test data are others than those chosen in validation
             chosen = [f"evaluated on {own[-1]}"] if any(other and other[-1] != own[-1] for other in others) else []
             run = replace(run, variant=", ".join([*_differing(run.record, twins).values(), *chosen]))
-        named.append(run)
+        aims = _aims(run.record, [other for other in twins if evaluations[id(other)] == own], records)
+        named.append(replace(run, variant=", ".join([run.variant, *aims] if run.variant else aims)))
     return sorted(named, key=lambda run: (workload_order(run.record.spec.workload), run.name, run.record.spec.seed))
 
 
@@ -171,6 +172,18 @@ def _evaluation(record: Record, records: Sequence[Record]) -> tuple[str, ...] | 
     """The metric, the split of its result and that of its curve; of a run that came to nothing, other seeds'."""
     found = _known(record, records)
     return (found.metric, found.split, found.curve_split) if found else None
+
+
+def _aims(record: Record, twins: Sequence[Record], records: Sequence[Record]) -> list[str]:
+    """Target and recipe where they differ between runs that are alike in all else: these are no seeds of one task."""
+    own = _known(record, records)
+    others = [found for other in twins if (found := _known(other, records))]
+    if own is None:
+        return []
+    target = [f"target {own.target:g}"] if own.target is not None else ["no target"]
+    recipe = [f"recipe {own.recipe}"] if own.recipe else []
+    targets, recipes = {other.target for other in others}, {other.recipe for other in others if other.recipe}
+    return [*(target if len(targets) > 1 else []), *(recipe if len(recipes) > 1 else [])]
 
 
 def _known(record: Record, records: Sequence[Record]) -> Learning | None:

@@ -36,11 +36,14 @@ def trend(losses: Sequence[float]) -> Trend:
 
 
 def _corrected(p_value: float, losses: Sequence[float]) -> float:
-    """By the inflation of the variance that losses have once a line is taken out; none where a line leaves nothing."""
-    steps, values = np.arange(len(losses)), np.asarray(losses, dtype=float)
-    if not np.isfinite(values).all():
+    """By the inflation of the variance that ranks have once a line is taken out; none where a line leaves nothing.
+
+    Of ranks: about a line of its values, a loss that falls fast at first and slowly later looks like one that wanders.
+    """
+    if not np.isfinite(losses).all():
         return p_value
-    residuals = values - np.polyval(np.polyfit(steps, values, 1), steps)
-    if float(np.abs(residuals).max()) <= ROUNDING * float(np.abs(values).max()):
+    steps, ranks = np.arange(len(losses)), stats.rankdata(losses)
+    residuals = ranks - np.polyval(np.polyfit(steps, ranks, 1), steps)
+    if float(np.abs(residuals).max()) <= ROUNDING * len(losses):
         return p_value
     return widened(p_value, math.sqrt(inflation(residuals.tolist())))

@@ -325,6 +325,21 @@ def _condition(record: Record) -> str:
     return f"{spec.phase} on {machine_name(record)} ({spec.preset}{threads})"
 
 
+def finished_attempts(records: Iterable[Record]) -> list[Record]:
+    """All runs but failed ones that were made again later and succeeded: what a run came to is not drawn again."""
+    records = list(records)
+    succeeded: dict[tuple[str, str], str] = {}
+    for record in records:
+        if record.outcome == "ok":
+            key = (record.spec.id, record.machine_label)
+            succeeded[key] = max(record.started, succeeded.get(key, ""))
+    return [
+        record
+        for record in records
+        if record.outcome == "ok" or succeeded.get((record.spec.id, record.machine_label), "") <= record.started
+    ]
+
+
 def last_attempts(records: Iterable[Record]) -> list[Record]:
     """One record for each spec and machine: the last that succeeded, or else the last one."""
     ordered = sorted(records, key=lambda record: (record.outcome == "ok", record.started))

@@ -153,6 +153,8 @@ class Energy:
         found = list(self.problems)
         if self.window_s < LEAST_S:
             found.append(f"{self.window_s:.3g} s measured, {LEAST_S:g} s are needed")
+        if self.joules <= 0:
+            found.append(f"{self.joules:g} J metered")
         for part in self.counted:
             if part.kind != ESTIMATE and part.updates < LEAST_UPDATES:
                 what = "updates of the counter" if part.kind == COUNTER else "readings of the power"

@@ -56,7 +56,7 @@ def html(records: Sequence[Record], findings: Sequence[Finding], title: str) -> 
         no_headline=runs.NO_HEADLINE,
         machines=machines(records),
         losses=losses,
-        losses_in_words=runs.losses_in_words(losses),
+        losses_in_words=runs.losses_in_words(records),
         outputs=runs.outputs(records),
         failed=runs.failed(records),
         method=method(records),

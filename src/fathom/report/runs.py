@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -23,6 +24,7 @@ SETTINGS = (*COMPARED, "threads", "seed")  # repetitions and sweeps may differ i
 OK = "ok"  # the outcome of a run that succeeded
 DISTURBED = "disturbed"  # the column of what disturbed a run, and the outcome of one that has only disturbed runs
 NO_HEADLINE = "No run has timed steps."
+MOST_DESCRIBED = 8  # runs whose losses are told one by one
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,7 +85,8 @@ def headline(records: Sequence[Record]) -> Table:
     groups: dict[tuple[Cell, ...], list[Record]] = {}
     for record in records:
         settings = [_setting(record, name) for name in differing]
-        groups.setdefault((record.spec.workload, record.machine_label, record.spec.phase, *settings), []).append(record)
+        work = (record.spec.workload, record.machine_label, record.spec.phase, record.items_per_step)
+        groups.setdefault((*work, *settings), []).append(record)
     columns = ["workload", "machine", "phase", *differing, "items/step", "step (ms)", "95 % interval (ms)"]
     columns += ["items/s", "outcome"]
     ordered = sorted(groups.values(), key=lambda group: _order(group[0]))
@@ -107,14 +110,28 @@ def trust(records: Sequence[Record]) -> str:
     succeeded = [record for record in records if record.outcome == OK]
     disturbed = sum(record.disturbed for record in succeeded)
     unknown = sum(not record.disturbed and not record.disturbance.known for record in succeeded)
-    if unknown == len(succeeded):
-        return "No run was checked for disturbance by other programs." if succeeded else "No run succeeded."
+    if not any(record.disturbance.known for record in succeeded):
+        return _unchecked(len(succeeded), disturbed)
     checked = len(succeeded) - unknown
-    verb = "was" if checked == 1 else "were"
-    text = f"{checked - disturbed} of {formatting.count(checked, 'run')} {verb} undisturbed."
+    text = f"{checked - disturbed} of {formatting.count(checked, 'run')} {_was(checked)} undisturbed."
     if 2 * disturbed > checked:
-        text += " The times are those of a busy machine: run it again when it is quiet."
-    return text + (f" {unknown} more {'was' if unknown == 1 else 'were'} not checked." if unknown else "")
+        text += " Most were disturbed: run them again when the machine is quiet."
+    return text + (f" {unknown} more {_was(unknown)} not checked." if unknown else "")
+
+
+def _unchecked(succeeded: int, disturbed: int) -> str:
+    """Of records without counters of the system: a run that is seen to be disturbed says nothing of the others."""
+    if not succeeded:
+        return "No run succeeded."
+    if not disturbed:
+        return "No run was checked for disturbance."
+    others = succeeded - disturbed
+    rest = f" The other {others} {_was(others)} not checked." if others else ""
+    return f"{disturbed} of {formatting.count(succeeded, 'run')} {_was(disturbed)} disturbed.{rest}"
+
+
+def _was(count: int) -> str:
+    return "was" if count == 1 else "were"
 
 
 def failed(records: Sequence[Record]) -> Table:
@@ -145,15 +162,21 @@ def losses(records: Sequence[Record]) -> list[Losses]:
     return [Losses(workload=workload, machine=machine, values=each) for (workload, machine), each in longest.items()]
 
 
-def losses_in_words(found: Sequence[Losses]) -> str:
-    """Which losses fall and which do not, with their numbers, and the rule that says so."""
-    if not found:
+def losses_in_words(records: Sequence[Record]) -> str:
+    """In how many training runs the loss falls, which others there are, and the rule that says so."""
+    training = [record for record in sorted(_without_trials(records), key=_order) if record.outcome == OK]
+    every = [
+        Losses(workload=record.spec.workload, machine=record.machine_label, values=record.losses)
+        for record in training
+        if len(record.losses) > 1
+    ]
+    if not every:
         return ""
-    falling = sum(each.trend == FALLS for each in found)
-    sentences = [f"The loss falls in {falling} of {len(found)} training runs."]
+    trends = [each.trend for each in every]
+    sentences = [f"The loss falls in {trends.count(FALLS)} of {len(every)} training runs."]
     for kind, heading in ((RISES, "It rises"), (NO_TREND, "No significant trend"), (TOO_FEW, "Too few steps to tell")):
-        if own := [each.described for each in found if each.trend == kind]:
-            sentences.append(f"{heading}: {'; '.join(own)}.")
+        if own := [each for each, trend in zip(every, trends, strict=True) if trend == kind]:
+            sentences.append(f"{heading}: {_named(own)}.")
     return " ".join(
         [
             *sentences,
@@ -162,6 +185,14 @@ def losses_in_words(found: Sequence[Losses]) -> str:
             "first updates may raise a loss before it falls: `fathom learn` shows whether a workload learns.",
         ]
     )
+
+
+def _named(found: Sequence[Losses]) -> str:
+    """Each with its numbers where they are few, else how many there are of each workload."""
+    if len(found) <= MOST_DESCRIBED:
+        return "; ".join(each.described for each in found)
+    counts = Counter(f"{each.workload} on {each.machine}" for each in found)
+    return "; ".join(f"{name} ({formatting.count(many, 'run')})" for name, many in counts.items())
 
 
 def outputs(records: Sequence[Record]) -> list[Outputs]:

@@ -153,7 +153,7 @@ def _samples(records: Sequence[Record]) -> list[str]:
         [each.workload, each.machine, each.values[0], each.values[-1], len(each.values), each.trend] for each in losses
     ]
     columns = ["workload", "machine", "first loss", "last loss", "steps", "trend"]
-    blocks = ["## Losses and outputs", _plain(runs.losses_in_words(losses)), "Inference ran on untrained weights."]
+    blocks = ["## Losses and outputs", _plain(runs.losses_in_words(records)), "Inference ran on untrained weights."]
     blocks += _table(Table(title="Losses", columns=columns, rows=rows)) if rows else []
     for each in outputs:
         blocks += [f"**{_plain(each.workload)}** on {_plain(each.machine)} gave:"]

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from fathom.analysis.energy_model import OUTSIDE, STATIC, EnergyModel, MeteredRun, Share, fit, refusal
-from fathom.analysis.energy_runs import EnergyRuns
+from fathom.analysis.energy_runs import INVALID, EnergyRuns
 from fathom.analysis.finding import Cell, Table
 from fathom.analysis.selection import capped, configuration, machine_name, told_apart
 from fathom.core.formatting import listed
@@ -25,6 +25,7 @@ class OpEnergy:
 
     models: dict[str, Fitted]
     refused: dict[str, str]
+    invalid: int = 0  # of the measurements that are shared out
 
     @property
     def notes(self) -> list[str]:
@@ -32,6 +33,8 @@ class OpEnergy:
         for machine, why in self.refused.items():
             machines[why].append(machine)
         found = [f"No joules by op class on {listed(names)}: {why}." for why, names in machines.items()]
+        if self.invalid:
+            found.append(f"Measurements whose joules are shared out although they are {INVALID}: {self.invalid}.")
         return [*found, *(_note(machine, model) for machine, (model, _) in self.models.items())]
 
     def tables(self) -> list[Table]:
@@ -51,7 +54,8 @@ def op_energy(found: Sequence[EnergyRuns], records: Sequence[Record]) -> OpEnerg
     groups = {machine: _with_profiles(own, profiles) for machine, own in metered.items()}
     refused = {machine: why for machine, runs in groups.items() if (why := refusal(runs))}
     models = {machine: (fit(runs), runs) for machine, runs in groups.items() if machine not in refused}
-    return OpEnergy(models, refused)
+    shared = [runs for machine, own in metered.items() if machine in models for runs in own]
+    return OpEnergy(models, refused, sum(runs.verdict == INVALID for runs in shared))
 
 
 def _with_profiles(found: Sequence[EnergyRuns], profiles: dict[tuple[str, str], Profile]) -> list[MeteredRun]:

@@ -234,13 +234,16 @@ class Capped:
 
 
 def caps(found: Sequence[EnergyRuns], limits: Mapping[tuple[str, str, str], str]) -> list[Capped]:
-    """Every capped setting whose work was metered without a cap, too; limits are verdicts of the roofline."""
-    free = {(*_work(runs), runs.spec.id): runs for runs in found if not _is_capped(runs)}
+    """Every capped setting whose work was metered without a cap, too, by the same meters.
+
+    Limits are verdicts of the roofline.
+    """
+    free = {(*_work(runs), runs.meters, runs.spec.id): runs for runs in found if not _is_capped(runs)}
     pairs = []
     for runs in found:
         uncapped = dataclasses.replace(runs.spec, power_cap_w=None, clock_cap_mhz=None).id
-        if _is_capped(runs) and (*_work(runs), uncapped) in free:
-            pairs.append(Capped(runs, free[*_work(runs), uncapped], limits.get(_work(runs))))
+        if _is_capped(runs) and (pair := free.get((*_work(runs), runs.meters, uncapped))):
+            pairs.append(Capped(runs, pair, limits.get(_work(runs))))
     return pairs
 
 

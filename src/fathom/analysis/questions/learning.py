@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from fathom.analysis.finding import Cell, Chart, Finding, Image, Series, Table, not_measured
 from fathom.analysis.learning_runs import FEWEST, Run, TrainingTask, training_runs
 from fathom.analysis.questions._artifacts import shown
-from fathom.analysis.selection import last_attempts
+from fathom.analysis.selection import finished_attempts
 from fathom.core.formatting import listed, median_and_range
 from fathom.core.record import Artifact, Learning, Record
 
@@ -22,7 +22,7 @@ def analyse(records: Sequence[Record]) -> Finding:
     training = [record for record in records if record.spec.kind == "training"]
     if not training:
         return not_measured("learning", TITLE, "fathom learn WORKLOAD")
-    runs = training_runs(last_attempts(training))
+    runs = training_runs(finished_attempts(training))
     names = dict.fromkeys(run.name for run in runs)
     tasks = [TrainingTask(name, [run for run in runs if run.name == name]) for name in names]
     succeeded = [run for run in runs if not run.failed]
@@ -289,5 +289,5 @@ def _moved(runs: Sequence[Run]) -> list[str]:
 
 
 def _repeated(count: int) -> list[str]:
-    runs = "1 run" if count == 1 else f"{count} runs"
-    return [f"Not shown: {runs} superseded by a later run of the same spec."] if count else []
+    runs = "1 failed run" if count == 1 else f"{count} failed runs"
+    return [f"Not shown: {runs}, made again later with the same settings and seed."] if count else []

@@ -135,9 +135,11 @@ def _ops_summary(ops: list[Op]) -> str:
     judged = [op for op in ops if op.series.result is not None]
     if not judged:
         return f"No profile has the {FEWEST} steps that can show a drift."
-    total = sum(op.percent for op in judged)
+    total = sum(op.percent for op in ops)
     steady = [op for op in judged if op.series.result == NOT_SHOWN]
     share = 100 * sum(op.percent for op in steady) / total
+    unknown = 100 * (1 - sum(op.percent for op in judged) / total)
+    could_not = f"; {unknown:.0f} % is in series that could show none" if unknown >= 0.5 else ""
     variation = statistics.median(op.series.variation or 0.0 for op in judged)
     profiles = len({id(op.group) for op in judged})
     counts = span([len(op.series.values) for op in judged])
@@ -149,8 +151,8 @@ def _ops_summary(ops: list[Op]) -> str:
         )
     return (
         f"{share:.0f} % of op time is not shown to drift, in {profiles} profiled {'run' if profiles == 1 else 'runs'} "
-        f"of {counts} steps.{least} The median coefficient of variation of an op type is {100 * variation:.1f} %. The "
-        "2016 paper found all ops stationary with low variance."
+        f"of {counts} steps{could_not}.{least} The median coefficient of variation of an op type is "
+        f"{100 * variation:.1f} %. The 2016 paper found all ops stationary with low variance."
     )
 
 
