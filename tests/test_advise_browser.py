@@ -91,7 +91,6 @@ def choose(form: Any, **values: object) -> None:
             name,
             str(value),
         )
-        form.execute_script("document.getElementById('form').dispatchEvent(new Event('input'))")
 
 
 def text(form: Any, name: str) -> str:

@@ -211,6 +211,18 @@ def test_data_prepared_outside_ops_has_its_wall_time() -> None:
     assert walk.breakdown(gpu_step()).data_s() is None
 
 
+def test_torchs_own_mark_of_a_loader_is_data_too() -> None:
+    """Once where it is within a mark of ours."""
+    step = [
+        event("ProfilerStep#2", 0, 100, "user_annotation"),
+        event("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", 5, 60, "user_annotation"),
+        event("aten::stack", 6, 2),
+    ]
+    assert walk.breakdown(step).data_s() == pytest.approx(60e-6)
+    ours = [event("fathom.step", 0, 100, "user_annotation"), event("fathom.data", 1, 70, "user_annotation"), *step[1:]]
+    assert walk.breakdown(ours).data_s() == pytest.approx(70e-6)
+
+
 def test_a_pass_of_the_network_that_data_is_made_with_is_no_data_time() -> None:
     step = [
         event("fathom.step", 0, 100, "user_annotation"),

@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from fathom.analysis.limits import data_share
 from fathom.analysis.overview import exposed_communication, products, type_shares
 from fathom.analysis.selection import on_gpu, plain_scale, plain_step_s
 from fathom.core.record import OpRow, Profile, Record
@@ -179,7 +180,7 @@ def data(view: View) -> Action | None:
         share = view.idle * view.starved(DATA)
         evidence = f"{100 * share:.0f} % of the step the GPU waits for data"
     else:
-        share = min(1.0, (view.profile.data_s or 0.0) / view.step_s)
+        share = data_share(view.profile) if view.profile.data_s else 0.0
         evidence = f"{100 * share:.0f} % of the step is preparing data"
     return Action(share, "more loader workers, prefetching, or a cheaper preparation", evidence)
 
@@ -270,8 +271,10 @@ def outside_ops(view: View) -> Action | None:
     """On a CPU, Python and the framework between ops."""
     if view.on_gpu or view.profile.unprofiled_s is None or not view.profile.rows:
         return None
-    share = 1 - sum(view.shares.values())
-    evidence = f"{100 * share:.0f} % of the step is outside ops, in Python and torch's own code"
+    data_ops = view.share(row for row in view.profile.rows if row.phase == "data")
+    share = 1 - sum(view.shares.values()) - max(0.0, data_share(view.profile) - data_ops)
+    beside = " and the preparation of data" if view.profile.data_s else ""
+    evidence = f"{100 * share:.0f} % of the step is outside ops{beside}, in Python and torch's own code"
     what = "a larger batch" if view.compiled else "torch.compile, or a larger batch"
     return Action(share, f"{what}: the time per op stays the same", evidence)
 

@@ -94,6 +94,8 @@ class Choice:
 def calibrated(path: Path, predictor: str, precision: str, engine: str = EAGER) -> Choice:
     """A machine that has been calibrated."""
     campaign, errors = read(path), errors_of(path, engine)
+    if not campaign.calls:
+        raise BadOption(f"{path} has no op calls: run fathom calibrate with a longer --budget")
     target = campaign.target().executed_by(engine)
     notes = [f"calibrated: {len(campaign.calls)} op calls timed on {campaign.machine}"]
     notes += [f"the calibration was disturbed: {reason}" for reason in campaign.disturbances]
@@ -209,8 +211,9 @@ def interval_elsewhere(engine: str, precision: str) -> Interval:
 
 
 def _error(errors: Sequence[Summary], predictor: str, engine: str, precision: str) -> Interval:
-    """As evaluated on this machine's records; else that of the machines that come with Fathom."""
-    return _measured_error(errors, predictor, UNSEEN_WORKLOAD, OP_BY_OP) or interval_elsewhere(engine, precision)
+    """As evaluated on this machine's records; else as wide as between machines, with no measured coverage."""
+    elsewhere = replace(interval_elsewhere(engine, precision), coverage=None)
+    return _measured_error(errors, predictor, UNSEEN_WORKLOAD, OP_BY_OP) or elsewhere
 
 
 def _measured_error(errors: Sequence[Summary], predictor: str, *situations: str) -> Interval | None:

@@ -55,7 +55,9 @@ class Job:
     def __post_init__(self) -> None:
         for name, value in {"--items": self.items, "--epochs": self.epochs}.items():
             if not (0 < value < 1e18):
-                raise BadOption(f"{name} must be above 0, not {value:g}")
+                raise BadOption(f"{name} must be above 0 and below 1e18, not {value:g}")
+        if self.budget is not None and not self.budget >= 0:
+            raise BadOption(f"--budget must be 0 or more, not {self.budget:g}")
         if self.budget is not None and not self.prices:
             raise BadOption("--budget needs prices, such as --price h100=2.5 (per device and hour): none are assumed")
 

@@ -180,8 +180,9 @@
   startPossible();
   const priced = () => { find("price").value = data.prices[find("device").value] ?? ""; };
   priced();
-  find("model").addEventListener("change", fillForModel);
-  find("device").addEventListener("change", priced);
+  // a field is told of its input before the form around it is: what depends on it is filled when the answer is shown
+  find("model").addEventListener("input", fillForModel);
+  find("device").addEventListener("input", priced);
   find("form").addEventListener("submit", (event) => event.preventDefault());
   find("form").addEventListener("input", show);
   show();

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import msgspec
 
 from fathom.trace.event import Event, sequence_args
-from fathom.trace.marks import DATA, EVALUATE, FORWARD, LAYER, MODULE, PHASES, is_backward
+from fathom.trace.marks import DATA_MARKS, EVALUATE, FORWARD, LAYER, MODULE, PHASES, is_backward
 from fathom.trace.sequences import ForwardOps
 from fathom.trace.taxonomy import update_type
 
@@ -49,7 +49,7 @@ class Frames:
         """Names are those of all events on the host; then when ops of the backward pass begin, in order."""
         self.roles = roles
         self.has_phases = FORWARD in names
-        self.has_data = DATA in names
+        self.has_data = any(name.startswith(DATA_MARKS) for name in names)
         self.has_modules = any(name.startswith((LAYER, MODULE)) for name in names)
         self.has_backward = any(name.startswith(EVALUATE) for name in names)
         self._backward = {name for name in names if is_backward(name)}
@@ -82,7 +82,7 @@ class Frames:
         elif name.startswith("Optimizer.zero_grad"):
             frame.phase, frame.closure = "optimizer", False
             frame.optimizer = name.removeprefix("Optimizer.zero_grad#").split(".")[0]
-        elif name.startswith("enumerate(DataLoader)"):
+        elif name.startswith(DATA_MARKS):
             frame.phase = "data"
         return self._numbered(frame)
 

@@ -7,11 +7,10 @@ from collections.abc import Callable, Sequence
 from fathom.trace.event import LAUNCH
 from fathom.trace.event_columns import EventColumns, Mask
 from fathom.trace.intervals import Floats, Interval, Intervals
-from fathom.trace.marks import is_mark
+from fathom.trace.marks import DATA_MARKS, is_mark
 from fathom.trace.waits import is_wait
 
 WAITING, DATA, OPS, OUTSIDE = "waiting for the GPU", "preparing data", "in ops", "outside ops"
-DATA_MARKS = ("fathom.data", "enumerate(DataLoader)")
 
 
 class HostTime:

@@ -10,6 +10,7 @@ MARKS = ("fathom.", "ProfilerStep#", "Optimizer.step#", "Optimizer.zero_grad#", 
 LAYER = "fathom.layer "  # followed by the module path
 MODULE = "nn.Module: "  # how torch.profiler marks modules with with_stack=True
 DATA = "fathom.data"
+DATA_MARKS = (DATA, "enumerate(DataLoader)")  # of preparing a batch: ours, and how torch marks its loader
 FORWARD = "fathom.forward"
 PHASES = {f"fathom.{phase}": phase for phase in ("data", "forward", "backward", "optimizer")}
 EVALUATE = "autograd::engine::evaluate_function"

@@ -22,7 +22,7 @@ from fathom.trace.event_columns import EventColumns, Integers
 from fathom.trace.frames import Frame, Frames
 from fathom.trace.gpu import GpuAttribution, LaunchSite
 from fathom.trace.intervals import Floats, Interval
-from fathom.trace.marks import DATA, PHASES, is_backward, is_mark, is_module
+from fathom.trace.marks import DATA, DATA_MARKS, PHASES, is_backward, is_mark, is_module
 from fathom.trace.positions import LAUNCHING, MARK, OPS, UNTYPED, Launch, Parts, Positions
 from fathom.trace.reader import gc_disabled
 from fathom.trace.rows import Breakdown
@@ -147,7 +147,7 @@ class _Walk:
         if parent.op >= 0 and self.steps.waited:
             self.events_in_ops[step] += 1
         inside = min(event.dur, self.steps.windows[step][1] - event.ts)
-        if event.name == DATA and parent.phase != "data":
+        if event.name.startswith(DATA_MARKS) and parent.phase != "data":
             self.data_us[step] += inside
         elif event.name in PHASES and event.name != DATA and parent.phase == "data":
             self.data_us[step] -= inside  # a pass of the network that data is made with

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import csv
 import difflib
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -18,6 +17,7 @@ from importlib.resources import files
 from fathom.core.errors import LONGEST, BadOption, UnknownName, shortened
 
 PRECISIONS = ("fp64", "fp32", "tf32", "bf16", "fp16")
+LEAST, MOST = 1e-9, 1e12  # of a machine that is described by hand, in TFLOP/s, GB/s, GB or W
 
 
 @dataclass(frozen=True)
@@ -86,8 +86,8 @@ def hypothetical(
 ) -> Device:
     """A machine that need not exist; its peak is the same in every precision."""
     for what, value in {"peak": peak_tflops, "bandwidth": bandwidth_gb_s, "memory": memory_gb, "TDP": tdp_w}.items():
-        if value is not None and not (value > 0 and math.isfinite(value)):
-            raise BadOption(f"{what} must be a number above 0, not {value}")
+        if value is not None and not (LEAST <= value <= MOST):
+            raise BadOption(f"{what} must be a number from {LEAST:g} to {MOST:g}, not {value}")
     peak = peak_tflops * 1e12
     return Device(
         name=name,
