@@ -504,3 +504,73 @@ def test_autocast_as_a_decorator_counts_as_the_block_does(tmp_path: Path, monkey
     step = step_of_target("casts_itself:decorated", "train", "fp32", None, gpu=True)
     assert step.precision == "bf16"
     assert torch.autocast.__init__ is usual
+
+
+ORDINARY = """
+import torch
+from torch import nn
+
+class Enlarged(nn.Module):
+    def __init__(self, mode):
+        super().__init__()
+        self.first, self.last, self.mode = nn.Conv2d(3, 32, 3, padding=1), nn.Conv2d(32, 3, 3, padding=1), mode
+    def forward(self, x):
+        return self.last(nn.functional.interpolate(self.first(x), scale_factor=2, mode=self.mode))
+
+def enlarged():
+    return Enlarged("bilinear"), torch.randn(2, 3, 64, 64)
+
+def fused():
+    model = nn.Linear(64, 10)
+    return model, torch.randn(8, 64), None, torch.optim.AdamW(model.parameters(), fused=True)
+
+def lazy():
+    return nn.Sequential(nn.Flatten(), nn.LazyLinear(10)), torch.randn(4, 3, 8, 8)
+
+def partly_evaluated():
+    model = nn.Sequential(nn.Linear(64, 4096), nn.ReLU(), nn.Dropout(0.5), nn.Linear(4096, 8))
+    model[2].eval()
+    return model, torch.randn(1024, 64)
+
+class Fixed(nn.Linear):
+    def forward(self, x):
+        return super().forward(x).view(4, 2, 4)
+
+def of_four():
+    return Fixed(8, 8), torch.randn(4, 8)
+"""
+
+
+@pytest.fixture
+def ordinary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    (tmp_path / "ordinary.py").write_text(ORDINARY)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return "ordinary"
+
+
+def test_interpolation_is_one_op_in_inference_as_in_training(ordinary: str) -> None:
+    steps = [step_of_target(f"{ordinary}:enlarged", phase, "fp32", None, gpu=True) for phase in ("train", "infer")]
+    train, infer = ([step.ops[at].op for at in step.sequence if step.ops[at].part == "forward"] for step in steps)
+    assert infer == ["aten::convolution", "aten::upsample_bilinear2d", "aten::convolution"]
+    assert train[:3] == infer
+
+
+def test_a_fused_optimizer_and_lazy_layers_are_counted(ordinary: str) -> None:
+    fused = step_of_target(f"{ordinary}:fused", "train", "fp32", None, gpu=True)
+    assert [op.op for op in fused.ops if op.part == "optimizer"] == ["aten::_foreach_add_", "aten::_fused_adamw_"]
+    assert cost_of_target(f"{ordinary}:lazy").parameters == 192 * 10 + 10
+
+
+def test_parts_in_evaluation_mode_stay_so_in_a_simulated_training_step(ordinary: str) -> None:
+    """The dropout layer keeps no mask and no output: 16 MiB of the hidden layer alone."""
+    memory = cost_of_target(f"{ordinary}:partly_evaluated").memory[0]
+    assert memory.activations / 2**20 == pytest.approx(16, rel=0.01)
+
+
+@pytest.mark.parametrize("name", ["fused", "lazy", "of_four"])
+def test_a_plan_for_them_is_made_or_refused_in_lines(
+    ordinary: str, name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = ("advise", f"{ordinary}:{name}", "--items", "1e6", "--on", "h100", "--count", "1", "--batch", "4")
+    assert fathom(monkeypatch, *asked) == 0
+    assert "Advised" in capsys.readouterr().out

@@ -22,6 +22,7 @@ BLOCK = 512  # bytes: what the CUDA caching allocator rounds to
 OnOp = Callable[[Any, tuple[Any, ...], dict[str, Any]], None]
 Temporary = Callable[[Any, tuple[Any, ...], Any], int]  # op, arguments, result -> bytes that it takes and gives back
 NONE: Mapping[Any, Callable[..., Any]] = {}
+COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 
 
 class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -53,11 +54,9 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         given = kwargs or {}
-        if torch.is_inference_mode_enabled() and func not in self._stand_ins:
+        if torch.is_inference_mode_enabled() and func not in self._stand_ins and _is_composite(func):
             with self:  # only in inference mode does an op that consists of others come here whole
-                parts = func.decompose(*args, **given)
-            if parts is not NotImplemented:
-                return parts
+                return func._op_dk(COMPOSITE, *args, **given)
         if func in ON_ROWS and has_rows(args):
             with self:
                 return ON_ROWS[func](*args, **given)
@@ -96,3 +95,8 @@ def _rounded(nbytes: int) -> int:
 def held_bytes(tensors: Iterable[Tensor]) -> int:
     """What these tensors hold, in the allocator's blocks; views of one storage count once."""
     return sum({each.untyped_storage()._cdata: _rounded(each.untyped_storage().nbytes()) for each in tensors}.values())
+
+
+def _is_composite(func: Any) -> bool:
+    """By torch's C++: in Python it also has parts of ops that are one kernel, such as interpolation."""
+    return torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), COMPOSITE)

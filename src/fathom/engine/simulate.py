@@ -7,7 +7,7 @@ memory is that of a GPU: a tensor lives as long as it would there.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.distributions import Distribution
-from torch.optim import Optimizer, SparseAdam
+from torch.optim import Optimizer, SparseAdam, adam
 from torch.utils._pytree import tree_leaves
 
 from fathom.engine.as_on_gpu import AsOnGPU
@@ -24,6 +24,7 @@ from fathom.engine.base import clipping
 from fathom.engine.engines.eager import Eager
 from fathom.engine.live import LiveBytes, held_bytes
 from fathom.engine.op_calls import call_of
+from fathom.engine.replaced import replaced
 from fathom.engine.session import AUTOCAST
 from fathom.engine.sparse_rows import parts_of
 from fathom.engine.stand_ins import STAND_INS
@@ -129,7 +130,10 @@ class Simulation:
         """
         items = items or self.workload.batch
         batch = self.workload.shaped(items)
-        self.model.train(self.phase == "train")  # a user's module is one and the same in all simulations
+        modes = {part: part.training for part in self.model.modules()}  # a user's module is the same in all simulations
+        self.model.train(self.phase == "train")
+        if self.phase == "train" and modes[self.model]:
+            _set(modes)  # parts in evaluation mode stay so, as frozen layers do
         as_on_gpu, counter = AsOnGPU(layers=self.gpu), _Counter(counted, watch)
         engine = self._engine(_autocast(as_on_gpu, precision))
         live = counter.live = LiveBytes(counter, STAND_INS, convolution_bytes if self.gpu else None)
@@ -143,6 +147,7 @@ class Simulation:
         finally:
             for weight in self.model.parameters():
                 weight.grad = None
+            _set(modes)
         found = self._simulated(items, counter, [held_bytes(tensors) for tensors in held], peak, apply_peak)
         asked = tuple(as_on_gpu.branches)
         return replace(found, gradient_bytes=gradients, own_autocast=as_on_gpu.own_autocast, branches=asked)
@@ -171,6 +176,11 @@ class Simulation:
             work=counter.work(),
             uncounted=dict(counter.uncounted),
         )
+
+
+def _set(modes: Mapping[nn.Module, bool]) -> None:
+    for part, mode in modes.items():
+        part.training = mode
 
 
 def simulate(workload: Workload, phase: str, precision: str = "fp32") -> Simulated:
@@ -233,7 +243,8 @@ def _with_state(workload: Workload, model: nn.Module, gpu: bool) -> Optimizer:
             state["step"] = torch.zeros_like(state["step"], device="cpu")
     for weight in model.parameters():
         weight.grad = _any_gradient(weight, optimizer) if weight.requires_grad else None
-    with LiveBytes(stand_ins=STAND_INS):
+    # Adam asks for it in its first step whatever the optimizer says, and does not list the meta device
+    with LiveBytes(stand_ins=STAND_INS), replaced(adam, {"_device_dtype_check_for_fused": lambda *_, **__: None}):
         optimizer.step()
     for weight in model.parameters():
         weight.grad = None

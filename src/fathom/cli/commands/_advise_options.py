@@ -98,10 +98,14 @@ class Given:
         if not own:
             check(RunSpec(workload=name, preset=self.preset or PLANNED, options=self.options))
         from fathom.measure.own.cost import workload_on_meta
+        from fathom.measure.own.errors import users_fault
         from fathom.workloads.base import workload_class
 
         if own:
-            return workload_on_meta(name, self.loss, self.optimizer)
+            try:
+                return workload_on_meta(name, self.loss, self.optimizer)
+            except Exception as error:
+                raise users_fault(name, error) from None
         return workload_class(name).configured(self.preset or PLANNED, **self.options)
 
     def _check(self, own: bool) -> None:

@@ -126,7 +126,10 @@ def planned(workload: Workload, options: PlanOptions, known: Mapping[tuple[str, 
     from fathom.measure.own.model import fixed_precision
 
     usual = workload.items_per_step(options.phase) // (workload.updates_per_step if options.phase == "train" else 1)
-    works = {gpu: StepWorks(workload, options.phase, gpu=gpu) for gpu in {each.gpu for each in targets(known)}}
+    try:
+        works = {gpu: StepWorks(workload, options.phase, gpu=gpu) for gpu in {each.gpu for each in targets(known)}}
+    except Exception as error:
+        raise one_line(f"{workload.name} on the meta device", error) from None
     own = fixed_precision(workload, [each for each in options.precisions if options.precisions != DEFAULT_PRECISIONS])
     own = own or _own_autocast(workload, next(iter(works.values())))
     grid = Grid(
@@ -296,7 +299,7 @@ def prices_of(pairs: Sequence[str]) -> dict[str, float]:
 
 
 def largest_batch(workload: Workload, phase: str, precision: str, target: Target) -> int | None:
-    """By simulated steps; None where the memory is not known."""
+    """By simulated steps; None where the memory is not known, or the model takes no other batch than its own."""
     if target.memory_bytes is None:
         return None
     from fathom.engine.cost_sheet import largest_batch as search
@@ -310,4 +313,7 @@ def largest_batch(workload: Workload, phase: str, precision: str, target: Target
     def peak(items: int) -> int:
         return peak_bytes(workload, phase, steps.step(precision, items, counted=False))
 
-    return search(peak, int(target.memory_bytes), workload.batch)
+    try:
+        return search(peak, int(target.memory_bytes), workload.batch)
+    except RuntimeError:
+        return None

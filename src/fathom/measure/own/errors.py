@@ -43,7 +43,7 @@ def one_line(target: str, error: BaseException) -> BadOption:
     if isinstance(error, SystemExit):
         return BadOption(f"{target} called sys.exit({_text_of(error)}){where}")
     text = _text_of(error)
-    if "register_meta" in text:
+    if "register_meta" in text or "no fake impl" in text:
         return BadOption(f"{target} failed: the size of a result depends on values (nonzero, a boolean index){where}")
     return BadOption(f"{target} failed: {type(error).__name__}{': ' if text else ''}{text}{where}")
 

@@ -136,11 +136,15 @@ def _let_go(module: nn.Module) -> None:
 
 
 def _move(module: nn.Module, device: torch.device) -> None:
-    """In place, so that tied weights stay tied and an optimizer keeps its own: for meta, torch makes others."""
+    """In place, so that tied weights stay tied and an optimizer keeps its own: for meta, torch makes others.
+
+    Weights of lazy layers, which nothing else holds yet, cannot be swapped.
+    """
     if device.type == "meta":
         _let_go(module)
+    lazy = any(is_lazy(each) for each in [*module.parameters(), *module.buffers()])
     before = torch.__future__.get_swap_module_params_on_conversion()
-    torch.__future__.set_swap_module_params_on_conversion(before or device.type == "meta")
+    torch.__future__.set_swap_module_params_on_conversion(before or (device.type == "meta" and not lazy))
     try:
         module.to(device)
     finally:

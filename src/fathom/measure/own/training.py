@@ -87,7 +87,7 @@ def _models_own(output: Any) -> Any:
     found = [tensor.abs() if tensor.is_complex() else tensor for tensor in tensors_in(output)]
     floats = [tensor for tensor in found if tensor.is_floating_point()]
     if not floats:
-        raise BadOption("the model returns no floating-point tensor to train on; give a loss")
+        raise NotTrainable("the model returns no floating-point tensor to train on; give a loss")
     trained = [tensor for tensor in floats if tensor.requires_grad] or floats
     return torch.stack([tensor.float().mean() for tensor in trained]).sum()
 
