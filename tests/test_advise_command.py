@@ -322,6 +322,8 @@ def test_a_plan_is_ranked_and_its_reasons_are_given(
         ([*PLAN, "--count", "0"], "--count takes whole numbers from 1 to 1,000,000,000, not '0'"),
         ([*PLAN, "--count", "99999999"], "--count must be 1 to 65,536, not 99999999"),
         ([*PLAN, "--items", "-1"], "--items must be above 0, not -1"),
+        ([*PLAN, "--items", "1e18"], "--items must be below 1e+18, not 1e+18"),
+        ([*PLAN, "--items", "1e6", "--budget", "nan"], "--budget must be 0 or more, not nan"),
         ([*PLAN, "--on", "Neoverse-N1"], "the catalogue has no peak FLOP/s of Neoverse-N1"),
         (
             [*PLAN, "--on", "k40", "--precision", "bf16"],

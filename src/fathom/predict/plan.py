@@ -36,6 +36,7 @@ PCIE = {"H100 PCIe": "PCIe 5", "MI300X": "PCIe 5"}  # what others have that have
 LOCAL = ("NVLink", "PCIe")  # links inside a server
 WITHOUT_NVLINK, NETWORKS = "PCIe 3", ("InfiniBand EDR", "Ethernet 10")  # compared where none is asked for
 TIME, ENERGY, COST = "time", "energy", "cost"
+MOST = 1e18  # items or epochs of a job
 AT_TDP, MEASURED = "at the TDP of the devices alone", "from measured joules per item"
 
 Predict = Callable[[StepWork, Target, int, Link | None], Estimate]
@@ -54,8 +55,9 @@ class Job:
 
     def __post_init__(self) -> None:
         for name, value in {"--items": self.items, "--epochs": self.epochs}.items():
-            if not (0 < value < 1e18):
-                raise BadOption(f"{name} must be above 0 and below 1e18, not {value:g}")
+            if not (0 < value < MOST):
+                limit = f"below {MOST:g}" if value > 0 else "above 0"
+                raise BadOption(f"{name} must be {limit}, not {value:g}")
         if self.budget is not None and not self.budget >= 0:
             raise BadOption(f"--budget must be 0 or more, not {self.budget:g}")
         if self.budget is not None and not self.prices:
