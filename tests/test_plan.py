@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -226,9 +227,11 @@ def test_a_budget_needs_prices() -> None:
         Job(items=1, budget=5)
 
 
-@pytest.mark.parametrize("items", [0, -1, float("nan"), 1e30])
-def test_items_are_above_zero(items: float) -> None:
-    with pytest.raises(BadOption, match="--items must be above 0"):
+@pytest.mark.parametrize(
+    ("items", "limit"), [(0, "above 0"), (-1, "above 0"), (float("nan"), "above 0"), (1e30, "below 1e+18")]
+)
+def test_items_are_above_zero_and_below_a_limit(items: float, limit: str) -> None:
+    with pytest.raises(BadOption, match=re.escape(f"--items must be {limit}, not ")):
         Job(items=items)
 
 
