@@ -133,24 +133,25 @@ def test_the_files_of_a_job_are_removed_however_it_ends(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("folders", [("one", "two"), ("shared", "shared")])
-def test_two_agents_on_loopback_run_one_job_and_both_keep_its_record(tmp_path: Path, folders: tuple[str, str]) -> None:
+def test_two_agents_on_loopback_run_one_job_and_both_keep_its_record(tmp_path: Path) -> None:
+    """In a folder each; of one folder for all, the tests above say what its store does."""
+    folders = [tmp_path / "one", tmp_path / "two"]
     meeting = f"localhost:{free_port()}"
     options = ["--ranks", "2", "--nodes", "2", "--rendezvous", meeting, "--preset", "tiny", "--runs", "1"]
     options += ["--steps", "4", "--timeout", "120"]
     nodes = [
         subprocess.Popen(
-            [sys.executable, "-m", "fathom", "scale", "memnet", *options, "--out", str(tmp_path / name)],
+            [sys.executable, "-m", "fathom", "scale", "memnet", *options, "--out", str(folder)],
             env=os.environ | {"COLUMNS": "200"},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
         )
-        for name in folders
+        for folder in folders
     ]
     printed = [node.communicate(timeout=300)[0] for node in nodes]
     assert [node.returncode for node in nodes] == [0, 0], printed
-    (one,), (two,) = (list(Store(tmp_path / name).records()) for name in folders)
+    (one,), (two,) = (list(Store(folder).records()) for folder in folders)
     assert one.id == two.id
     assert one.ranks is not None
     assert (one.ranks.nodes, one.ranks.ranks, one.spec.nodes) == (2, 2, 2)
