@@ -381,6 +381,16 @@ def test_a_headline_is_never_disturbed_in_silence() -> None:
     assert headline([crowded]).alarms == [(0, len(headline([crowded]).columns) - 1)]
 
 
+@pytest.mark.parametrize(("question", "title"), [("phases", "Step times"), ("suite", "Measured step times")])
+def test_step_times_of_an_answer_are_those_of_the_headline(question: str, title: str) -> None:
+    """A study and its repeated launches have other numbers of steps, and are one configuration."""
+    crowded, quiet = run_of(step_s=11.9, disturbance=CROWDED, spec={"steps": 200}), run_of(step_s=3.7)
+    finding = analyse(question, [crowded, quiet])
+    (row,) = next(table.rows for table in finding.tables if table.title.startswith(title))
+    assert pytest.approx(3700) in row
+    assert pytest.approx(7800) not in row
+
+
 def test_the_list_of_runs_says_what_disturbed_each() -> None:
     table = every_run([run_of(disturbance=CROWDED), run_of("vgg")])
     column = table.columns.index("disturbed")

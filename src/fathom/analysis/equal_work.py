@@ -54,13 +54,15 @@ def work_of(record: Record) -> Work | None:
 
 
 def groups_by_work(records: Sequence[Record]) -> dict[tuple[Work, str], RunGroup]:
-    """(work, machine) -> its runs in one configuration: of a thread sweep, those with the machine's default."""
+    """(work, machine) -> what its time is of, in one configuration: of a thread sweep, the machine's default."""
     by_work: dict[Work, list[Record]] = defaultdict(list)
     for record in records:
         if work := work_of(record):
             by_work[work].append(record)
     return {
-        (work, group.machine): group for work, runs in by_work.items() for group in select(runs, profiled=False).groups
+        (work, group.machine): replace(group, runs=group.timed)
+        for work, runs in by_work.items()
+        for group in select(runs, profiled=False).groups
     }
 
 

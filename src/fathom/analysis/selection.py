@@ -38,6 +38,11 @@ class RunGroup:
         return [run.profile for run in self.runs if run.profile]
 
     @property
+    def timed(self) -> list[Record]:
+        """What its step time is of: the undisturbed runs, as in the headline of a report, or all where none is."""
+        return [run for run in self.runs if not run.disturbed] or self.runs
+
+    @property
     def outside_s(self) -> float:
         return statistics.fmean(outside(profile) for profile in self.profiles)
 

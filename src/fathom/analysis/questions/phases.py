@@ -224,10 +224,10 @@ def _notes(timings: Timings, base: str, pairs: Sequence[Pair]) -> list[str]:
         f"Relative to {base}: the slowest CPU with training runs, or without one the machine with most of them. Over "
         "workloads, the geometric mean of the ratios. Items per second are over the time of all steps, slow ones too, "
         "and not over the median step.",
-        "Step time is the median after warm-up; of several launches, the median of theirs. An interval over launches "
-        "holds the machine's median. One within this process holds the median of the one process that was launched, "
-        "and says nothing of the next. A ratio with one launch on a side allows for the "
-        f"{100 * FLOOR:.0f} % that two launches are assumed to differ by.",
+        "Step time is the median after warm-up; of several launches, the median of theirs, without disturbed ones "
+        "where some were undisturbed. An interval over launches holds the machine's median. One within this process "
+        "holds the median of the one process that was launched, and says nothing of the next. A ratio with one launch "
+        f"on a side allows for the {100 * FLOOR:.0f} % that two launches are assumed to differ by.",
         f"Published: Fig. 5 of {published.FATHOM}, a figure without printed numbers: training and inference on a CPU "
         "and a GPU, relative to training on the CPU. Its text says that training is the more expensive phase "
         "throughout, and that a GPU is substantially faster.",

@@ -112,7 +112,7 @@ def _times_table(groups: Sequence[RunGroup]) -> Table:
     for group in groups:
         run = group.runs[0]
         key = (group.workload, group.machine, run.spec.preset, run.items_per_step)
-        launches = [statistics.median(settled_steps(each)) for each in group.runs]
+        launches = [statistics.median(settled_steps(each)) for each in group.timed]
         cells.setdefault(key, {})[group.phase] = 1000 * statistics.median(launches)
     rows: list[list[Cell]] = [[*key, *map(times.get, PHASES)] for key, times in cells.items()]
     columns = ["workload", "machine", "preset", "items per step", "training step (ms)", "inference step (ms)"]
