@@ -126,6 +126,19 @@ def test_the_summary_names_what_a_step_is_lost_to() -> None:
     assert parts["sent by a rank (MB)"] == pytest.approx(0.001)
 
 
+def test_the_summary_states_no_efficiency_that_is_imprecise_and_shares_of_the_parts_as_the_chart_does() -> None:
+    """A step of the slowest rank, 1.5 s here, is longer than the mean over the ranks of the parts."""
+    slowest = replace(job(2, 1.0, parts=(0.4, 0.1)), step_s=[1.5] * 20)
+    base = job(1, 0.8)
+    summary = analyse("ranks", [base, slowest]).summary
+    assert "efficiency 53 % on 2 ranks (exposed communication: 40 % of a step)." in summary
+    scattered = replace(slowest, step_s=[0.5, 1.0, 1.5, 2.0, 6.0] * 4)
+    summary = analyse("ranks", [base, scattered]).summary
+    assert summary.startswith(
+        "Imprecise efficiency, with an interval wider than half of the value: vgg, ddp, weak. One launch"
+    )
+
+
 def test_without_a_base_there_is_no_speed_up_and_failed_jobs_are_named() -> None:
     failed = replace(job(4, 1.0), outcome="failed", reason="rank 3: killed by SIGKILL")
     finding = analyse("ranks", [job(2, 1.0), failed])

@@ -207,12 +207,13 @@ def _condition(curves: Sequence[Curve]) -> str:
     return f"on the most cores measured ({min(widest)} to {max(widest)})"
 
 
-def _is_imprecise(found: Interval) -> bool:
+def is_imprecise(found: Interval) -> bool:
+    """Whether a summary may not state the value."""
     return found.high - found.low > IMPRECISE * found.median
 
 
 def _precise_summary(known: Sequence[Named], condition: str) -> list[str]:
-    precise = sorted((item for item in known if not _is_imprecise(item[1])), key=lambda item: item[1].median)
+    precise = sorted((item for item in known if not is_imprecise(item[1])), key=lambda item: item[1].median)
     if not precise:
         return []
     (worst, low), (best, high) = precise[0], precise[-1]
@@ -238,7 +239,7 @@ def _scaling(known: Sequence[Named]) -> list[str]:
 
 
 def _imprecise_summary(known: Sequence[Named], condition: str) -> list[str]:
-    imprecise = [name for name, found in known if _is_imprecise(found)]
+    imprecise = [name for name, found in known if is_imprecise(found)]
     if not imprecise:
         return []
     return [f"Imprecise {condition}, with an interval wider than half of the value: {listed(imprecise)}."]

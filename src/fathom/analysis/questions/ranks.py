@@ -9,10 +9,11 @@ from fathom import published
 from fathom.analysis.finding import Cell, Finding, Table, not_measured
 from fathom.analysis.questions._rank_charts import LAWS, charts
 from fathom.analysis.questions._rank_charts import PARTS as PART_NAMES
+from fathom.analysis.questions.cores import is_imprecise
 from fathom.analysis.rank_jobs import PARTS, Curve, Job, curves_of
 from fathom.analysis.selection import counted
 from fathom.analysis.statistics import Interval
-from fathom.core.formatting import count, finite, in_percent, listed, number, seconds
+from fathom.core.formatting import count, finite, in_percent, number, seconds
 from fathom.core.ranks import strategy_shown
 from fathom.core.record import Record
 
@@ -58,16 +59,21 @@ def _summary(curves: Sequence[Curve]) -> str:
     if not known:
         return _without_speedup(curves)
     known.sort(key=lambda each: -each[1].median)
+    precise = [(curve, found) for curve, found in known if not is_imprecise(found)]
     if len(known) <= MOST_SENTENCES:
         sentences = [
             f"{curve.name}: efficiency {100 * found.median:.0f} % on {curve.widest.ranks} ranks{_cause(curve.widest)}."
-            for curve, found in known
+            for curve, found in precise
         ]
     else:
-        sentences = _ranges(known)
+        sentences = _ranges(precise)
+    imprecise = [curve.name for curve, found in known if is_imprecise(found)]
+    if imprecise:
+        named = "; ".join(imprecise)  # names have commas
+        sentences.append(f"Imprecise efficiency, with an interval wider than half of the value: {named}.")
     single = [curve.name for curve, found in known if (found.launches or 1) == 1]
     if single:
-        whose = "" if len(single) == len(known) else f" of {listed(single)}"
+        whose = "" if len(single) == len(known) else f" ({'; '.join(single)})"
         sentences.append(f"One launch of the largest job{whose}: nothing is said of the next one.")
     return " ".join(sentences)
 
@@ -110,10 +116,13 @@ def _ranges(known: Sequence[tuple[Curve, Interval]]) -> list[str]:
 
 
 def _cause(job: Job) -> str:
-    """The larger of the two parts of a step in which a rank does not compute."""
-    step_s = job.step.median
+    """The larger of the two parts of a step in which a rank does not compute: of all parts, as in the chart.
+
+    The median step of the slowest rank is longer than the medians of the parts add up to.
+    """
+    whole = sum(map(job.part_s, PART_NAMES))
     name = max(("exposed_s", "wait_s"), key=job.part_s)
-    share = job.part_s(name) / step_s if step_s else 0.0
+    share = job.part_s(name) / whole if whole else 0.0
     return f" ({PART_NAMES[name]}: {100 * share:.0f} % of a step)" if share >= 0.005 else ""
 
 
