@@ -249,6 +249,13 @@ def test_a_failure_counts_against_its_own_configuration_and_device_alone() -> No
     assert (together.broke, together.setting) == (True, "threads 4 → 1")
 
 
+def test_the_same_work_on_two_devices_has_two_names() -> None:
+    both = [record_of(), record_of(place=GPU)]
+    assert [each.name for each in compare(both, both)] == ["autoenc train on cpu", "autoenc train on cuda:0"]
+    assert [each.name for each in compare(both, both[:1])] == ["autoenc train on cpu", "autoenc train on cuda:0"]
+    assert only(compare(both[:1], both[:1])).name == "autoenc train"
+
+
 def test_what_failed_before_it_had_a_device_counts_where_its_configuration_ran() -> None:
     early = replace(failed_record("autoenc", "out of memory"), device="auto")
     beside = only(compare([record_of()], [record_of(), early]))

@@ -6,7 +6,7 @@ A change is significant when the ratio's interval excludes 1 and the ratio is be
 from __future__ import annotations
 
 import statistics
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise
@@ -89,10 +89,12 @@ class Comparison:
     remark: str = ""  # why it is not comparable, or what to know of the comparison
     explanation: list[Change] = field(default_factory=list)
     slowdowns: tuple[float | None, float | None] = (None, None)  # of a profiled step in A and in B, a factor
+    several_devices: bool = False  # the same was compared on another device, too: its name says which one this is
 
     @property
     def name(self) -> str:
-        return f"{self.workload} {self.phase}" + (f" ({self.setting})" if self.setting else "")
+        where = f" on {self.device}" if self.several_devices else ""
+        return f"{self.workload} {self.phase}{where}" + (f" ({self.setting})" if self.setting else "")
 
     @property
     def unexplained(self) -> bool:
@@ -140,6 +142,8 @@ def compare(
         _compared(one, other, change) if one.good and other.good else _not_compared(one, other)
         for one, other in _matched(ours, theirs, one_setting)
     ]
+    names = Counter(each.name for each in found)
+    found = [replace(each, several_devices=names[each.name] > 1) for each in found]
     return sorted(found, key=lambda each: (workload_order(each.workload), each.phase != "train", each.device))
 
 
