@@ -482,6 +482,10 @@ def test_a_sweep_over_threads() -> None:
     )
     assert "The share of ApplyRMSProp grows most" in finding.summary
     assert "grows most: from 20 % to 50 % (1 thread to 4, deepq train" in finding.summary
+    assert finding.summary.endswith(" One launch of each thread count: nothing is said of the next one.")
+    again = parallelism.analyse([*sweep, *sweep[1:]]).summary
+    assert again.endswith(" One launch of some thread counts: nothing is said of the next one.")
+    assert "launch" not in parallelism.analyse([*sweep, *sweep]).summary
 
 
 def test_one_thread_count_says_so() -> None:

@@ -189,7 +189,15 @@ def _summary(sweeps: Sequence[Sweep]) -> str:
     serial = least_and_most({sweep.name: 100 * (serial_fraction(sweep.step()) or 0.0) for sweep in sweeps}, ".0f", " %")
     sentences = [*_speedups(sweeps), f"Amdahl serial fraction: {serial}."]
     growth, sentence, _ = max(_growth(sweep) for sweep in sweeps)
-    return " ".join([*sentences, sentence] if growth >= 1 else sentences)
+    sentences += [sentence] if growth >= 1 else []
+    return " ".join([*sentences, *_basis(sweeps)])
+
+
+def _basis(sweeps: Sequence[Sweep]) -> list[str]:
+    """No interval is given; of single launches nothing is known of how the next one differs."""
+    single = [len(group.profiles) == 1 for sweep in sweeps for group in sweep.at.values()]
+    which = "each thread count" if all(single) else "some thread counts"
+    return [f"One launch of {which}: nothing is said of the next one."] if any(single) else []
 
 
 def _speedups(sweeps: Sequence[Sweep]) -> list[str]:
