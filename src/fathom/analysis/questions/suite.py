@@ -80,10 +80,15 @@ def _summary(names: Sequence[str], parameters: Mapping[str, int]) -> str:
         sentences.append(f"Table II and the code of 2016 differ in their number of layers for {listed(layers)}.")
     if counted:
         far = max(ratios, key=lambda name: max(ratios[name], 1 / ratios[name]))
+        furthest = (
+            f", and furthest for {far}: {parameters[far]:,} against {code[far].parameters:,}, "
+            f"{number(ratios[far])} times"
+            if far not in close
+            else ""
+        )
         sentences.append(
             f"Our number of parameters is within {100 * CLOSE:.0f} % of that of the code for {len(close)} of "
-            f"{len(counted)}, and furthest for {far}: {parameters[far]:,} against {code[far].parameters:,}, "
-            f"{number(ratios[far])} times."
+            f"{len(counted)}{furthest}."
         )
     return " ".join(sentences)
 
