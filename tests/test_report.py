@@ -214,6 +214,15 @@ def test_a_failed_run_has_a_row_and_a_reason_but_no_speed() -> None:
     assert runs.losses([broken]) == []
 
 
+def test_runs_of_another_batch_have_a_row_of_their_own_and_those_without_one_have_none() -> None:
+    """A user's model says its batch in no setting; a run that failed early, or a whole-program trace, has no batch."""
+    broken = record("vgg", outcome="failed", step_s=[], items_per_step=None)
+    program = record("vgg", spec=RunSpec(workload="vgg", kind="program"), step_s=[], items_per_step=None)
+    table = runs.headline([record("vgg"), record("vgg", items_per_step=64, step_s=[0.5] * 10), broken, program])
+    rows = [dict(zip(table.columns, row, strict=True)) for row in table.rows]
+    assert [(row["items/step"], row["outcome"]) for row in rows] == [(32, "1 of 3 failed"), (64, "ok")]
+
+
 def test_runs_bound_to_some_cores_are_not_the_headline_unless_there_are_no_others() -> None:
     whole = record("vgg", step_s=[0.5] * 10)
     bound = record("vgg", spec=RunSpec(workload="vgg", cores=(0,)), step_s=[4.0] * 10)

@@ -85,13 +85,19 @@ def headline(records: Sequence[Record]) -> Table:
     groups: dict[tuple[Cell, ...], list[Record]] = {}
     for record in records:
         settings = [_setting(record, name) for name in differing]
-        work = (record.spec.workload, record.machine_label, record.spec.phase, record.items_per_step)
-        groups.setdefault((*work, *settings), []).append(record)
+        groups.setdefault((record.spec.workload, record.machine_label, record.spec.phase, *settings), []).append(record)
     columns = ["workload", "machine", "phase", *differing, "items/step", "step (ms)", "95 % interval (ms)"]
     columns += ["items/s", "outcome"]
-    ordered = sorted(groups.values(), key=lambda group: _order(group[0]))
+    ordered = sorted((own for group in groups.values() for own in _by_items(group)), key=lambda own: _order(own[0]))
     rows = [_headline_row(_with_most_threads(group), differing) for group in ordered]
     return Table(title="Speed of every workload", columns=columns, rows=rows, alarms=_alarms(columns, rows))
+
+
+def _by_items(group: Sequence[Record]) -> list[list[Record]]:
+    """By batch, which no setting names for a user's model; a run that does not know its own stands with the first."""
+    sizes = list(dict.fromkeys(record.items_per_step or 0 for record in group))
+    first = next(filter(None, sizes), 0)
+    return [own for size in sizes if (own := [run for run in group if (run.items_per_step or first) == size])]
 
 
 def every_run(records: Sequence[Record]) -> Table:
