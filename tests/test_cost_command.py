@@ -532,6 +532,15 @@ def partly_evaluated():
     model[2].eval()
     return model, torch.randn(1024, 64)
 
+class KeepsEvaluating(nn.Sequential):
+    def train(self, mode=True):
+        super().train(mode)
+        self[2].eval()
+        return self
+
+def keeps_evaluating():
+    return KeepsEvaluating(nn.Linear(64, 4096), nn.ReLU(), nn.Dropout(0.5), nn.Linear(4096, 8)), torch.randn(1024, 64)
+
 class Fixed(nn.Linear):
     def forward(self, x):
         return super().forward(x).view(4, 2, 4)
@@ -561,9 +570,10 @@ def test_a_fused_optimizer_and_lazy_layers_are_counted(ordinary: str) -> None:
     assert cost_of_target(f"{ordinary}:lazy").parameters == 192 * 10 + 10
 
 
-def test_parts_in_evaluation_mode_stay_so_in_a_simulated_training_step(ordinary: str) -> None:
+@pytest.mark.parametrize("name", ["partly_evaluated", "keeps_evaluating"])
+def test_parts_in_evaluation_mode_stay_so_in_a_simulated_training_step(ordinary: str, name: str) -> None:
     """The dropout layer keeps no mask and no output: 16 MiB of the hidden layer alone."""
-    memory = cost_of_target(f"{ordinary}:partly_evaluated").memory[0]
+    memory = cost_of_target(f"{ordinary}:{name}").memory[0]
     assert memory.activations / 2**20 == pytest.approx(16, rel=0.01)
 
 

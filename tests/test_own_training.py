@@ -155,16 +155,27 @@ def test_peculiar_models_are_profiled(kind: str) -> None:
     assert (kind == "lazy") == any(nn.parameter.is_lazy(weight) for weight in module.parameters())
 
 
-def test_parts_in_evaluation_mode_stay_there() -> None:
-    model = nn.Sequential(nn.BatchNorm1d(4), network())
-    model[0].eval()
+class KeepsEvaluating(nn.Sequential):
+    """As networks with frozen statistics do: whoever trains the model calls train() first."""
+
+    def train(self, mode: bool = True) -> KeepsEvaluating:
+        super().train(mode)
+        self[0].eval()
+        return self
+
+
+@pytest.mark.parametrize("kind", [nn.Sequential, KeepsEvaluating])
+def test_parts_in_evaluation_mode_stay_there(kind: type[nn.Sequential]) -> None:
+    model = kind(nn.BatchNorm1d(4), network())
+    if kind is nn.Sequential:
+        model[0].eval()
     seen: list[tuple[bool, bool]] = []
     model[1].register_forward_hook(lambda *_: seen.append((model[0].training, model[1].training)))
     profile(model, X, in_place=True)
     assert set(seen) == {(False, True)}
     seen.clear()
     profile(model.eval(), X, in_place=True)
-    assert set(seen) == {(True, True)}, "a model in evaluation mode is trained as a whole"
+    assert set(seen) == {(kind is nn.Sequential, True)}, "a model in evaluation mode is trained as a whole"
 
 
 def test_a_ready_step_is_run_as_it_is() -> None:

@@ -133,7 +133,8 @@ class Simulation:
         modes = {part: part.training for part in self.model.modules()}  # a user's module is the same in all simulations
         self.model.train(self.phase == "train")
         if self.phase == "train" and modes[self.model]:
-            _set(modes)  # parts in evaluation mode stay so, as frozen layers do
+            # parts in evaluation mode stay so, as frozen layers do, and those that its own train() puts there
+            _set({part: mode and part.training for part, mode in modes.items()})
         as_on_gpu, counter = AsOnGPU(layers=self.gpu), _Counter(counted, watch)
         engine = self._engine(_autocast(as_on_gpu, precision))
         live = counter.live = LiveBytes(counter, STAND_INS, convolution_bytes if self.gpu else None)

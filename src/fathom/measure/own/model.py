@@ -102,7 +102,7 @@ class OwnSession(Session):
         model = self.state.model
         if self.spec.phase == "train" and self._modes[model]:  # a model in evaluation mode is trained as a whole
             for part, mode in self._modes.items():
-                part.training = mode
+                part.training = mode and part.training  # the model's own train() may keep parts in evaluation mode
 
     def _autocast(self) -> Callable[[], AbstractContextManager[Any]]:
         assert isinstance(self.workload, OwnModel)
