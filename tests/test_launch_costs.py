@@ -14,7 +14,8 @@ from fathom.measure.calibration import run as running
 from fathom.measure.calibration.op_times import OpTime
 from fathom.measure.calibration.run import Runner
 from fathom.predict.campaign import Campaign, TimedCall, launches_of
-from fathom.predict.estimate import estimate
+from fathom.predict.choice import Choice
+from fathom.predict.estimate import Interval, estimate
 from fathom.predict.evaluation import OP_BY_OP, UNSEEN_WORKLOAD, evaluate
 from fathom.predict.from_records import usable
 from fathom.predict.host_costs import fit_host
@@ -127,6 +128,9 @@ def test_a_step_is_predicted_at_the_speed_that_its_host_had() -> None:
     correction = corrected(step(ops), [other], target, Efficiency.fitted([], target))
     assert correction is not None
     assert correction.factor == pytest.approx(1, abs=1e-3)
+    unknown = Choice(old.target(), Efficiency.fitted([], old.target()), Interval(), [])
+    (note,) = unknown.corrected_by([other, Case(replace(step(ops), batch=2), full_s)], step(ops)).notes
+    assert note.endswith("at batch 2"), "the other one's host was slow by what nobody knows here"
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ from fathom.predict.evaluation import (
     UNSEEN_WORKLOAD,
     Summary,
 )
-from fathom.predict.other_batches import Case, corrected
+from fathom.predict.other_batches import Case, at_other_batches, corrected
 from fathom.predict.predictors.base import Predictor
 from fathom.predict.predictors.names import AUTO, EFFICIENCY, NEIGHBOURS, PREDICTORS, ROOFLINE, WITH_EXTRA
 from fathom.predict.predictors.op_by_op import OpByOp
@@ -80,7 +80,7 @@ class Choice:
             )
         timed = isinstance(self.predictor, OpByOp) and self.predictor.timed(step, self.target)
         interval = self.others_run if timed else self.others_run_partly
-        batches = ", ".join(str(case.step.batch) for case in cases if case.step.batch != step.batch)
+        batches = ", ".join(str(case.step.batch) for case in at_other_batches(step, cases, self.target))
         return replace(
             self,
             target=found.target(self.target),

@@ -44,15 +44,20 @@ def factor_at(batch: int, log_errors: Sequence[tuple[int, float]]) -> float:
     return math.exp(math.fsum(w * e for w, (_, e) in zip(weights, log_errors, strict=True)) / math.fsum(weights))
 
 
-def corrected(step: StepWork, cases: Sequence[Case], target: Target, predictor: Predictor) -> Corrected | None:
-    """By the measured steps of the same workload and phase at other batches; None where there are none."""
-    others = [
+def at_other_batches(step: StepWork, cases: Sequence[Case], target: Target) -> list[Case]:
+    """The measured steps of the same workload and phase at another batch that say something of this target."""
+    return [
         case
         for case in cases
         if (case.step.workload, case.step.phase, case.step.precision) == (step.workload, step.phase, step.precision)
         and case.step.batch != step.batch
         and (target.host.loop_s or not case.slow_host)
     ]
+
+
+def corrected(step: StepWork, cases: Sequence[Case], target: Target, predictor: Predictor) -> Corrected | None:
+    """By the measured steps of the same workload and phase at other batches; None where there are none."""
+    others = at_other_batches(step, cases, target)
     if not others:
         return None
     found = [
