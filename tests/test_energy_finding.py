@@ -268,8 +268,18 @@ def test_no_joules_are_no_valid_measurement_and_unknown_items_no_joules_per_item
     assert (runs.verdict, runs.spread) == ("INVALID", 0.0)
     assert "0 J metered" in runs.reasons[0]
     assert analyse("energy", nothing).answered
-    (unknown,) = metered([replace(metered_record(), items_per_step=None)])
+    below = metered_record(per_step_j=0.0, spec={"power_cap_w": 300.0})
+    finding = analyse("energy", [*nothing, below])
+    (choices,) = [table for table in finding.tables if table.title.startswith("Choices")]
+    assert [row[choices.columns.index("above the least (%)")] for row in choices.rows] == [None, None]
+    assert "no setting was measured validly" in finding.summary
+    assert not any(table.title.startswith("Below a cap") for table in finding.tables), "no ratio to nothing"
+    lacking = replace(metered_record(), items_per_step=None)
+    (unknown,) = metered([lacking])
     assert (unknown.item, unknown.per_item_j) == ("step", unknown.per_step_j)
+    finding = analyse("energy", [lacking])
+    assert finding.summary.startswith("Average power: "), "no joules per item"
+    assert "energy per item (J)" not in finding.tables[0].columns
 
 
 def test_caps_at_two_batches_are_told_apart() -> None:

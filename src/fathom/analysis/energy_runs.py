@@ -45,7 +45,11 @@ class EnergyRuns:
     @property
     def item(self) -> str:
         """What joules are counted by: a whole step where a record does not say how many items that is."""
-        return (self.runs[0].item or "item") if self.runs[0].items_per_step else "step"
+        return (self.runs[0].item or "item") if self.knows_items else "step"
+
+    @property
+    def knows_items(self) -> bool:
+        return bool(self.runs[0].items_per_step)
 
     @property
     def items_per_step(self) -> int:

@@ -155,7 +155,7 @@ def choice_table(sweep: Sweep) -> Table:
                 len(runs.runs),
                 1e3 * runs.item_s,
                 runs.per_item_j,
-                100 * (runs.per_item_j / least - 1),
+                100 * (runs.per_item_j / least - 1) if least > 0 else None,
                 runs.mean_w,
                 runs.item_edp,
                 "yes" if index in sweep.front else "no",
@@ -234,11 +234,12 @@ class Capped:
 
 
 def caps(found: Sequence[EnergyRuns], limits: Mapping[tuple[str, str, str], str]) -> list[Capped]:
-    """Every capped setting whose work was metered without a cap, too, by the same meters.
+    """Every capped setting whose work was metered without a cap, too, by the same meters, and took joules there.
 
     Limits are verdicts of the roofline.
     """
-    free = {(*_work(runs), runs.meters, runs.spec.id): runs for runs in found if not _is_capped(runs)}
+    uncapped_runs = [runs for runs in found if not _is_capped(runs) and runs.per_step_j > 0]
+    free = {(*_work(runs), runs.meters, runs.spec.id): runs for runs in uncapped_runs}
     pairs = []
     for runs in found:
         uncapped = dataclasses.replace(runs.spec, power_cap_w=None, clock_cap_mhz=None).id

@@ -77,10 +77,11 @@ def _summary(found: Sequence[EnergyRuns], trained: Sequence[Run]) -> str:
         guesses = {runs.estimated for runs in named.values()}
         guess = {(True,): ", estimated", (False, True): ", partly estimated"}.get(tuple(sorted(guesses)), "")
         guess += "" if sound else ", by no valid measurement"
-        per_item = {name: runs.per_item_j for name, runs in named.items()}
+        per_item = {name: runs.per_item_j for name, runs in named.items() if runs.knows_items}
         watts = {name: runs.mean_w for name, runs in named.items()}
-        if named:
+        if per_item:
             sentences.append(f"Joules per item{guess}: {least_and_most(per_item, '.3g')}.")
+        if named:
             sentences.append(f"Average power{guess}: {least_and_most(watts, '.0f', ' W')}.")
         if measured:
             verb = "is" if len(measured) == 1 else "are"
@@ -146,7 +147,7 @@ def _cells(runs: EnergyRuns) -> list[Cell]:
     return [
         *(runs.workload, runs.phase, runs.machine, spec.preset, spec.batch, spec.power_cap_w, spec.clock_cap_mhz),
         *(", ".join(meters), len(runs.runs)),
-        *(runs.per_item_j, runs.per_step_j, runs.window_s, runs.total_j),
+        *(runs.per_item_j if runs.knows_items else None, runs.per_step_j, runs.window_s, runs.total_j),
         *(runs.mean_w, runs.peak_w, runs.idle_w, runs.step_edp),
         *(in_percent(runs.gap), in_percent(runs.spread), in_words(runs)),
     ]
