@@ -152,6 +152,30 @@ def test_an_encoder_layer_keeps_no_scores_either(precision: str) -> None:
     assert not step.uncounted
 
 
+@pytest.mark.parametrize("both_masks", [False, True])
+def test_attention_with_two_masks_keeps_their_sum(both_masks: bool) -> None:
+    """torch's own multi-head attention: of a mask of places and one of padding it makes one for each item and head."""
+    length, width = 256, 16
+
+    class Masked(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.MultiheadAttention(width, 2, kdim=C, vdim=C, batch_first=True)
+            self.register_buffer("mask", torch.empty(length, length))
+
+        def forward(self, x: Tensor, y: Tensor, padding: Tensor) -> Tensor:
+            masks = {"attn_mask": self.mask, "key_padding_mask": padding} if both_masks else {}
+            output: Tensor = self.layer(x, y, y, need_weights=False, **masks)[0]
+            return output
+
+    with torch.device("meta"):
+        inputs = (torch.empty(B, length, width), torch.empty(B, length, C), torch.empty(B, length))
+        step = simulate(OwnModel(module=Masked(), inputs=inputs, batch=B), "train")
+    scores = 4 * B * 2 * length**2
+    assert not step.uncounted
+    assert scores * both_masks <= step.activation_bytes < scores * (0.5 + both_masks), "no scores beside"
+
+
 def test_what_an_op_is_made_of_is_seen_in_inference_mode_too() -> None:
     class Loss(nn.Module):
         def __init__(self) -> None:

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.nn import functional as F
 
 import fathom
 from fathom.core import plugins
@@ -186,6 +188,43 @@ class Product(nn.Module):
 )
 def test_autocast_knows_what_promotes(op: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> None:
     assert simulate(own(Product(op), 8), "infer", "bf16").peak_bytes > 0
+
+
+IN_FP32 = [
+    lambda x: F.rms_norm(x, (8,)),
+    lambda x: F.interpolate(x, scale_factor=2),
+    lambda x: F.interpolate(x, scale_factor=2, mode="bilinear"),
+    lambda x: F.interpolate(x, size=4, mode="area"),
+    F.normalize,
+    F.gumbel_softmax,
+    lambda x: F.triplet_margin_loss(x, x, x),
+    lambda x: torch.cdist(x, x),
+    lambda x: x.logsumexp(-1),
+    lambda x: 2**x,
+    lambda x: 1 / x,
+    lambda x: torch.log1p(x).square(),
+    torch.linalg.vector_norm,
+    lambda x: F.bilinear(x, x, x.float().view(16, 8, 8)),
+    F.gelu,
+]
+
+
+@pytest.mark.parametrize("op", IN_FP32)
+def test_autocast_gives_the_types_that_cudas_gives(op: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    """Torch's own autocast, of tensors that have no data and are told to be CUDA's."""
+    on_gpu = AsOnGPU()
+    with torch.device("meta"), on_gpu, on_gpu.autocast(torch.bfloat16):
+        found = op(torch.empty(2, 8, 8, 8, dtype=torch.bfloat16))
+    before = torch.is_autocast_enabled("cuda"), torch.get_autocast_dtype("cuda")
+    torch.set_autocast_enabled("cuda", True)
+    torch.set_autocast_dtype("cuda", torch.bfloat16)
+    try:
+        with FakeTensorMode():
+            expected = op(torch.empty(2, 8, 8, 8, dtype=torch.bfloat16, device="cuda"))
+    finally:
+        torch.set_autocast_enabled("cuda", before[0])
+        torch.set_autocast_dtype("cuda", before[1])
+    assert (found.dtype, found.shape) == (expected.dtype, expected.shape)
 
 
 def test_a_precision_that_a_model_cannot_have_costs_its_rows_alone() -> None:

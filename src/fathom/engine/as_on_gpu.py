@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -29,9 +30,9 @@ OURS_AND_TORCHS = (str(Path(__file__).parents[1]), str(Path(torch.__file__).pare
 MOST_BRANCHES = 10_000  # at one place of a user's code: a loop that no value ends
 ASKED = "_fathom_asked"  # of an autocast: whether it is enabled where it can be
 
-# autocast's lists for CUDA, as far as a layer's memory depends on them
+# autocast's lists for CUDA: of ATen/autocast_mode.h, what a network or a loss may call
 LOWER = {
-    *(F.linear, F.bilinear, F.scaled_dot_product_attention, F.multi_head_attention_forward),
+    *(F.linear, F.scaled_dot_product_attention),
     *(torch.conv1d, torch.conv2d, torch.conv3d, torch.prelu, torch.lstm_cell, torch.gru_cell, torch.rnn_tanh_cell),
     *(torch.conv_transpose1d, torch.conv_transpose2d, torch.conv_transpose3d),
     *(torch.matmul, torch.mm, torch.bmm, torch.mv, torch.addmm, torch.addbmm, torch.baddbmm, torch.einsum),
@@ -39,13 +40,25 @@ LOWER = {
     *(Tensor.matmul, Tensor.__matmul__, Tensor.__rmatmul__, Tensor.mm, Tensor.bmm, Tensor.mv, Tensor.addmm),
     *(Tensor.addmv, Tensor.addr, Tensor.addbmm, Tensor.baddbmm, torch.conv_tbc),
 }
+_BOTH = (  # functions and methods
+    "acos arccos asin arcsin cosh erfinv exp expm1 log log10 log2 log1p reciprocal rsqrt sinh tan pow square softmax "
+    "log_softmax logsumexp cumsum cumprod norm sum prod dist renorm"
+)
+_FUNCTIONS = (
+    "layer_norm native_layer_norm rms_norm group_norm cdist pdist pairwise_distance cosine_similarity kl_div "
+    "cosine_embedding_loss hinge_embedding_loss margin_ranking_loss poisson_nll_loss triplet_margin_loss"
+)
+_LOSSES = (
+    "nll_loss mse_loss l1_loss smooth_l1_loss huber_loss soft_margin_loss multi_margin_loss multilabel_margin_loss"
+)
 FP32 = {
-    *(F.layer_norm, F.group_norm, F.softmax, F.log_softmax, F.softplus, F.cosine_similarity, F.cross_entropy),
-    *(F.nll_loss, F.mse_loss, F.l1_loss, F.smooth_l1_loss, F.huber_loss, F.kl_div, F.binary_cross_entropy_with_logits),
-    *(torch.layer_norm, torch.group_norm, torch.softmax, torch.log_softmax, torch.exp, torch.log, torch.pow),
-    *(torch.cumsum, torch.cumprod, torch.norm, torch.sum, torch.prod, torch.rsqrt, torch.reciprocal),
-    *(Tensor.softmax, Tensor.log_softmax, Tensor.exp, Tensor.log, Tensor.pow, Tensor.__pow__, Tensor.cumsum),
-    *(Tensor.cumprod, Tensor.norm, Tensor.sum, Tensor.prod, Tensor.rsqrt, Tensor.reciprocal),
+    *(getattr(owner, name) for owner in (torch, Tensor) for name in _BOTH.split()),
+    *(getattr(torch, name) for name in _FUNCTIONS.split()),
+    *(getattr(F, name) for name in _LOSSES.split()),
+    *(function for name, function in vars(torch._C._nn).items() if name.startswith(("upsample_", "_upsample_"))),
+    *(F.layer_norm, F.group_norm, F.softmax, F.log_softmax, F.softplus, F.cosine_similarity, F.cross_entropy, F.kl_div),
+    *(F.binary_cross_entropy_with_logits, torch.linalg.vector_norm, torch.linalg.matrix_norm, torch.linalg.norm),
+    *(Tensor.__pow__, Tensor.__rpow__, Tensor.__rdiv__, Tensor.__rtruediv__),
 }
 WIDEST = {
     *(torch.cat, torch.stack, torch.addcdiv, torch.addcmul, torch.index_put, torch.scatter_add, torch.atan2),
@@ -158,9 +171,8 @@ class AsOnGPU(TorchFunctionMode):
             return self._is_taken(args[0])
         if func in WITHOUT_DATA:
             return WITHOUT_DATA[func](*args, **given)
-        if func is F.multi_head_attention_forward and _is_plain(*args, **given):
-            with self:
-                return _multi_head_attention(*args, **given), None
+        if self._is_taken_apart(func):
+            return self._step_by_step(func, args, given)
         if self._lower is not None:
             args, given = self._cast(func, args, given)
         if not self._layers:
@@ -172,6 +184,17 @@ class AsOnGPU(TorchFunctionMode):
         if func in MODES:
             return _recurrent(MODES[func], *args)
         return REPLACED.get(func, func)(*args, **given)
+
+    def _is_taken_apart(self, func: Any) -> bool:
+        if self._lower is None or func in LISTED:
+            return func is F.multi_head_attention_forward
+        return isinstance(func, FunctionType) and func.__module__ == F.__name__
+
+    def _step_by_step(self, func: Any, args: Any, given: Any) -> Any:
+        """A function that torch has in Python, by what it calls: torch itself would show the mode the whole alone."""
+        asks = ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic")
+        with self, replaced(F, dict.fromkeys(asks, lambda *_: False)):
+            return func(*args, **given)
 
     def _is_taken(self, value: Tensor) -> bool:
         if not value.is_meta:
@@ -320,33 +343,6 @@ def _attention(
     return output
 
 
-def _is_plain(*args: Any, need_weights: bool = True, use_separate_proj_weight: bool = False, **given: Any) -> bool:
-    """Whether a multi-head attention is one product in, fused attention and one product out, batch and all."""
-    query, more = args[0], args[7:10]  # the last three: biases and zeros that are appended to keys and values
-    simple = not any(each is not None and each is not False for each in more)
-    return query.dim() == 3 and simple and not need_weights and not use_separate_proj_weight and len(args) == 13
-
-
-def _multi_head_attention(*args: Any, training: bool = True, attn_mask: Tensor | None = None, **given: Any) -> Tensor:
-    """As torch's function, which would not show the mode what it calls: queries [L, B, E], keys and values alike."""
-    query, key, _, _, heads, w_in, b_in, _, _, _, dropout, w_out, b_out = args
-    length, items, width = query.shape
-    if query is key:
-        packed = F.linear(query, w_in, b_in).view(length, items, 3, width)
-        parts = list(packed.unsqueeze(0).transpose(0, -2).squeeze(-2).contiguous().unbind(0))
-    else:
-        biases = [None] * 3 if b_in is None else b_in.chunk(3)
-        parts = [F.linear(x, w, b) for x, w, b in zip(args[:3], w_in.chunk(3), biases, strict=True)]
-    q, k, v = (x.view(len(x), items, heads, width // heads).permute(1, 2, 0, 3) for x in parts)
-    mask = given.get("key_padding_mask")
-    mask = attn_mask if mask is None else mask.view(items, 1, 1, -1)
-    is_causal = bool(given.get("is_causal"))
-    output = F.scaled_dot_product_attention(q, k, v, mask, dropout if training else 0.0, is_causal and mask is None)
-    flat = output.permute(2, 0, 1, 3).contiguous().view(length * items, width)
-    result: Tensor = F.linear(flat, w_out, b_out)
-    return result.view(length, items, width)
-
-
 def _recurrent(mode: int, x: Tensor, *rest: Any) -> tuple[Tensor, ...]:
     """A layer as cuDNN runs it: (states, weights, ...), or for packed rows (batch sizes, states, weights, ...)."""
     if isinstance(rest[-1], bool) and isinstance(rest[-2], bool) and isinstance(rest[2], bool):
@@ -374,8 +370,9 @@ WITHOUT_DATA: dict[Any, Callable[..., Any]] = {
     torch._pack_padded_sequence: _packed,
 }
 REPLACED: dict[Any, Callable[..., Any]] = {
-    F.dropout: _dropout,
+    **dict.fromkeys((F.dropout, torch.dropout), _dropout),  # the latter is what the former calls
     F.batch_norm: _batch_norm,
     torch.lstm_cell: _lstm_cell,
     F.scaled_dot_product_attention: _attention,
 }
+LISTED = {*LOWER, *FP32, *WIDEST, *REPLACED}
