@@ -41,6 +41,18 @@ class Attention(nn.Module):
         return nn.functional.scaled_dot_product_attention(heads, heads, heads)
 
 
+class Experts(nn.Module):
+    """Two of them, each with a part of the rows: one product of groups, in fp32."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(2, C, H))
+
+    def forward(self, x: Tensor) -> Tensor:
+        ends = torch.empty(2, dtype=torch.int32)
+        return nn.functional.grouped_mm(x.flatten(0, 1), self.weight, offs=ends)
+
+
 class Heads(nn.Module):
     def forward(self, heads: Tensor) -> Tensor:
         return nn.functional.scaled_dot_product_attention(heads, heads, heads)
@@ -82,6 +94,7 @@ LAYERS = [
     ),
     # backward makes the scores again: five products for two
     Layer("attention", Attention, sequence, 2 * B * T * T * C, 5 * B * T * T * C, 0),
+    Layer("experts", Experts, sequence, B * T * C * H, 2 * B * T * C * H, 2 * C * H),
     Layer("batch norm", lambda: nn.BatchNorm2d(C), image(), 0, 0, 2 * C),
     Layer("layer norm", lambda: nn.LayerNorm(C), sequence, 0, 0, 2 * C),
     Layer("max pool", lambda: nn.MaxPool2d(2), image(), 0, 0, 0),

@@ -128,6 +128,14 @@ def _laid_out(result: Tensor, x: Tensor, weight: Tensor) -> Tensor:
     return torch.empty_like(result, memory_format=last)
 
 
+def _grouped_mm(
+    x: Tensor, y: Tensor, offs: Tensor | None = None, bias: Tensor | None = None, out_dtype: torch.dtype | None = None
+) -> Tensor:
+    """Products of groups of rows, as experts have them; the meta device takes bf16 alone, which devices do not."""
+    groups = [] if x.dim() != y.dim() else [len(offs) if x.dim() == 2 and offs is not None else len(x)]
+    return x.new_empty([*groups, x.shape[-2], y.shape[-1]], dtype=out_dtype)
+
+
 def _in_place(*_: Any, **__: Any) -> None:
     """A fused optimizer reads and writes what is there."""
 
@@ -154,6 +162,7 @@ STAND_INS: dict[Any, Callable[..., Any]] = {
     aten.cudnn_batch_norm_backward.default: _cudnn_batch_norm_backward,
     aten.convolution.default: _convolution,
     aten.convolution_backward.default: _convolution_backward,
+    aten._grouped_mm.default: _grouped_mm,
     aten._cudnn_rnn.default: _cudnn_rnn,
     aten._cudnn_rnn_backward.default: _cudnn_rnn_backward,
     aten._thnn_fused_lstm_cell.default: _lstm_cell,
