@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fathom.engine.simulate import simulate
+from fathom.engine.simulate import Simulation, simulate
 from fathom.measure.own.model import OwnModel
 from fathom.trace.step_work import BACKWARD, FORWARD
 
@@ -163,6 +163,24 @@ def test_an_encoder_layer_keeps_no_scores_either(precision: str) -> None:
     assert step.work[FORWARD].mac == products
     assert step.activation_bytes < 4 * B * 2 * length**2, "the scores alone would have as many bytes"
     assert not step.uncounted
+
+
+@pytest.mark.parametrize("gpu", [True, False])
+def test_a_learned_bias_of_scores_is_counted_on_every_device(gpu: bool) -> None:
+    """As Swin's; a CPU's flash attention has no gradient of it."""
+
+    class Biased(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.bias = nn.Parameter(torch.empty(1, 2, T, T))
+
+        def forward(self, x: Tensor) -> Tensor:
+            heads = x.view(B, T, 2, C // 2).transpose(1, 2)
+            return nn.functional.scaled_dot_product_attention(heads, heads, heads, self.bias)
+
+    step = Simulation(own(Biased, sequence), "train", gpu=gpu).step()
+    assert step.work[FORWARD].mac == 2 * B * T * T * C
+    assert step.work[BACKWARD].mac == (5 if gpu else 4) * B * T * T * C, "kept scores are not made again"
 
 
 @pytest.mark.parametrize("both_masks", [False, True])

@@ -322,11 +322,14 @@ def _attention(
     """Fused where the device fuses it, so that no scores are kept.
 
     A GPU has flash attention in half precision without a mask, and memory-efficient attention else, which takes no
-    grouped queries (fewer heads of keys and values). A CPU's flash attention takes masks and groups, and no dropout.
+    grouped queries (fewer heads of keys and values). A CPU's flash attention takes groups and masks, but none that is
+    learned, and no dropout.
     """
     given, aten = (query, key, value), torch.ops.aten
+    learned = attn_mask is not None and attn_mask.requires_grad
     half = attn_mask is None and query.dtype in (torch.bfloat16, torch.float16)
-    fused = (half or not more.get("enable_gqa")) if gpu else not dropout_p and query.shape[-1] == value.shape[-1]
+    on_cpu = not dropout_p and not learned and query.shape[-1] == value.shape[-1]
+    fused = (half or not more.get("enable_gqa")) if gpu else on_cpu
     if query.dim() != 4 or not fused:
         return F.scaled_dot_product_attention(*given, attn_mask, dropout_p, is_causal, **more)
     scale, mask = more.get("scale"), None if attn_mask is None else attn_mask.to(query.dtype)
