@@ -183,6 +183,24 @@ def test_a_learned_bias_of_scores_is_counted_on_every_device(gpu: bool) -> None:
     assert step.work[BACKWARD].mac == (5 if gpu else 4) * B * T * T * C, "kept scores are not made again"
 
 
+@pytest.mark.parametrize("gpu", [True, False])
+def test_normalised_channels_of_a_transposed_sequence_are_copied(gpu: bool) -> None:
+    class Normalised(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.norm, self.last = nn.Linear(C, C), nn.BatchNorm1d(C), nn.Linear(C, C)
+
+        def forward(self, x: Tensor) -> Tensor:
+            y = self.norm(self.first(x).transpose(1, 2)).transpose(1, 2)
+            result: Tensor = self.last(y) * y
+            return result
+
+    workload = own(Normalised, lambda: torch.empty(B, 1024, C))
+    kept = Simulation(workload, "train", gpu=gpu).step().activation_bytes
+    kinds = 4  # what is normalised, its result, that in rows of channels for the last layer, and what this one gives
+    assert kept == pytest.approx(kinds * 4 * B * 1024 * C, abs=4096)
+
+
 @pytest.mark.parametrize("both_masks", [False, True])
 def test_attention_with_two_masks_keeps_their_sum(both_masks: bool) -> None:
     """torch's own multi-head attention: of a mask of places and one of padding it makes one for each item and head."""

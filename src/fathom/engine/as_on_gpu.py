@@ -19,6 +19,7 @@ from typing import Any
 import torch
 import torch.utils.checkpoint as checkpoints
 from torch import Tensor
+from torch._prims_common import suggest_memory_format
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map_only
@@ -289,7 +290,8 @@ def _batch_norm(
     small = input.dim() > 2 and input.shape[0] <= items and input.numel() < INT32
     if weight is None or not (input.is_meta and known and small and _is_fp32(input) and eps >= LEAST_EPS):
         return F.batch_norm(input, running_mean, running_var, weight, bias, training, momentum, eps)
-    found = torch.cudnn_batch_norm(input, weight, bias, running_mean, running_var, training, momentum, eps)
+    rows = input.contiguous(memory_format=suggest_memory_format(input))  # a copy of a transposed one, as torch makes it
+    found = torch.cudnn_batch_norm(rows, weight, bias, running_mean, running_var, training, momentum, eps)
     output: Tensor = found[0]
     return output
 

@@ -27,7 +27,7 @@ from fathom.engine.op_calls import call_of
 from fathom.engine.replaced import replaced
 from fathom.engine.session import AUTOCAST
 from fathom.engine.sparse_rows import parts_of
-from fathom.engine.stand_ins import STAND_INS
+from fathom.engine.stand_ins import ON_CPU, STAND_INS
 from fathom.engine.workspaces import convolution_bytes
 from fathom.trace.flops import bytes_moved, flop, is_multiply_add
 from fathom.trace.step_work import BACKWARD, FORWARD, OPTIMIZER
@@ -137,7 +137,7 @@ class Simulation:
             _set({part: mode and part.training for part, mode in modes.items()})
         as_on_gpu, counter = AsOnGPU(layers=self.gpu), _Counter(counted, watch)
         engine = self._engine(_autocast(as_on_gpu, precision))
-        live = counter.live = LiveBytes(counter, STAND_INS, convolution_bytes if self.gpu else None)
+        live = counter.live = LiveBytes(counter, *((STAND_INS, convolution_bytes) if self.gpu else (ON_CPU, None)))
         held = [[*self.model.parameters(), *self.model.buffers()], _state_tensors(self.optimizer), _tensors(batch)]
         for tensors in held:
             live.hold(tensors)

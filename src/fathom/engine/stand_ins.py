@@ -87,6 +87,12 @@ def _batch_norm(x: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor]:
     return torch.empty_like(x), torch.empty(channels, device=x.device), torch.empty(channels, device=x.device)
 
 
+def _batch_norm_on_cpu(x: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor]:
+    """A transposed input gives a contiguous result there, which a linear layer after it may have to copy."""
+    output, mean, deviation = _batch_norm(x, *rest)
+    return torch.empty_like(output, memory_format=suggest_memory_format(x)), mean, deviation
+
+
 def _batch_norm_backward(gradient: Tensor, x: Tensor, weight: Tensor | None, *rest: Any) -> tuple[Tensor | None, ...]:
     """(..., 9 which gradients are asked for)"""
     for_input, for_weight, for_bias = rest[-1]
@@ -170,3 +176,4 @@ STAND_INS: dict[Any, Callable[..., Any]] = {
     aten._ctc_loss.Tensor: _ctc_loss,
     aten._ctc_loss_backward.Tensor: _ctc_loss_backward,
 }
+ON_CPU = {**STAND_INS, aten.native_batch_norm.default: _batch_norm_on_cpu}
