@@ -459,6 +459,7 @@ ELEMENTWISE = [
     hand("softmax", 5 * 12, 4 * 2 * 12, self=f32(3, 4), dim=1),
     hand("softmax", 5 * 12, (2 + 4) * 12, self=bf16(3, 4), dim=1, dtype=torch.float32),
     hand("_log_softmax", 5 * 12, (2 + 4) * 12, self=of("c10::Half", 3, 4), dim=1, half_to_float=True),
+    hand("_safe_softmax", 5 * 12, 4 * 2 * 12, self=f32(3, 4), dim=1),
     hand("_masked_softmax", 5 * 12, 4 * 2 * 12 + 12, self=f32(3, 4), mask=of(BOOL, 3, 4)),
     # y (g - sum(g y))
     hand("_softmax_backward_data", 4 * 12, 4 * 3 * 12, grad_output=f32(3, 4), output=f32(3, 4), dim=1,
@@ -531,6 +532,7 @@ MOVEMENT = [
     hand("zero_", 0, 4 * 12, self=f32(3, 4)),
     hand("_foreach_zero_", 0, 4 * 30, self=WEIGHTS),
     hand("zeros", 0, 2 * 12, size=[3, 4], dtype=torch.float16),
+    hand("scalar_tensor", 0, 4, s=0.5),
     hand("full", 0, 4 * 12, size=[3, 4], fill_value=1.0),
     hand("zeros_like", 0, 2 * 12, self=bf16(3, 4)),
     hand("full_like", 0, 4 * 12, self=f32(3, 4), fill_value=1.0),

@@ -243,7 +243,7 @@ def _not_known(call: TracedCall) -> float:
 
 
 RULES: dict[str, Rule] = {
-    **dict.fromkeys(("softmax", "_softmax", "log_softmax", "_log_softmax"), _SOFTMAX),
+    **dict.fromkeys(("softmax", "_softmax", "_safe_softmax", "log_softmax", "_log_softmax"), _SOFTMAX),
     "_masked_softmax": _MASKED_SOFTMAX,
     **dict.fromkeys(("_softmax_backward_data", "_log_softmax_backward_data"), _SOFTMAX_GRADIENT),
     "glu": _GLU,

@@ -145,6 +145,7 @@ _COPIES = "clone contiguous flip roll _pin_memory tril triu _copy_from"
 
 Rules = dict[str, Rule]
 _CREATED: Rules = {**dict.fromkeys(("zeros", "ones", "rand", "randn"), _created(0, 1)), "full": _created(0, 2)}
+_CREATED |= {"scalar_tensor": Rule(nothing, lambda call: call.dtype_width(1, DEFAULT_WIDTH))}
 _CREATED |= dict.fromkeys(("zeros_like", "ones_like", "rand_like", "randn_like"), _created_like(1))
 _CREATED |= {"full_like": _created_like(2), "new_full": _created_like(3, size=1)}
 _CREATED |= dict.fromkeys(("new_zeros", "new_ones"), _created_like(2, size=1))
