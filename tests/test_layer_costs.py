@@ -165,6 +165,21 @@ def test_an_encoder_layer_keeps_no_scores_either(precision: str) -> None:
     assert not step.uncounted
 
 
+def test_an_op_of_the_users_own_is_named_as_not_counted() -> None:
+    @torch.library.custom_op("fathom_test::doubled", mutates_args=())
+    def doubled(x: Tensor) -> Tensor:
+        return 2 * x
+
+    doubled.register_fake(torch.empty_like)
+
+    class Doubled(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            result: Tensor = doubled(x)
+            return result
+
+    assert simulate(own(Doubled, sequence), "infer").uncounted == {"fathom_test::doubled": 1}
+
+
 @pytest.mark.parametrize("gpu", [True, False])
 def test_a_learned_bias_of_scores_is_counted_on_every_device(gpu: bool) -> None:
     """As Swin's; a CPU's flash attention has no gradient of it."""

@@ -34,6 +34,7 @@ from fathom.trace.step_work import BACKWARD, FORWARD, OPTIMIZER
 from fathom.workloads.base import State, Workload
 
 META = torch.device("meta")
+WITHOUT_WORK = ("prim", "profiler")  # namespaces of ops: questions about a tensor, and marks
 Watch = Callable[[str, Any, tuple[Any, ...], dict[str, Any]], None]  # part of the step, op, arguments
 
 
@@ -97,7 +98,7 @@ class _Counter:
             self.after_forward = self.live.live if self.live else 0
         if self._watch is not None:
             self._watch(self.part, func, args, kwargs)
-        if not self.counted or func.namespace != "aten":
+        if not self.counted or func.namespace in WITHOUT_WORK:
             return
         call = call_of(func, args, kwargs)
         found, moved = flop(call), bytes_moved(call)
