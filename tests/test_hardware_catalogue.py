@@ -48,6 +48,14 @@ def test_names_and_aliases_are_unambiguous() -> None:
             assert meant.setdefault(catalogue._plain(alias), row["name"]) == row["name"]
 
 
+@pytest.mark.parametrize(
+    ("name", "cores", "ghz", "flop_per_cycle"),
+    [("i7-3820", 4, 3.6, 16), ("i7-5930K", 6, 3.5, 32), ("i7-6700K", 4, 4.0, 32), ("POWER8", 10, 4.0, 16)],
+)
+def test_the_peak_of_a_cpu_is_that_of_all_its_cores(name: str, cores: int, ghz: float, flop_per_cycle: int) -> None:
+    assert device(name).fp32_flop_per_s == pytest.approx(cores * ghz * 1e9 * flop_per_cycle)
+
+
 @pytest.mark.parametrize("name", WANTED)
 def test_the_devices_that_were_asked_for_are_there(name: str) -> None:
     assert device(name).sources
