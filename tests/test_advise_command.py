@@ -369,6 +369,22 @@ def test_what_does_not_fit_says_what_would(monkeypatch: pytest.MonkeyPatch, caps
 
 
 @pytest.mark.parametrize(
+    ("asked", "reason"),
+    [
+        (["--precision", "tf32"], "tf32 on K40: no tf32 peak of K40 is known"),
+        (["--count", "2", "--interconnect", "nvlink4"], "2 x K40 on NVLink 4: K40 has no NVLink; bf16 on K40"),
+    ],
+)
+def test_what_no_smaller_batch_would_make_possible_names_no_batch(
+    asked: list[str], reason: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert fathom(monkeypatch, "advise", "sensor_net", "--items", "1e6", "--on", "k40", "--batch", "8", *asked) == 2
+    error = capsys.readouterr().err
+    assert reason in error
+    assert "largest batch" not in error
+
+
+@pytest.mark.parametrize(
     ("text", "seconds"), [("24h", 86400), ("90m", 5400), ("2d", 172800), ("1.5", 5400), ("30 s", 30)]
 )
 def test_durations(text: str, seconds: float) -> None:

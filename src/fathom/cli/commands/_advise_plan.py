@@ -105,13 +105,16 @@ def advised(found: Plan, workload: Workload, options: PlanOptions, known: Sequen
     try:
         return found.advised()
     except BadOption as error:
+        tried = {each.device: each.precision for each in reversed(found.impossible) if each.batch is not None}
         roomy = max(
-            (each for each in known if each.memory_bytes), key=lambda each: each.memory_bytes or 0, default=None
+            (each for each in known if each.memory_bytes and each.name in tried),
+            key=lambda each: each.memory_bytes or 0,
+            default=None,
         )
-        if found.choices or roomy is None:
+        if found.choices or roomy is None:  # another reason than the batch: no smaller one would help
             raise
         try:
-            most = largest_batch(workload, options.phase, options.precisions[0], roomy)
+            most = largest_batch(workload, options.phase, tried[roomy.name] or options.precisions[0], roomy)
         except Exception:  # a model of one's own that cannot be simulated: the plan's error says why
             raise error from None
         if not most:
