@@ -308,6 +308,7 @@ REFUSED = {
     "unknown predictor": (("memnet", "--on", "H100", "--predictor", "magic"), "predictor"),
     "regression elsewhere": (("memnet", "--on", "H100", "--predictor", "svr"), "needs a calibration"),
     "no peak": (("memnet", "--on", "Neoverse-N1"), "no peak FLOP/s"),
+    "no bf16": (("memnet", "--on", "V100", "--precision", "bf16"), "no bf16 peak of V100 is known; it has fp16"),
 }
 
 
@@ -317,6 +318,11 @@ def test_what_cannot_be_predicted_is_one_line(name: str, fathom: Typed) -> None:
     code, _, said = fathom("predict", *arguments)
     assert code == 2
     assert message in " ".join(said.split())
+
+
+def test_the_precision_that_a_refusal_names_is_predicted(fathom: Typed) -> None:
+    found = json.loads(fathom("predict", "autoenc", "--on", "V100", "--precision", "fp16", "--json")[1])
+    assert (found["precision"], found["coverage"]) == ("fp16", None)
 
 
 def test_a_graph_on_a_device_that_is_not_here_has_no_host_and_no_measured_coverage(fathom: Typed) -> None:

@@ -36,7 +36,7 @@ def command(
     count: Annotated[int, typer.Option(help="Devices that train together.")] = 1,
     interconnect: Annotated[str | None, typer.Option(help="What joins them: one of `fathom devices`.")] = None,
     batch: Annotated[int | None, typer.Option(help="Items of one device; default: the preset's.")] = None,
-    precision: Annotated[str, typer.Option(help="fp32, tf32 or bf16 (autocast).")] = "fp32",
+    precision: Annotated[str, typer.Option(help="fp32, tf32, or bf16 or fp16 (autocast).")] = "fp32",
     engine: Annotated[str, typer.Option(help=f"{' or '.join(ENGINES)}: how its calls are launched.")] = EAGER,
     phase: Phase = "train",
     preset: Annotated[str, typer.Option(help="tiny, small or paper (published sizes).")] = "paper",
@@ -127,7 +127,8 @@ def step_of(
 ) -> StepWork:
     """The op calls of a step of a workload, or of what package.module:function makes."""
     if ":" not in name:
-        check(RunSpec(workload=name, preset=preset, batch=batch, options=options, phase=phase, precision=precision))
+        run_in = "bf16" if precision == "fp16" else precision  # no run has fp16, a simulated step may
+        check(RunSpec(workload=name, preset=preset, batch=batch, options=options, phase=phase, precision=run_in))
     from fathom.engine.step_work import step_work
     from fathom.measure.own.cost import step_of_target
     from fathom.workloads.base import workload_class
