@@ -303,6 +303,14 @@ REFUSED = {
     "half a device": (("memnet", "--peak-tflops", "3"), "--bandwidth"),
     "two devices": (("memnet", "--on", "H100", "--peak-tflops", "3", "--bandwidth", "5"), "give one of them"),
     "no link": (("memnet", "--on", "H100", "--count", "4"), "interconnect"),
+    "another's link": (
+        ("memnet", "--on", "H100", "--count", "8", "--interconnect", "NVLink 2"),
+        "8 x H100 SXM on NVLink 2: H100 SXM has NVLink 4",
+    ),
+    "too many for a link": (
+        ("memnet", "--on", "H100", "--count", "64", "--interconnect", "NVLink 4"),
+        "NVLink joins the devices of one server, 8 at most; more need a network",
+    ),
     "no devices": (("memnet", "--on", "H100", "--count", "0"), "--count"),
     "unknown predictor to evaluate": (("--evaluate", "nowhere", "--predictor", "op-by-op"), "predictor to evaluate"),
     "unknown predictor": (("memnet", "--on", "H100", "--predictor", "magic"), "predictor"),

@@ -12,7 +12,7 @@ import typer
 from fathom.cli.commands._options import Json, Phase, Set, options_of
 from fathom.cli.terminal import count as counted
 from fathom.cli.terminal import human, print_facts, print_json, print_table, seconds
-from fathom.core.errors import BadOption
+from fathom.core.errors import BadOption, UnknownName
 from fathom.core.spec import EAGER, RunSpec
 from fathom.experiments.checks import check
 from fathom.predict.predictors.names import PREDICTORS
@@ -86,6 +86,8 @@ def command(
     link = None if interconnect is None else Link.of(catalogue.interconnect(interconnect))
     choose = partial(chosen, on, calibration, predictor, peak_tflops=peak_tflops, bandwidth=bandwidth, engine=engine)
     choice = choose(precision)
+    if link is not None and count > 1:
+        _check_link(choice.target.name, count, interconnect or "")
     step = step_of(name, phase, precision, batch, preset, options_of(set_ or []), choice.target.gpu)
     choice = choice if step.precision == precision else choose(step.precision)  # a model's own
     if (why := choice.target.lacks(step.precision)) is not None:
@@ -120,6 +122,20 @@ def _cases(
         and (spec.workload, spec.phase, spec.precision or "fp32", spec.preset, dict(spec.options)) == same
     ]
     return cases_of(own, choice.target.name, engine)
+
+
+def _check_link(device: str, count: int, link: str) -> None:
+    """Of a device that is in no catalogue, nobody knows what it has."""
+    from fathom.predict import catalogue
+    from fathom.predict.plan import cannot_join
+
+    try:
+        model = catalogue.device(device).name
+    except UnknownName:
+        return
+    joined = catalogue.interconnect(link).name
+    if (why := cannot_join(model, count, joined)) is not None:
+        raise BadOption(f"{count} x {model} on {joined}: {why}")
 
 
 def step_of(
