@@ -316,6 +316,7 @@ REFUSED = {
     "unknown predictor": (("memnet", "--on", "H100", "--predictor", "magic"), "predictor"),
     "regression elsewhere": (("memnet", "--on", "H100", "--predictor", "svr"), "needs a calibration"),
     "no peak": (("memnet", "--on", "Neoverse-N1"), "no peak FLOP/s"),
+    "no bandwidth": (("memnet", "--on", "TPU v2", "--precision", "bf16"), "`fathom predict` takes --peak-tflops"),
     "no bf16": (("memnet", "--on", "V100", "--precision", "bf16"), "no bf16 peak of V100 is known; it has fp16"),
 }
 

@@ -85,7 +85,8 @@ class Target:
         known = {name: peak / device.parts for name, peak in peaks.items() if peak is not None}
         if not known or device.memory_bytes_per_s is None:
             missing = "memory bandwidth" if known else "peak FLOP/s"
-            hint = "fathom calibrate measures it" if device.kind == "cpu" else "give --peak-tflops and --bandwidth"
+            by_hand = "`fathom predict` takes --peak-tflops and --bandwidth instead of --on"
+            hint = "fathom calibrate measures it" if device.kind == "cpu" else by_hand
             raise BadOption(f"the catalogue has no {missing} of {device.name}; {hint}")
         return cls(
             name=device.name,
