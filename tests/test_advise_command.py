@@ -16,7 +16,7 @@ from fathom.analysis.advice import PREDICTED, Change
 from fathom.cli.commands import _advise_model as of_model
 from fathom.cli.commands import _advise_predicted
 from fathom.cli.commands._advise_options import Asked, is_function, listed_in
-from fathom.cli.commands._advise_plan import duration, prices_of
+from fathom.cli.commands._advise_plan import duration, prices_of, uncertainty
 from fathom.core.advice import Setting, SettingTrial
 from fathom.core.errors import BadOption
 from fathom.core.record import Record
@@ -382,6 +382,23 @@ def test_what_no_smaller_batch_would_make_possible_names_no_batch(
     error = capsys.readouterr().err
     assert reason in error
     assert "largest batch" not in error
+
+
+@pytest.mark.parametrize(
+    ("coverages", "told"),
+    [
+        ({("H100", "fp32"): 0.87}, "held 87 % of held-out steps of one device in eager."),
+        ({("H100", "fp32"): 0.87, ("H100", "bf16"): None}, "in eager (not measured: bf16)."),
+        ({("H100", "fp32"): 0.87, ("here", "fp32"): None}, "in eager (not measured: here)."),
+        ({("H100", "bf16"): None}, "have no measured coverage."),
+    ],
+)
+def test_a_coverage_is_not_told_of_what_it_was_not_measured_in(
+    coverages: dict[tuple[str, str], float | None], told: str
+) -> None:
+    target = Target(name="H100", gpu=True, flop_per_s={"fp32": 1.0}, bytes_per_s=1.0)
+    known = {key: Choice(target, Roofline(), Interval(0.5, 2.0, each)) for key, each in coverages.items()}
+    assert uncertainty(known).endswith(told)
 
 
 @pytest.mark.parametrize(

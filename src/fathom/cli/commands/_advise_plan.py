@@ -264,9 +264,18 @@ def uncertainty(known: Mapping[tuple[str, str], Device]) -> str:
         if shares
         else "have no measured coverage"
     )
+    unknown = _unmeasured(known) if shares else ""
     notes = list(dict.fromkeys(note for each in known.values() for note in each.notes))
     more = f"; {len(notes) - 1} more such" if len(notes) > 1 else ""
-    return f"Intervals {held}. Predictions: {notes[0]}{more}." if notes else f"Intervals {held}."
+    return f"Intervals {held}{unknown}. Predictions: {notes[0]}{more}." if notes else f"Intervals {held}{unknown}."
+
+
+def _unmeasured(known: Mapping[tuple[str, str], Device]) -> str:
+    """Devices and precisions of which no interval has a measured coverage, in words."""
+    kinds = [dict.fromkeys(kind) for kind in zip(*known, strict=True)]  # names of devices, then precisions
+    measured = {word for key, each in known.items() if each.interval.coverage is not None for word in key}
+    lacking = [word for kind in kinds for word in kind if word not in measured]
+    return f" (not measured: {', '.join(lacking)})" if lacking else ""
 
 
 def host_here() -> rules.Host:
