@@ -292,11 +292,14 @@ def test_scripts_without_spaces_are_counted_otherwise() -> None:
         ["\u72d7\u5728\u6c99\u53d1\u4e0a\u7761\u89c9\u3002"],
         ["\u72d7\u5728\u6c99\u53d1\u4e0a\u5403\u996d\u3002"],
     )
-    for language, tokenizer in {"zh": "zh", "ja": "char", "zh_TW": "zh"}.items():
+    codes = {"zh": "zh", "ja": "char", "zh_TW": "zh", "zho-Hans": "zh", "cmn": "zh", "jpn_Jpan": "char", "khm": "char"}
+    for language, tokenizer in codes.items():
         score, signature = bleu(near, same, language)
         assert 20 < score < 90, "some of it is right"
         assert f"tok:{tokenizer}" in signature
     assert bleu(near, same)[0] < 5
+    for language in ("jav_Latn", "kmr", "loz"):  # they begin like Japanese, Khmer and Lao, and have spaces
+        assert "tok:13a" in bleu(near, same, language)[1]
 
 
 def test_batches_are_of_like_length_and_take_every_sentence_once_an_epoch() -> None:

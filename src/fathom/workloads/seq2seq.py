@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -46,7 +47,10 @@ SHORT_ENOUGH = 0.99  # of the pairs; where fewer are, it is told
 SHOWN = 8  # of the translations, in the report
 FIFTHS = ("first", "second", "third", "fourth", "last")
 SOLVERS = ("sgd", "adam")
-TOKENIZERS = {"zh": "zh", "ja": "char", "th": "char", "lo": "char", "my": "char", "km": "char"}  # sacrebleu's; else 13a
+TOKENIZERS = {  # sacrebleu's, of languages by their codes of two and of three letters; else 13a
+    **dict.fromkeys(("zh", "zho", "chi", "cmn", "yue", "wuu"), "zh"),
+    **dict.fromkeys(("ja", "jpn", "th", "tha", "lo", "lao", "my", "mya", "bur", "km", "khm"), "char"),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -357,7 +361,8 @@ def bleu(translations: Sequence[str], references: Sequence[str], language: str =
     """
     from sacrebleu.metrics.bleu import BLEU  # here, as only learning needs it
 
-    metric = BLEU(tokenize=TOKENIZERS.get(language[:2], "13a"))
+    code = re.split("[_-]", language.lower())[0]  # without script and country
+    metric = BLEU(tokenize=TOKENIZERS.get(code, "13a"))
     score = metric.corpus_score(translations, [references]).score
     return score, str(metric.get_signature())
 
