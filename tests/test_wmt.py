@@ -120,6 +120,18 @@ def test_vocabulary_keeps_the_most_frequent(tmp_path: Path) -> None:
         ),
         (["corpus", "dev2010", "devtest", "test.2014"], ["corpus"], "dev2010", "test.2014"),
         (
+            [f"opus.en-fr-{split}" for split in ("train", "dev", "test")],
+            ["opus.en-fr-train"],
+            "opus.en-fr-dev",
+            "opus.en-fr-test",
+        ),
+        (
+            ["IWSLT14.TED.dev2010.en-fr", "IWSLT14.TED.tst2011.en-fr", "europarl-v7", "testing.val", "un.valley"],
+            ["europarl-v7", "un.valley"],
+            "IWSLT14.TED.dev2010.en-fr",
+            "testing.val",
+        ),
+        (
             ["newstest2012", "news-commentary-v10.fr-en", "newstest2014", "newstest2013", "newsdiscussdev2015"],
             ["news-commentary-v10.fr-en"],
             "newstest2013",

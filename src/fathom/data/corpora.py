@@ -4,6 +4,7 @@ The split of a file follows from its name without the language (NAME.en and NAME
   train       train; else all that begin so; else all that are not held out (europarl-v7.fr-en, giga-fren, ...)
   validation  val, valid, validation or dev; else the first that begins so; else the last newstest but one
   test        test; else the first that begins so or with tst (Multi30k's test_2016_flickr); else the last newstest
+A name that begins otherwise may have such a word further on (opus.de-en-dev of OPUS-100, IWSLT14.TED.tst2010.de-en).
 Where there is no file for one of the last two, a few pairs of the training text are taken for it.
 """
 
@@ -35,6 +36,7 @@ _LEAST_PAIRS = 40  # of a training text that pairs are taken from
 _LANGUAGE = re.compile(r"[a-z]{2,3}([_-][A-Za-z]{2,4})?")
 _OTHER_FILES = re.compile("bin|bpe|csv|dat|doc|htm|idx|log|md|npy|pdf|py|sgm|sh|spm|tar|tgz|tmx|tsv|xml|xz|zip")
 _HELD_OUT = re.compile(r"val|dev|test|tst|news-?(test|dev|discuss|syscomb)")
+_FURTHER_ON = re.compile(r".*?[._-](train|val|valid|validation|dev|test|tst)(?:ing)?\d*(?![^._-])")
 _UNSPACED = (  # scripts without spaces between words: Thai, Lao, Burmese, Khmer, Japanese, Chinese
     "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
 )
@@ -191,8 +193,8 @@ def _corpora_of(names: list[str], split: str) -> list[str]:
     if split not in SPLITS:
         raise UnknownName.among("split", split, SPLITS)
     if split.startswith("train"):
-        named = _named(names, "train")
-        return named[:1] if named[:1] == ["train"] else named or [name for name in names if not _HELD_OUT.match(name)]
+        named = [name for name in names if name.startswith("train")]
+        return ["train"] if "train" in named else named or [name for name in names if _word_of(name) in ("", "train")]
     news = [name for name in names if name.startswith("newstest")]
     if split == "validation":
         return _named(names, "val", "valid", "validation", "dev")[:1] or news[:-1][-1:]
@@ -200,9 +202,18 @@ def _corpora_of(names: list[str], split: str) -> list[str]:
 
 
 def _named(names: list[str], *words: str) -> list[str]:
-    """The corpora that have one of these names, then those that begin so."""
+    """The corpora that have one of these names, then those that begin so, then those that have it further on."""
     exact = [name for name in names if name in words]
-    return exact + [name for name in names if name.startswith(words) and name not in exact]
+    begin_so = [name for name in names if name.startswith(words) and name not in exact]
+    return exact + begin_so + [name for name in names if not name.startswith(words) and _word_of(name) in words]
+
+
+def _word_of(name: str) -> str:
+    """The word that tells the split of a corpus; "" of one that is training text for want of any."""
+    if begins := re.match("train", name) or _HELD_OUT.match(name):
+        return begins[0]
+    further_on = _FURTHER_ON.match(name)
+    return further_on[1] if further_on else ""
 
 
 def _lines(path: Path) -> Iterator[str]:
