@@ -237,9 +237,9 @@ def test_languages_are_those_of_training_text_in_two_or_more(
 
 
 def test_sizes_of_a_text(tmp_path: Path) -> None:
-    """Of 1,000 sentences, 996 have 2 words and 4 have 30; the other language has half as many."""
-    english = ["a b"] * 996 + ["a " * 30] * 4
-    french = ["x"] * 996 + ["x " * 15] * 4
+    """Of 1,000 sentences, 996 have 2 words and 4 have 30; the other language has half as many. 300 have one side."""
+    english = ["a b"] * 996 + ["a " * 30] * 4 + ["alone"] * 200 + [""] * 100
+    french = ["x"] * 996 + ["x " * 15] * 4 + [""] * 200 + ["seul"] * 100
     write(tmp_path, "train", "\n".join(english) + "\n", "\n".join(french) + "\n")
     for name in ("val", "test_2016_flickr"):
         write(tmp_path, name)

@@ -105,7 +105,7 @@ def _all_pairs(folder: Path, split: str, *languages: str) -> Iterator[tuple[str,
 class TextSizes:
     """How much text a folder has in two languages; pairs of numbers are of the source and of the target."""
 
-    count: int  # training pairs
+    count: int  # training pairs, but for those with an empty side
     words: tuple[int, int]
     letters: tuple[int, int]  # different ones
     long_sentence: tuple[int, int]  # words; one sentence in 200 is longer
@@ -118,13 +118,13 @@ def sizes(folder: Path, source_language: str, target_language: str) -> TextSizes
     """What the sizes of a network for this text follow from."""
     languages = source_language, target_language
     counts, letters = array("i"), (set[str](), set[str]())
-    for pair in pairs(folder, "train_subset", *languages):
+    for pair in filter(all, pairs(folder, "train_subset", *languages)):  # nothing is learnt where a side is empty
         for text, known in zip(pair, letters, strict=True):
             counts.append(len(_WORD.findall(text)))
             known.update(text)
     lengths = np.asarray(counts).reshape(-1, 2)
     words = lengths.sum(0, dtype=np.int64)
-    if not words.all():
+    if not len(lengths):
         raise DataError.at(folder, f"no training text in {' and '.join(languages)} that is not held out")
     origin = {split: _origin(folder, split, *languages) for split in ("validation", "test")}
     long_sentence = np.quantile(lengths, 0.995, axis=0, method="higher")
@@ -142,7 +142,7 @@ def _origin(folder: Path, split: str, *languages: str) -> str:
     """Where a held-out split comes from, in words."""
     if own := _corpora_of(_names(folder, *languages), split):
         return own[0]
-    return f"{sum(1 for _ in pairs(folder, split, *languages)):,} pairs of the training text"
+    return f"{sum(all(pair) for pair in pairs(folder, split, *languages)):,} pairs of the training text"
 
 
 def files_of(folder: Path, split: str, *languages: str) -> list[tuple[Path, Path]]:

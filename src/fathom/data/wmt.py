@@ -106,7 +106,7 @@ def subword_lengths(
     """How many subwords the first training pairs have, a row each, by vocabularies of these sizes learnt from them."""
     from fathom.data._subwords import Subwords  # imported here because few runs need it
 
-    sample = list(islice(pairs(folder, "train_subset", *languages), SAMPLED))
+    sample = list(islice(filter(all, pairs(folder, "train_subset", *languages)), SAMPLED))
     lengths = []
     for index, size in enumerate(sizes):
         lines = [line[index] for line in sample]
