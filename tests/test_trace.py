@@ -355,6 +355,14 @@ def test_a_step_that_the_loop_did_not_make_is_none() -> None:
     assert row.cpu_s == pytest.approx(60e-6)
 
 
+def test_a_trace_without_marked_steps_says_that_it_counts_as_one() -> None:
+    events = [event("aten::mm", 0.0, 10.0), event("aten::mm", 20.0, 10.0)]
+    found = walk.breakdown(events)
+    assert len(found.steps) == 1
+    assert [note.partition(":")[0] for note in found.notes] == ["no step is marked"]
+    assert walk.breakdown([event("ProfilerStep#3", 0.0, 40.0, "user_annotation"), *events]).notes == []
+
+
 def test_steps_are_those_of_one_process_and_ops_outside_them_are_told() -> None:
     marks = [
         msgspec.structs.replace(event(f"ProfilerStep#{at}", begin + pid, 100, "user_annotation"), pid=pid)

@@ -46,6 +46,7 @@ class Breakdown:
     all_steps: bool = False  # whether every step counts, as in a trace that a user has; else the typical ones
     waits: list[tuple[Event, OpCall | None]] = field(default_factory=list)  # calls that wait for a device, with the op
     columns: EventColumns = field(default_factory=lambda: EventColumns.of([]))  # all events
+    marked: bool = True  # whether the trace tells its steps; without, all of it is one
     ops_outside: int = 0  # op calls, those inside others not among them, before, between and after the steps
 
     @property
@@ -78,6 +79,11 @@ class Breakdown:
             )
         if (devices := len({activity.stream[0] for activity in self.gpu_activities})) > 1:
             found.append(f"{devices} GPUs are in the trace: busy is the time in which any of them works, and idle none")
+        if not self.marked:
+            found.append(
+                "no step is marked: the whole trace counts as one step, however many it holds. torch.profiler marks "
+                "steps where it has a schedule, and step() is called after each"
+            )
         if self.ops_outside:
             found.append(f"not counted: {formatting.count(self.ops_outside, 'op call')} outside all steps")
         return found

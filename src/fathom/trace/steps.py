@@ -22,9 +22,10 @@ Window = tuple[float, float]  # begin and end, in the trace's microseconds
 class Steps:
     """Windows in time, in order and without overlap."""
 
-    def __init__(self, windows: Sequence[Window], waited: bool) -> None:
+    def __init__(self, windows: Sequence[Window], waited: bool, marked: bool = True) -> None:
         self.windows = list(windows)
         self.waited = waited  # whether the GPU was waited for in every step: then all of a step's work is inside it
+        self.marked = marked
         self._begins = [begin for begin, _ in windows]
         self._latest = 0  # the step that was found last: the next time asked for is most often in the same
 
@@ -36,7 +37,7 @@ class Steps:
         marks = on_host & columns.named(lambda name: name.startswith(PROFILER_STEP))
         theirs = _with_ops(_windows(columns, _of_one_thread(columns, marks)), columns)
         work = columns.on_gpu if theirs else columns.on_gpu | (on_host & ~columns.of_category("python_function"))
-        return cls(_whole(theirs, columns.begin[work], columns.end[work]), waited=False)
+        return cls(_whole(theirs, columns.begin[work], columns.end[work]), waited=False, marked=bool(theirs))
 
     def __len__(self) -> int:
         return len(self.windows)

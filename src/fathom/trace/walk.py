@@ -77,6 +77,7 @@ def breakdown(events: Iterable[Event] | EventColumns, roles: Mapping[str, str] |
         all_steps=not steps.waited,
         waits=walk.waits,
         columns=columns,
+        marked=steps.marked,
         ops_outside=0 if steps.waited else walk.ops_outside,
     )
 
