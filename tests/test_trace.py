@@ -355,6 +355,16 @@ def test_a_step_that_the_loop_did_not_make_is_none() -> None:
     assert row.cpu_s == pytest.approx(60e-6)
 
 
+def test_what_is_not_recorded_between_two_cycles_of_the_profiler_is_in_no_step() -> None:
+    """Two traces of one process, put into one file: steps 2 and 3, and 10 and 11; on a GPU, to the last kernel."""
+    begins = {2: 0, 3: 100, 10: 5000, 11: 5100}
+    events = [event(f"ProfilerStep#{at}", begin, 100, "user_annotation") for at, begin in begins.items()]
+    events += [event("aten::mm", begin + 10, 60) for begin in begins.values()]
+    assert walk.breakdown(events).steps == [(0, 100), (100, 200), (5000, 5100), (5100, 5200)]
+    kernel = event("gemm", 190, 50, "kernel", tid=7)
+    assert walk.breakdown([*events, kernel]).steps == [(0, 100), (100, 240), (5000, 5100), (5100, 5200)]
+
+
 def test_a_trace_without_marked_steps_says_that_it_counts_as_one() -> None:
     events = [event("aten::mm", 0.0, 10.0), event("aten::mm", 20.0, 10.0)]
     found = walk.breakdown(events)

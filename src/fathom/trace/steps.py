@@ -35,9 +35,12 @@ class Steps:
         if own := _windows(columns, on_host & columns.named(lambda name: name == STEP)):
             return cls(own, waited=True)
         marks = on_host & columns.named(lambda name: name.startswith(PROFILER_STEP))
-        theirs = _with_ops(_windows(columns, _of_one_thread(columns, marks)), columns)
+        marks = _of_one_thread(columns, marks)
+        theirs = _with_ops(_windows(columns, marks), columns)
         work = columns.on_gpu if theirs else columns.on_gpu | (on_host & ~columns.of_category("python_function"))
-        return cls(_whole(theirs, columns.begin[work], columns.end[work]), waited=False, marked=bool(theirs))
+        windows = _whole(theirs, columns.begin[work], columns.end[work])
+        windows = _without_gaps(windows, theirs, _lasts(columns, marks), columns.end[work])
+        return cls(windows, waited=False, marked=bool(theirs))
 
     def __len__(self) -> int:
         return len(self.windows)
@@ -107,3 +110,21 @@ def _whole(marks: list[Window], begins: Floats, ends: Floats) -> list[Window]:
     first = float(begins.min(initial=marks[0][0]))
     last = float(ends.max(initial=marks[-1][1]))
     return list(pairwise([first, *(begin for begin, _ in marks[1:]), last]))
+
+
+def _lasts(columns: EventColumns, marks: Mask) -> set[float]:
+    """When steps end that are not followed by the next number: a file may hold several cycles of the profiler."""
+    names = [columns.kinds[kind].name for kind in columns.kind[marks]]
+    numbers = [(end, name.removeprefix(PROFILER_STEP)) for end, name in zip(columns.end[marks], names, strict=True)]
+    known = sorted({(float(end), int(number)) for end, number in numbers if number.isdecimal()})
+    return {end for (end, number), (_, after) in pairwise(known) if after != number + 1}
+
+
+def _without_gaps(windows: list[Window], marks: list[Window], lasts: set[float], ends: Floats) -> list[Window]:
+    """Less what was not recorded between the last step of a cycle and the first of the next."""
+    found = windows.copy()
+    for at, (_, marked) in enumerate(marks):
+        if marked in lasts:
+            begin, end = windows[at]
+            found[at] = begin, float(ends[ends <= end].max(initial=marked))
+    return found
