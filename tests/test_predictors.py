@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import gzip
+import json
 import math
 import random
 from dataclasses import replace
@@ -12,7 +13,9 @@ from typing import Any
 
 import pytest
 
+from fathom.cli.commands import _evaluate
 from fathom.core.errors import BadOption, DataError
+from fathom.core.spec import EAGER
 from fathom.predict import campaign as campaigns
 from fathom.predict.campaign import SUFFIX, Campaign, TimedCall, source_of
 from fathom.predict.choice import _is_called, chosen, errors_file, errors_of
@@ -33,6 +36,7 @@ from fathom.predict.other_batches import Case
 from fathom.predict.predictors import boosting, svr
 from fathom.predict.predictors.efficiency import ClassFit, Efficiency
 from fathom.predict.predictors.names import (
+    AUTO,
     BOOSTING,
     EFFICIENCY,
     FITTED,
@@ -368,6 +372,19 @@ def test_a_damaged_file_of_errors_is_named(tmp_path: Path) -> None:
     errors_file(path).write_text('[{"situation"')
     with pytest.raises(DataError, match="not the errors of a calibration; evaluate it again"):
         errors_of(path)
+
+
+def test_errors_are_told_though_they_cannot_be_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """They took minutes to compute."""
+    found = {"read_nonempty": [], "_machine": ("N1", []), "scored": [score("good", 1.01)]}
+    for name, value in found.items():
+        monkeypatch.setattr(_evaluate, name, lambda *_, value=value: value)
+    monkeypatch.setattr(_evaluate, "_material", lambda *_: (tmp_path / "gone" / f"here{SUFFIX}", None, []))
+    with pytest.raises(OSError, match="gone"):
+        _evaluate.evaluate([], tmp_path, None, AUTO, EAGER, True)
+    assert json.loads(capsys.readouterr().out)["scores"][0]["workload"] == "good"
 
 
 def test_a_precision_that_was_not_fitted_is_not_faster_than_its_ceiling() -> None:

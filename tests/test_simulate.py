@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -292,9 +293,14 @@ def test_peaks_of_an_h200_are_predicted_within_a_tenth(name: str) -> None:
 
 def convolved(channels: int, dtype: torch.dtype, last: bool, kernel: int) -> tuple[int, int, int]:
     """What a convolution to 16 channels takes beside its tensors, in forward and backward; and bytes of an image."""
+    layer = nn.Conv2d(channels, 16, kernel, padding=kernel // 2, bias=False, device="meta", dtype=dtype)
+    return *workspaces(layer, channels, dtype, last), 2 * 32 * 32 * dtype.itemsize
+
+
+def workspaces(layer: nn.Module, channels: int, dtype: torch.dtype, last: bool) -> tuple[int, int]:
+    """Of a convolution of two images, in forward and backward."""
     layout = torch.channels_last if last else torch.contiguous_format
     x = torch.empty(2, channels, 32, 32, device="meta", dtype=dtype, requires_grad=True)
-    layer = nn.Conv2d(channels, 16, kernel, padding=kernel // 2, bias=False, device="meta", dtype=dtype)
     taken: list[int] = []
 
     def noted(op: object, args: tuple[object, ...], result: object) -> int:
@@ -305,7 +311,7 @@ def convolved(channels: int, dtype: torch.dtype, last: bool, kernel: int) -> tup
     with LiveBytes(temporary=noted):
         layer.to(memory_format=layout)(x.to(memory_format=layout)).sum().backward()  # type: ignore[call-overload]
     forward, backward = taken
-    return forward, backward, 2 * 32 * 32 * x.itemsize
+    return forward, backward
 
 
 @pytest.mark.parametrize(
@@ -326,6 +332,15 @@ def test_a_convolution_takes_copies_where_the_layout_is_not_that_of_its_kernels(
     copied = forward > 8  # weights too
     weights = 16 * channels * kernel**2 * dtype.itemsize if copied else 0
     assert found[:2] == (forward * found[2] + weights, backward * found[2] + weights)
+
+
+def test_a_depthwise_convolution_takes_nothing_and_a_transposed_one_to_one_channel_is_none() -> None:
+    how: dict[str, Any] = {"padding": 1, "bias": False, "device": "meta", "dtype": torch.bfloat16}
+    assert workspaces(nn.Conv2d(16, 16, 3, groups=16, **how), 16, torch.bfloat16, last=False) == (0, 0)
+    image, weights = 2 * 2 * 32 * 32, 2 * 16 * 9
+    copies = 16 * image + image + weights
+    transposed = nn.ConvTranspose2d(16, 1, 3, **how)
+    assert workspaces(transposed, 16, torch.bfloat16, last=False) == (copies, copies)
 
 
 def test_what_an_op_takes_and_gives_back_is_in_the_peak_alone() -> None:

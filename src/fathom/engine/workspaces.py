@@ -34,12 +34,14 @@ def workspace_bytes(phase: str, capability: tuple[int, int] = HOPPER) -> int:
 def convolution_bytes(op: Any, args: tuple[Any, ...], result: Any) -> int:
     """cuDNN's workspace of this op; 0 for what is no convolution, or one that runs on torch's own kernels."""
     if op is torch.ops.aten.convolution.default:
-        (given, weight), made, stride, backward = args[:2], result, args[3], False
+        (given, weight), made, how, backward = args[:2], result, args[3:], False
     elif op is torch.ops.aten.convolution_backward.default:
-        (made, given, weight), stride, backward = args[:3], args[4], True
+        (made, given, weight), how, backward = args[:3], args[4:], True
     else:
         return 0
-    if given.dim() != 4 or weight.shape[1] == 1 < given.shape[1]:  # depthwise
+    stride, transposed, groups = how[0], how[3], how[5]
+    depthwise = groups == given.shape[1] > 1 and not transposed
+    if given.dim() != 4 or depthwise:
         return 0
     last = any(each.is_contiguous(memory_format=torch.channels_last) for each in (given, weight) if _has_layout(each))
     if given.dtype in (torch.bfloat16, torch.float16):

@@ -12,6 +12,7 @@ import msgspec
 
 from fathom.cli.terminal import count, human, print_json, print_table, print_text, skipped
 from fathom.core.errors import BadOption, UnknownName
+from fathom.core.files import replace_whole
 from fathom.core.record import Record
 from fathom.core.spec import EAGER
 from fathom.core.store import read_nonempty
@@ -39,21 +40,15 @@ def evaluate(
     path, campaign, cases = _material(own, machine, calibration, engine)
     scores = scored(campaign, cases, chosen)
     found = summaries(scores)
-    if path is not None and predictor == AUTO:
-        errors_file(path, engine).write_bytes(msgspec.json.format(msgspec.json.encode(found), indent=1))
     if as_json:
-        print_json(
-            {
-                "machine": machine,
-                "engine": engine,
-                "scores": [_row(each) for each in scores],
-                "summaries": _plain(found),
-            }
-        )
-        return
-    _print(machine, scores, found)
-    source = f"{path}" if path else "op rows of the other workloads (no calibration of this machine)"
-    human.print(f"predicted from {source}", style="dim", highlight=False)
+        rows = [_row(each) for each in scores]
+        print_json({"machine": machine, "engine": engine, "scores": rows, "summaries": _plain(found)})
+    else:
+        _print(machine, scores, found)
+        source = f"{path}" if path else "op rows of the other workloads (no calibration of this machine)"
+        human.print(f"predicted from {source}", style="dim", highlight=False)
+    if path is not None and predictor == AUTO:  # last: a folder that cannot be written to costs no answer
+        replace_whole(errors_file(path, engine), msgspec.json.format(msgspec.json.encode(found), indent=1))
 
 
 def _machine(records: Sequence[Record], on: str | None, engine: str) -> tuple[str, list[Record]]:
