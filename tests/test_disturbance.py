@@ -432,12 +432,20 @@ def test_records_without_counters_are_not_called_those_of_a_busy_machine() -> No
     assert trust([odd, odd]) == "2 of 2 runs were disturbed."
 
 
+FIVE = ("memnet", "speech", "autoenc", "residual", "alexnet")
+
+
 def test_an_answer_from_a_disturbed_run_has_a_note() -> None:
     crowded = run_of(step_s=11.9, disturbance=CROWDED, spec={"phase": "infer"})
     quiet = run_of("vgg", spec={"phase": "infer"})
     note = analyse("phases", [crowded, quiet]).notes[0]
     runs = "memnet infer on Laptop CPU, 4 cores (small)"
     assert note == f"Disturbed, so that their times are not to be trusted: {runs}."
+    beside = run_of("alexnet", disturbance=CROWDED, spec={"kind": "training"})  # which has no place in this answer
+    assert analyse("phases", [crowded, quiet, beside]).notes[0] == note, "a run that cannot enter is not named"
+    assert not analyse("variance", [crowded, quiet]).notes, "nothing was answered"
+    many = [replace(crowded, spec=replace(crowded.spec, workload=name)) for name in FIVE]
+    assert analyse("phases", [*many, quiet]).notes[0].startswith("Without disturbed runs, whose times are not to be")
     again = run_of(step_s=3.7, spec={"phase": "infer"})
     notes = analyse("phases", [crowded, quiet, again]).notes
     assert notes[0] == "Not shown: 1 disturbed run, of which an undisturbed one was made."

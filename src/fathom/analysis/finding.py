@@ -21,6 +21,7 @@ from fathom.core.record import Record
 
 Cell = str | int | float | None  # None is "not measured", never zero
 
+MOST_TRIED = 4  # kinds of disturbed runs that a question is asked again without, one by one: an answer takes seconds
 ORDER_LAST = 1000  # of a question that does not say where in a report it belongs
 
 
@@ -148,13 +149,32 @@ def analyse(question: str, records: Sequence[Record], frameworks: Sequence[Frame
     records = [record for record in records if (record.spec.ranks is not None) == ranked]
     used = trusted(labelled(records))
     finding = answer(used)
-    notes = []
-    disturbed = [record for record in used if record.disturbed and record.outcome == "ok"]
-    if disturbed and _differs(finding, answer([record for record in used if not record.disturbed])):
-        notes.append(f"Disturbed, so that their times are not to be trusted: {summarised(disturbed)}.")
+    notes = _on_disturbed(finding, answer, used) if finding.answered else []
     if finding.answered and (superseded := len(records) - len(used)):
         notes.append(f"Not shown: {count(superseded, 'disturbed run')}, of which an undisturbed one was made.")
     return replace(finding, notes=[*notes, *finding.notes]) if notes else finding
+
+
+def _on_disturbed(finding: Finding, answer: Callable[[Sequence[Record]], Finding], used: list[Record]) -> list[str]:
+    """A note on the disturbed runs that make this answer what it is; of many, that not all of them need to."""
+
+    def matter(runs: list[Record]) -> bool:
+        left_out = {id(run) for run in runs}
+        return _differs(finding, answer([record for record in used if id(record) not in left_out]))
+
+    disturbed = [record for record in used if record.disturbed and record.outcome == "ok"]
+    if not disturbed or not matter(disturbed):
+        return []
+    kinds: dict[str, list[Record]] = {}
+    for record in disturbed:
+        kinds.setdefault(summarised([record]), []).append(record)
+    if len(kinds) > MOST_TRIED:
+        return [
+            "Without disturbed runs, whose times are not to be trusted, this answer would be another; not all of these "
+            f"need to enter into it: {summarised(disturbed)}."
+        ]
+    entering = [run for runs in kinds.values() if len(kinds) == 1 or matter(runs) for run in runs]
+    return [f"Disturbed, so that their times are not to be trusted: {summarised(entering or disturbed)}."]
 
 
 def _differs(one: Finding, other: Finding) -> bool:
