@@ -29,6 +29,7 @@ from fathom.core.spec import RunSpec
 from fathom.report import charts, runs
 from fathom.report.machines import machines
 from fathom.report.method import method
+from fathom.report.page import _facts
 from fathom.report.text import chart_table
 
 
@@ -260,6 +261,8 @@ def test_machines_in_words() -> None:
     assert facts["Throttling"] == "software power cap, software thermal slowdown"
     assert facts["Software"] == "Python 3.11.7 · torch 2.13.0 · numpy 2.4.6"
     assert facts["Runs"] == "2, 2026-11-15 01:22 UTC to 2026-11-16 10:00 UTC"
+    assert _facts([on_card, replace(beside, device="cpu")])[1:3] == [(1, "machine"), (2, "devices")]
+    assert _facts([record("vgg")])[1:3] == [(1, "machine"), (1, "run")], "its processor alone"
     (laptop,) = machines([record("vgg")])
     assert dict(laptop.facts)["Accelerators"] == "none used"
     assert dict(laptop.facts)["Clock governor"] == formatting.DASH

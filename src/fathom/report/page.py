@@ -90,9 +90,15 @@ def _template() -> Template:
 
 def _facts(records: Sequence[Record]) -> list[tuple[int, str]]:
     """The size of the study in a few numbers, without those that are zero."""
+    hosts = len({record.machine.identity for record in records})
+    # a GPU and the CPU of its host are two devices of one machine
+    devices = len(
+        {(record.machine.identity, record.gpu and (record.gpu.uuid or record.gpu.name)) for record in records}
+    )
     found = [
         (len({record.spec.workload for record in records if record.spec.kind != "collectives"}), "workload"),
-        (len({(record.machine.identity, record.gpu and record.gpu.name) for record in records}), "machine"),
+        (hosts, "machine"),
+        (devices if devices > hosts else 0, "device"),
         (len(records), "run"),
         (sum(len(record.step_s) for record in records), "timed step"),
     ]
