@@ -186,11 +186,13 @@ def test_a_drifting_op_is_told_from_noise() -> None:
     finding = stationarity.analyse([with_series(MatMul=noise, Add=drifting)])
     assert cells(finding.tables[0], op_type="MatMul")["result"] == "not shown to drift"
     assert cells(finding.tables[0], op_type="Add")["result"] in ("drifts", "slowing", "unsteady")
+    drifts = cells(finding.tables[0], op_type="Add")["result"]
     steady = 100 * sum(noise) / (sum(noise) + sum(drifting))
     could = cells(finding.tables[0], op_type="MatMul")["smallest drift it could have shown (%)"]
     assert finding.summary.startswith(
-        f"{steady:.0f} % of op time is not shown to drift, in 1 profiled run of 20 steps. The smallest drift it could "
-        f"have shown is {could:.0f} % for the median op type."
+        f"{steady:.0f} % of op time is not shown to drift, in 1 profiled run of 20 steps; {100 - steady:.0f} % "
+        f"{drifts if drifts == 'drifts' else f'is {drifts}'}. The smallest drift it could have shown is {could:.0f} % "
+        "for the median op type."
     )
 
 
@@ -203,6 +205,8 @@ def test_step_times_are_judged_over_the_whole_run_and_an_unsteady_one_shows_both
     assert row["unsteady: median before (ms)"] == pytest.approx(51, rel=0.01)
     assert row["unsteady: median after (ms)"] == pytest.approx(39, rel=0.01)
     assert "1 series of 68 steps: 1 unsteady." in finding.summary
+    finding = stationarity.analyse([record_of("speech", warmup_s=[], step_s=[0.05])])
+    assert "1 series of 1 step: " in finding.summary
 
 
 def test_warm_up_is_apart_from_the_steady_part() -> None:

@@ -74,7 +74,8 @@ def _summary(names: Sequence[str], parameters: Mapping[str, int]) -> str:
     counted = [name for name in known if name in parameters]
     ratios = {name: parameters[name] / code[name].parameters for name in counted}
     close = [name for name, ratio in ratios.items() if abs(ratio - 1) <= CLOSE]
-    sentences = [f"{len(known)} of the {len(table)} workloads of Table II were measured."]
+    were = "was" if len(known) == 1 else "were"
+    sentences = [f"{len(known)} of the {len(table)} workloads of Table II {were} measured."]
     if unlike:
         layers = [f"{name} ({table[name].layers} and {code[name].layers})" for name in unlike]
         sentences.append(f"Table II and the code of 2016 differ in their number of layers for {listed(layers)}.")
