@@ -444,6 +444,15 @@ def test_time_and_energy_of_two_machines_are_shown_as_those_of_none() -> None:
     assert [run.record for run in energy._trained([whole, mixed])] == [whole]
 
 
+def test_every_metered_run_of_a_seed_has_its_energy_as_it_has_its_quality() -> None:
+    first, again = run_of(0), run_of(0, learnt(second_s=2.0))
+    failed = run_of(0, outcome="failed", reason="it was killed", started="2020-01-01T00:00:00Z")
+    finding = energy.analyse([first, again, failed])
+    (table,) = (table for table in finding.tables if table.title == "Energy to target quality")
+    assert len(table.rows) == len(rows(learning.analyse([first, again, failed]), 2)) == 2
+    assert any("several for a seed that ran several times" in note for note in finding.notes)
+
+
 def test_runs_of_other_batches_are_other_things_and_not_other_seeds() -> None:
     finding = learning.analyse([run_of(0), run_of(0, spec={"batch": 512})])
     assert [row["task"] for row in rows(finding, 0)] == [

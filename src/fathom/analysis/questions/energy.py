@@ -30,7 +30,7 @@ from fathom.analysis.questions._time_energy import (
     recommendation_table,
     sweep_sentences,
 )
-from fathom.analysis.selection import capped, completeness, configuration, last_attempts, select, told_apart
+from fathom.analysis.selection import capped, completeness, configuration, finished_attempts, select, told_apart
 from fathom.core.energy import LARGEST_GAP, LEAST_S, LEAST_UPDATES
 from fathom.core.formatting import count, in_percent, least_and_most
 from fathom.core.record import Record
@@ -63,7 +63,7 @@ def analyse(records: Sequence[Record]) -> Finding:
         ),
         tables=[*tables, published_table(pairs), *ops.tables(), *(section_table(runs) for runs in drawn)],
         charts=[*_sweep_charts(choices), *cap_charts(pairs), *_traces(drawn)],
-        notes=[*_notes(found), *(ops.notes if found else [])],
+        notes=[*_notes(found), *(_training_notes() if trained else []), *(ops.notes if found else [])],
     )
 
 
@@ -156,7 +156,7 @@ def _cells(runs: EnergyRuns) -> list[Cell]:
 def _trained(records: Sequence[Record]) -> list[Run]:
     """Training runs that reached their target and were metered, on one machine that they had to themselves."""
     training = [record for record in records if record.spec.kind == "training"]
-    runs = training_runs(last_attempts(training))
+    runs = training_runs(finished_attempts(training))
     return [run for run in runs if run.energy_to_target is not None and not run.moved and not run.shared]
 
 
@@ -180,6 +180,13 @@ def _training_table(trained: Sequence[Run]) -> Table:
     columns = ["task", "seed", "machine", "metered by", "quality", "energy to target (kJ)", "time to target (s)"]
     columns += ["average power (W)", "EDP (kJ s)", "energy of the whole run (kJ)", "whole run (s)"]
     return Table(title="Energy to target quality", columns=columns, rows=rows)
+
+
+def _training_notes() -> list[str]:
+    return [
+        "Energy to target quality has a row for every metered run that reached its target, on one machine and with no "
+        "other program on its GPU: several for a seed that ran several times."
+    ]
 
 
 def _limits(records: Sequence[Record]) -> dict[tuple[str, str, str], str]:
