@@ -187,6 +187,9 @@ def test_a_sweep_finds_the_fewest_joules_per_item_and_the_front() -> None:
     (front,) = [series for series in chart.series if series.role == "limit"]
     assert front.x == pytest.approx([0.25, 0.35], rel=1e-3)
     assert front.y == pytest.approx([0.125, 0.08])
+    alone = next(each for each in analyse("energy", sweep_records()[2:4]).charts if each.title == chart.title)
+    assert alone.note.endswith("The Pareto front is one setting: batch 8, bf16.")
+    assert not [series for series in alone.series if series.role == "limit"], "a line of one point cannot be seen"
 
 
 def test_many_sweeps_are_counted_and_only_the_others_told() -> None:

@@ -187,8 +187,13 @@ def plane(sweep: Sweep) -> Chart:
         x_title="time per item (ms)",
         y_title="energy per item (J)",
         unit="J",
-        series=[*settings, line],
-        note="Left is faster, below is cheaper. No setting beats one on the front significantly.",
+        series=[*settings, line] if len(front) > 1 else settings,
+        note="Left is faster, below is cheaper. "
+        + (
+            "No setting beats one on the front significantly."
+            if len(front) > 1
+            else f"The Pareto front is one setting: {sweep.labels[sweep.front[0]]}."
+        ),
     )
 
 
