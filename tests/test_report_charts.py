@@ -131,6 +131,31 @@ def test_named_stretches_of_a_line_chart_are_shaded_under_their_labels() -> None
     ]
     assert [(label["text"], label["x"]) for label in layout["annotations"]] == [("idle", 2.5), ("&lt;steps&gt;", 9.0)]
     assert len({shape["opacity"] for shape in layout["shapes"]}) == 2, "neighbours differ"
+    close = [Span(label=name, begin=at, end=at + 1.0) for at, name in enumerate(("idle", "setup", "warm-up", "x" * 9))]
+    labels = charts.figure(replace(chart, spans=[*close, Span(label="y", begin=4.0, end=20.0)]), Colours([]))["layout"]
+    assert ["yshift" in label for label in labels["annotations"]] == [False, True, False, True, False]
+
+
+def test_lines_of_reference_differ_and_long_upright_labels_leave_the_bars_their_room() -> None:
+    series = [Series(name=name, role="target", x=[1, 2], y=[1, 2]) for name in ("ideal", "Gustafson")]
+    figure = charts.figure(Chart(kind="line", title="", x_title="", y_title="", series=series), Colours([]))
+    assert len({trace["line"]["dash"] for trace in figure["data"]}) == 2
+    bars = Series(
+        name="WALL", x=[f"{name}, Example Processor of {n} cores" for n in (2, 16) for name in WORKLOADS], y=[]
+    )
+    tall = Chart(kind="bar", title="", x_title="", y_title="", series=[bars])
+    few = replace(tall, series=[replace(bars, x=bars.x[:4])])
+    assert charts.figure(tall, Colours([]))["height"] >= charts.figure(few, Colours([]))["height"] + 100
+
+
+def test_a_name_keeps_colour_and_pattern_where_names_are_more_than_colours() -> None:
+    def chart(names: list[str]) -> Chart:
+        series = [Series(name=name, x=[], y=[]) for name in names]
+        return Chart(kind="stacked", title="", x_title="", y_title="", series=series)
+
+    colours, names = Colours([]), [f"layer {n}" for n in range(12)]
+    first, second = (dict(zip(own, colours.looks(chart(own)), strict=True)) for own in (names, names[:0:-1]))
+    assert all(first[name] == second[name] for name in second)
 
 
 def test_a_dendrogram_has_its_leaves_on_the_axis_and_its_distances_at_the_merges() -> None:

@@ -6,12 +6,14 @@ import html
 import math
 import textwrap
 from collections.abc import Collection, Sequence
+from itertools import pairwise
 from typing import Any
 
 from fathom.analysis.finding import Chart
 from fathom.core import formatting
 
 Json = dict[str, Any]
+LETTER = 0.022  # of a slim chart's width
 
 
 def axis(title: str) -> Json:
@@ -40,13 +42,20 @@ def marked(chart: Chart) -> Json:
     if not chart.spans:
         return {}
     shapes, labels = [], []
+    whole = chart.spans[-1].end - chart.spans[0].begin
+    beside = [False]  # whether a label would run into the one before it, in a chart that shares its row
+    for one, other in pairwise(chart.spans):
+        distance = (other.begin + other.end - one.begin - one.end) / 2
+        room = LETTER * (len(one.label) + len(other.label) + 1) / 2 * whole
+        beside.append(distance < room and not beside[-1])
     for number, span in enumerate(chart.spans):
         reach = {"x0": span.begin, "x1": span.end, "y0": 0, "y1": 1, "xref": "x", "yref": "paper", "layer": "below"}
         fill = {"fillcolor": "var(--grid)", "opacity": 0.6 if number % 2 else 0.25, "line": {"width": 0}}
         shapes.append({"type": "rect"} | reach | fill)
         place = {"x": (span.begin + span.end) / 2, "y": 1, "xref": "x", "yref": "paper", "showarrow": False}
         look = {"xanchor": "center", "yanchor": "top", "font": {"size": 12, "color": "var(--soft)"}}
-        labels.append(place | look | {"text": quoted(span.label)})
+        lower = {"yshift": -15} if beside[number] else {}
+        labels.append(place | look | lower | {"text": quoted(span.label)})
     return {"shapes": shapes, "annotations": labels}
 
 

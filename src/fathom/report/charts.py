@@ -35,6 +35,7 @@ DIVERGING = [[step / 4, f"var(--diverge{step})"] for step in range(5)]
 FARTHEST = 1.1  # a cosine distance of 1, and room for its label: all trees have one scale
 CELL = 16  # pixels of a heat map's column: two digits, and a page of 1300 px shows Fig. 3 whole
 MOST_POINTS = 1500  # of a line: a page shows fewer columns of pixels
+MANY_BARS = 14  # whose labels, if long, do not fit side by side at a slant
 FEW_POINTS = 40  # a line of more has no room for markers
 
 
@@ -107,10 +108,11 @@ def _bars(chart: Chart, colours: Colours) -> Json:
 def _lines(whole: Chart, colours: Colours) -> Json:
     chart = dataclasses.replace(whole, series=[_drawable(series) for series in whole.series])
     few = max((len(series.x) for series in chart.series), default=0) <= FEW_POINTS
-    data = []
+    data: list[Json] = []
+    targets = itertools.cycle(DASHES[1:])
     for series, look in zip(chart.series, colours.looks(chart), strict=True):
         if series.role == "target":
-            line = {"color": "var(--soft)", "width": 1.5, "dash": "dash"}
+            line = {"color": "var(--soft)", "width": 1.5, "dash": next(targets)}
             data.append(_trace(chart, series, type="scatter", mode="lines", line=line))
             continue
         line = {"color": look.colour, "width": 2, "dash": DASHES[look.variant % len(DASHES)]}
@@ -353,7 +355,14 @@ def _height(chart: Chart, layout: Json) -> float:
         return float(110 + layout["margin"]["t"] + 32 * len(chart.series))
     if chart.kind == "dendrogram":
         return 80 + 34 * max(2, len(leaves(chart)))
-    return 460 if chart.kind == "scatter" else 380
+    return 460 if chart.kind == "scatter" else 380 + _upright(chart)
+
+
+def _upright(chart: Chart) -> int:
+    """Pixels for long labels of many bars, which stand upright and would leave the bars no room."""
+    labels = {str(x) for series in chart.series for x in series.x} if chart.kind in ("bar", "stacked", "box") else set()
+    longest = max((len(line) for label in labels for line in wrapped(label).split("<br>")), default=0)
+    return 10 * max(0, longest - 8) if len(labels) > MANY_BARS else 0
 
 
 def _symbol(look: Look) -> str:

@@ -32,6 +32,7 @@ class Colours:
         self._workloads = {name: f"var(--w{index})" for index, name in enumerate(sorted(reference))}
         self._workloads |= dict(zip(others, itertools.cycle(["var(--ink)", *OTHERS]), strict=False))
         self._others: dict[str, str] = {}
+        self._many: dict[str, Look] = {}
 
     def workload(self, name: str) -> str | None:
         return self._workloads.get(name)
@@ -39,17 +40,28 @@ class Colours:
     def looks(self, chart: Chart) -> list[Look]:
         """One look per series; two series of one chart never have the same."""
         looks: list[Look] = []
+        others = {series.name for series in chart.series if self._own(series) is None}
         for series in chart.series:
+            if len(others) > len(OTHERS) and series.name in others:
+                looks.append(self._of_many(series.name))
+                continue
             taken = [look.colour for look in looks]
             colour = self._colour(series, taken)
             looks.append(Look(colour, taken.count(colour)))
         return looks
 
+    def _own(self, series: Series) -> str | None:
+        return self._workloads.get(series.workload or series.name) or ROLES.get(series.role)
+
+    def _of_many(self, name: str) -> Look:
+        """In charts with more names than colours, colour and pattern together are a name's own: one kind of layer
+        looks the same in training and in inference."""
+        number = len(self._many)
+        return self._many.setdefault(name, Look(OTHERS[number % len(OTHERS)], number // len(OTHERS)))
+
     def _colour(self, series: Series, taken: list[str]) -> str:
-        if own := self._workloads.get(series.workload or series.name):
+        if own := self._own(series):
             return own
-        if series.role in ROLES:
-            return ROLES[series.role]
         free = [colour for colour in OTHERS if colour not in taken]
         before = self._others.get(series.name)
         if before is None or (before in taken and free):
