@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from sample_records import GPU, failed_record, op_row, profile_of, record_of, study
+from sample_records import GPU, LAPTOP, failed_record, op_row, profile_of, record_of, study
 
 from fathom import published
 from fathom.analysis import limits
@@ -547,6 +547,21 @@ def test_small_layers_share_a_line() -> None:
     rows = [op_row("Conv2D", 0.99, layer="a.b"), *(op_row("Add", 0.002, layer=f"tail.{i}") for i in range(5))]
     table = layers.analyse([record_of("vgg", rows)]).tables[1]
     assert cells(table, layer="(5 smaller layers)")["share of step (%)"] == pytest.approx(1)
+
+
+def test_a_chart_of_two_machines_has_the_same_layers_in_the_order_of_the_network() -> None:
+    """What is small on one machine alone has its own value there, and stands where it is in the network."""
+    on_cpu = {"a.conv": 0.9, "b.relu": 0.003, "c.dense": 0.0, "d.tiny": 0.002}
+    on_gpu = {"a.conv": 0.5, "b.relu": 0.2, "c.norm": 0.1, "c.dense": 0.2, "d.tiny": 0.001}
+    records = [
+        record_of(
+            "vgg", [op_row("Add", seconds, layer=layer, place=place) for layer, seconds in found.items()], place=place
+        )
+        for found, place in ((on_cpu, LAPTOP), (on_gpu, GPU))
+    ]
+    chart = next(chart for chart in layers.analyse(records).charts if chart.title.startswith("Layers of vgg"))
+    assert [*chart.series[0].x] == ["a.conv", "b.relu", "c.norm", "c.dense", "(1 smaller layer)", "(outside ops)"]
+    assert chart.series[0].y[1:5] == pytest.approx([100 * part / 0.905 for part in (0.003, 0, 0, 0.002)])
 
 
 def test_layers_of_inference() -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from fathom import published
 from fathom.analysis.finding import Cell, Chart, Finding, Series, Table, not_measured
 from fathom.analysis.selection import RunGroup, Selection, select
-from fathom.core.formatting import listed
+from fathom.core.formatting import count, listed
 from fathom.core.record import OpRow, Record
 
 TITLE = "Which layers take the time?"
@@ -182,7 +182,7 @@ def _layers(group: RunGroup) -> dict[str, float]:
     shown = {layer: value for layer, value in percent.items() if value >= LEAST_PERCENT}
     small = [value for value in percent.values() if value < LEAST_PERCENT]
     if small:
-        shown[f"({len(small)} smaller layers)"] = sum(small)
+        shown[f"({count(len(small), 'smaller layer')})"] = sum(small)
     return {**shown, OUTSIDE: 100 * group.outside_s / group.step_s}
 
 
@@ -230,9 +230,9 @@ def _layer_charts(selection: Selection) -> list[Chart]:
     charts = []
     for workload in dict.fromkeys(group.workload for group in selection.groups):
         groups = [group for group in selection.groups if group.workload == workload]
-        shares = {group.machine: _layers(group) for group in groups}
+        shares = _same_layers(groups)
         names = list(dict.fromkeys(layer for each in shares.values() for layer in each))
-        heavy = sorted(names, key=lambda layer: -max(each.get(layer, 0.0) for each in shares.values()))[:DRAWN]
+        heavy = sorted(names, key=lambda layer: -max(each[layer] for each in shares.values()))[:DRAWN]
         drawn = [layer for layer in names if layer in heavy]
         charts.append(
             Chart(
@@ -242,13 +242,36 @@ def _layer_charts(selection: Selection) -> list[Chart]:
                 y_title=f"share of {selection.step.partition(' ')[2]} (%)",
                 unit="%",
                 series=[
-                    Series(name=machine, x=drawn, y=[each.get(layer, 0.0) for layer in drawn])
+                    Series(name=machine, x=drawn, y=[each[layer] for layer in drawn])
                     for machine, each in shares.items()
                 ],
                 note=f"The {DRAWN} heaviest of {len(names)}." if len(drawn) < len(names) else "",
             )
         )
     return charts
+
+
+def _same_layers(groups: Sequence[RunGroup]) -> dict[str, dict[str, float]]:
+    """Machine -> percent of the same layers: those that are not small on all of them, in the order of the network."""
+    percent = {group.machine: group.percent_by(_layer_key(group)) for group in groups}
+    names: list[str] = []
+    for each in percent.values():
+        place = 0  # behind the layer before it, where the machines before have not got it
+        for layer in each:
+            if layer not in names:
+                names.insert(place, layer)
+            place = names.index(layer) + 1
+    large = [name for name in names if any(each.get(name, 0.0) >= LEAST_PERCENT for each in percent.values())]
+    rest = f"({count(len(names) - len(large), 'smaller layer')})"
+    shares = {}
+    for group in groups:
+        own = percent[group.machine]
+        smaller = (
+            {rest: sum(value for name, value in own.items() if name not in large)} if len(large) < len(names) else {}
+        )
+        shown = {name: own.get(name, 0.0) for name in large}
+        shares[group.machine] = shown | smaller | {OUTSIDE: 100 * group.outside_s / group.step_s}
+    return shares
 
 
 def _notes() -> list[str]:
