@@ -180,6 +180,13 @@ def test_an_imprecise_efficiency_is_no_number_in_the_summary() -> None:
     )
 
 
+def test_nothing_is_said_of_an_efficiency_without_an_interval() -> None:
+    """Three noisy steps have no interval, and an efficiency of 5 % is not thereby one that may be 50 %."""
+    finding = cores.analyse([bound(1, 8.0, 1), bound(4, [40.0, 4.0, 90.0], 4)])
+    assert finding.tables[1].rows[1][-1] is None
+    assert finding.summary.startswith("Without an interval to compare with 50 %: vgg. Imprecise on 4 cores")
+
+
 def test_without_one_core_or_with_one_alone_the_command_is_named() -> None:
     assert cores.analyse([bound(1, 8.0, 1)]).summary == (
         "Only one core was measured, so there is no efficiency. Run `fathom scale` with more cores."

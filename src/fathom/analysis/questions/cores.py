@@ -228,13 +228,17 @@ def _scaling(known: Sequence[Named]) -> list[str]:
     """Which workloads use at least half of the cores, as far as their intervals allow a statement."""
     ordered = sorted(known, key=lambda item: -item[1].median)
     scaling = [name for name, found in ordered if found.low >= SCALES]
-    undecided = [name for name, found in ordered if found.low < SCALES <= found.high]
+    between = [(name, found.bounded) for name, found in ordered if found.low < SCALES <= found.high]
+    undecided = [name for name, bounded in between if bounded]
+    unknown = [name for name, bounded in between if not bounded]
     limit = f"{100 * SCALES:.0f} %"
     sentences = []
     if scaling:
         sentences.append(f"At least {limit}: {listed(scaling)}.")
     if undecided:
         sentences.append(f"Not significantly different from {limit}: {listed(undecided)}.")
+    if unknown:
+        sentences.append(f"Without an interval to compare with {limit}: {listed(unknown)}.")
     return sentences or [f"No workload reaches {limit}."]
 
 
