@@ -148,6 +148,16 @@ def test_lines_of_reference_differ_and_long_upright_labels_leave_the_bars_their_
     assert charts.figure(tall, Colours([]))["height"] >= charts.figure(few, Colours([]))["height"] + 100
 
 
+def test_slanted_labels_of_several_lines_have_room() -> None:
+    """On a phone the second line of one ran into the first of the next."""
+
+    def width(label: str) -> int:
+        bars = Series(name="1 thread", x=[f"{label} {n}" for n in range(7)], y=[1.0] * 7)
+        return charts.least_width(Chart(kind="bar", title="", x_title="", y_title="", series=[bars]))
+
+    assert width("Conv2DBackInput, convolution") >= 7 * 60 > width("Relu")
+
+
 def test_a_name_keeps_colour_and_pattern_where_names_are_more_than_colours() -> None:
     def chart(names: list[str]) -> Chart:
         series = [Series(name=name, x=[], y=[]) for name in names]

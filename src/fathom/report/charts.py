@@ -344,7 +344,8 @@ def least_width(chart: Chart) -> int:
     if chart.kind in ("bar", "stacked", "box"):
         categories = len({str(x) for series in chart.series for x in series.x})
         beside = 1 if chart.kind == "stacked" else len(chart.series)
-        return max(300, 80 + categories * max(34, 9 * beside))
+        broken = categories <= MANY_BARS and any("<br>" in wrapped(x) for series in chart.series for x in series.x)
+        return max(300, 80 + categories * max(60 if broken else 34, 9 * beside))  # lines of slanted labels overlap
     return 300
 
 
