@@ -52,6 +52,8 @@ def test_edp_does_not_depend_on_how_long_the_window_was() -> None:
     short, long = (only([metered_record(energy=energy_of(3.0, 0.01, window_s=window_s))]) for window_s in (6.0, 60.0))
     assert short.step_edp == pytest.approx(long.step_edp)
     assert short.energies[0].delay_product < long.energies[0].delay_product / 50
+    slow, fast = (metered_record(per_step_j=joules, step_s=step_s) for joules, step_s in ((3.3, 0.012), (3.0, 0.01)))
+    assert only([slow, fast]).step_edp == pytest.approx((3.3 * 0.012 + 3.0 * 0.01) / 2), "of each trial"
 
 
 @pytest.mark.parametrize(

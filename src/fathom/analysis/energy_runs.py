@@ -106,11 +106,11 @@ class EnergyRuns:
     @property
     def step_edp(self) -> float:
         """Energy-delay product in joule seconds: windows differ in length, a step is always the same work."""
-        return self.per_step_j * self.step_s
+        return self._mean(lambda energy: energy.per_step_j * energy.window_s / energy.steps)  # of each trial by itself
 
     @property
     def item_edp(self) -> float:
-        return self.per_item_j * self.item_s
+        return self.step_edp / self.items_per_step**2
 
     @property
     def gap(self) -> float | None:
