@@ -86,7 +86,7 @@ class PongRecipe(Recipe["Deepq"]):
         film = atari.tiled_png(np.stack(frames[3::4]), across=10)
         return [
             Artifact(title=title, columns=["game", "score", "actions"], rows=rows),
-            Artifact(title="The first of them from its beginning, every fourth action", png=film),
+            Artifact(title="A game from its beginning, every fourth action", png=film),
         ]
 
 
