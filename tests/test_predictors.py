@@ -378,7 +378,7 @@ def test_errors_are_told_though_they_cannot_be_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """They took minutes to compute."""
-    found = {"read_nonempty": [], "_machine": ("N1", []), "scored": [score("good", 1.01)]}
+    found: dict[str, Any] = {"read_nonempty": [], "_machine": ("N1", []), "scored": [score("good", 1.01)]}
     for name, value in found.items():
         monkeypatch.setattr(_evaluate, name, lambda *_, value=value: value)
     monkeypatch.setattr(_evaluate, "_material", lambda *_: (tmp_path / "gone" / f"here{SUFFIX}", None, []))
