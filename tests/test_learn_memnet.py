@@ -140,8 +140,11 @@ def test_batches_come_from_each_networks_own_task(tmp_path: Path) -> None:
         first += len(stories)
 
 
-def test_the_start_is_chosen_by_training_loss_and_evaluated_on_the_test(tmp_path: Path) -> None:
+def test_the_start_is_chosen_by_training_loss_and_evaluated_on_the_test(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """One start always says attic, which is right in three of four training questions and in few of the test's."""
+    monkeypatch.setattr(babi, "is_published", lambda *_: True)
     alone = trainer(tiny(tmp_path))
     tasks = alone.session.state.source.per_task
     with torch.no_grad():
@@ -174,7 +177,8 @@ def test_options_may_be_chosen_by_questions_that_are_neither_trained_on_nor_the_
     assert [len(workload.real(tmp_path)) for workload in (choosing, final)] == [18, 20]
 
 
-def test_joint_training_is_one_network_evaluated_task_by_task(tmp_path: Path) -> None:
+def test_joint_training_is_one_network_evaluated_task_by_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(babi, "is_published", lambda *_: True)
     joint = trainer(tiny(tmp_path, joint=True))
     assert joint.recipe.target == 12.4
     vocabulary, memory, _ = joint.model.sizes[0]
@@ -192,18 +196,44 @@ def test_joint_training_is_one_network_evaluated_task_by_task(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(("task", "error"), [(1, 0.0), (4, 2.8), (19, 82.8)])
-def test_a_task_alone_is_held_to_its_own_published_error(task: int, error: float, tmp_path: Path) -> None:
+def test_a_task_alone_is_held_to_its_own_published_error(
+    task: int, error: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(babi, "is_published", lambda *_: True)
     recipe = RECIPE.for_run(tmp_path, {"task_number": task})
     assert (recipe.metric, recipe.target) == ("error", error)
     assert f"the test questions of task {task} alone, {babi.TASKS[task - 1]};" in recipe.protocol
     assert "mean" not in recipe.protocol
-    ten_thousand = RECIPE.for_run(tmp_path, {"task_number": task, "subset": "en-10k"})
-    assert ten_thousand.target is None, "the published errors are those of 1,000 questions"
     assert RECIPE.for_run(None, {"task_number": task}) is RECIPE, "synthetic stories are of no task"
 
 
+@pytest.mark.parametrize(
+    ("question", "questions", "target"),
+    [("Where is Ada", 1000, 0.0), ("Ada kahan hai", 1000, None), ("Where is Ada", 10_000, None), ("Is Ada", 20, None)],
+)
+def test_the_published_errors_are_those_of_a_thousand_english_questions(
+    question: str, questions: int, target: float | None, tmp_path: Path
+) -> None:
+    """Whatever the folder is called: bAbI comes in Hindi, too, and with ten thousand questions a task."""
+    for part, items in {"train": questions, "test": 1000}.items():
+        story = f"1 Ada went to the attic.\n2 {question}?\tattic\t1\n"
+        (tmp_path / f"qa1_{babi.TASKS[0]}_{part}.txt").write_text(story * items)
+    recipe = RECIPE.for_run(tmp_path, {"task_number": 1})
+    told = "no target: that of 0 % is for bAbI's 1,000 English questions a task"
+    assert (recipe.target, recipe.taken) == (target, told if target is None else "")
+    assert RECIPE.for_run(tmp_path, {}).target is None, "of the other tasks there is nothing"
+
+
+def test_no_published_error_stands_beside_that_of_other_questions(tmp_path: Path) -> None:
+    table, *_ = trainer(tiny(tmp_path)).test()[1]
+    assert [row[2] for row in table.rows] == [None] * 21
+
+
 @pytest.mark.parametrize(("joint", "error"), [(False, 13.9), (True, 12.4)])
-def test_all_tasks_are_held_to_the_published_mean(joint: bool, error: float, tmp_path: Path) -> None:
+def test_all_tasks_are_held_to_the_published_mean(
+    joint: bool, error: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(babi, "is_published", lambda *_: True)
     recipe = RECIPE.for_run(tmp_path, {"joint": joint})
     assert (recipe.target, recipe.split) == (error, "test")
     assert recipe.metric.startswith("mean error")

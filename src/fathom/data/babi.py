@@ -40,6 +40,8 @@ TASKS = (
     "path-finding",
     "agents-motivations",
 )
+PUBLISHED = 1000  # questions of each task to train on, and as many to test on, that papers tell errors of
+_IN_ENGLISH = re.compile(rb"^[0-9]+ (?:Does|How|Is|What|Where|Who|Why) [^\t\n]*\t", re.MULTILINE)  # a question of bAbI
 MOST_BYTES = 32 * MB  # of one file: the largest has 2.5 MB
 NIL = 0  # padding of sentences and stories
 MAX_SENTENCE_WORDS = 64  # bAbI has at most 11; limits the batch size that a corrupt line could cause
@@ -89,10 +91,26 @@ def read(folder: Path, split: str = "train", *, task: int = 1, subset: str = "en
     return encode(tasks, [encode([splits]) for splits in tasks] if task == 0 else ())
 
 
+def is_published(folder: Path, subset: str, task: int) -> bool:
+    """Whether these are the questions that papers tell errors of; bAbI comes in Hindi and with shuffled letters, too.
+
+    A look, as the reader checks the files.
+    """
+    try:
+        source = _subset_folder(folder, subset)
+        numbers = range(1, len(TASKS) + 1) if task == 0 else [task]
+        contents = [read_bytes(path, MOST_BYTES) for number in numbers for path in _paths(source, number)]
+    except DataError:
+        return False
+    return all(each.count(b"\t") == 2 * PUBLISHED == 2 * len(_IN_ENGLISH.findall(each)) for each in contents)
+
+
+def _paths(folder: Path, number: int) -> list[Path]:
+    return [folder / f"qa{number}_{TASKS[number - 1]}_{part}.txt" for part in ("train", "test")]
+
+
 def _splits(folder: Path, number: int, capacity: int) -> dict[str, list[Question]]:
-    training, testing = (
-        read_file(folder / f"qa{number}_{TASKS[number - 1]}_{part}.txt", capacity) for part in ("train", "test")
-    )
+    training, testing = (read_file(path, capacity) for path in _paths(folder, number))
     kept = len(training) - len(training) // 10
     return {"train": training, "train_subset": training[:kept], "validation": training[kept:], "test": testing}
 

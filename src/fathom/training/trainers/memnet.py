@@ -25,7 +25,7 @@ from fathom.core.errors import BadOption
 from fathom.core.record import Artifact
 from fathom.data import babi
 from fathom.data.babi import NIL, Stories
-from fathom.data.base import Batch
+from fathom.data.base import Batch, folder_at
 from fathom.engine.session import Session
 from fathom.training.trainer import HeldOut, Trainer
 from fathom.workloads.base import Output
@@ -323,7 +323,7 @@ class MemnetTrainer(Trainer):
         """Every task beside the published error, and where the networks looked for their answers."""
         found = _picked(errors, self.parts, chosen).tolist()
         variant = "PE_LS_RN_joint" if self.memnet.joint else "PE_LS_RN"
-        printed = published.babi_error_percent() if not self.memnet.subset.endswith("10k") else {}  # they are of 1k
+        printed = published.babi_error_percent() if self._is_published() else {}
         rows: list[list[object]] = [
             [
                 part.label,
@@ -344,6 +344,13 @@ class MemnetTrainer(Trainer):
         title = f"Errors on {asked}; of {self.starts} starts {chosen_by}"
         looks = [self._looked(part, int(chosen[part.group])) for part in self.parts if part.number in (*SHOWN, None)]
         return [Artifact(title=title, columns=columns, rows=rows), *looks]
+
+    def _is_published(self) -> bool:
+        """Whether the published errors are those of the questions that were learnt."""
+        data, memnet = self.session.spec.data, self.memnet
+        if data is None:
+            return False
+        return babi.is_published(folder_at(data, memnet.expects), memnet.subset, memnet.task_number)
 
     def _looked(self, part: Part, start: int) -> Artifact:
         """A part's first question, and the attention that each hop pays to the sentences of its story."""
