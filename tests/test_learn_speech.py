@@ -298,7 +298,9 @@ def test_a_test_utterance_that_is_too_short_is_left_out_and_told(tmp_path: Path)
     write(folder, "SX9", *short)
     workload = Speech.configured("tiny", frames=20, phones=8)
     (note,) = TIMIT.evaluation_data(workload, tmp_path, "test").notes
-    assert note.startswith("3 recordings left out, 2 kept: ")
+    assert note.startswith("2 recordings left out, 2 kept: 1 that are SA sentences, "), (
+        "that of training is not its own"
+    )
     assert note.endswith("1 with fewer frames than CTC needs for its phones")
     for stem in ("SX37", "SI648"):
         write(folder, stem, *short)

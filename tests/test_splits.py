@@ -229,6 +229,10 @@ def test_timit_is_split_by_speaker(speakers: int, held_out: int, tmp_path: Path)
     check_speakers(found)
     assert len(found["validation"]) == 2 * held_out
     assert len(timit.read(tmp_path, "core", SIZES)) == 2
+    for name in ("TRAIN/DR1/MAAA0/SX2.PHN", "TRAIN/DR1/MAAA1/SX1.PHN", "TEST/DR1/FAKS0/SX1.PHN"):
+        (tmp_path / name).unlink()
+    left_out = [sum(timit.read(tmp_path, split, SIZES).skipped.values()) for split in (*SPLITS, "core")]
+    assert left_out == ([2, 1, 1, 1, 0] if speakers == 2 else [2, 2, 0, 1, 0]), "each counts where it would be"
 
 
 def test_a_folder_of_recordings_alone_is_split_three_ways(tmp_path: Path) -> None:

@@ -85,19 +85,28 @@ class _Recording:
         return self.audio.parent.name.lower()
 
 
+@dataclass(frozen=True)
+class _PassedOver:
+    """A recording that is never read."""
+
+    reason: str  # one of LEFT_OUT
+    speaker: str
+    split: str | None
+
+
 def is_present(folder: Path) -> bool:
     return any(name.lower().endswith(".phn") for _, _, names in os.walk(folder) for name in names)
 
 
 def has_core_test_set(folder: Path) -> bool:
     """Whether any of TIMIT's core test speakers are in the folder's test split; other corpora have none of them."""
-    return any(one.split == "test" and one.speaker in CORE for one in _recordings(folder, Counter()))
+    return any(one.split == "test" and one.speaker in CORE for one in _recordings(folder, []))
 
 
 def read(folder: Path, split: str, sizes: Sizes, by_speaker: bool = False) -> Utterances:
     """One split (of base.SPLITS, or core), normalised by the training split's statistics or by each speaker's own."""
-    skipped: Counter[str] = Counter()
-    recordings = list(_recordings(folder, skipped))
+    passed_over: list[_PassedOver] = []
+    recordings = list(_recordings(folder, passed_over))
     chosen = _in_split(recordings, split)
     if not chosen:
         raise DataError.at(folder, f"no utterance of the {split} split; the folder must contain {EXPECTS}")
@@ -106,6 +115,7 @@ def read(folder: Path, split: str, sizes: Sizes, by_speaker: bool = False) -> Ut
     if not by_speaker:
         other = () if split.startswith("train") else _in_split(recordings, "train_subset")
         scale = Scale.of((_utterance(one) for one in other) if other else utterances)
+    skipped = _left_out_of(split, passed_over, recordings)
     return _audio.padded(folder, utterances, scale, PHONES, sizes, skipped, FOLDING)
 
 
@@ -129,7 +139,7 @@ def synthetic(seed: int, sizes: Sizes, items: int = 512) -> Utterances:
     return Utterances({name: torch.from_numpy(column) for name, column in columns.items()}, PHONES, [""] * items, {})
 
 
-def _recordings(folder: Path, skipped: Counter[str]) -> Iterator[_Recording]:
+def _recordings(folder: Path, passed_over: list[_PassedOver]) -> Iterator[_Recording]:
     """Every .WAV with a .PHN beside it, sorted by path; suffixes in upper or lower case."""
     for parent, below, names in os.walk(folder):
         below.sort()
@@ -141,9 +151,9 @@ def _recordings(folder: Path, skipped: Counter[str]) -> Iterator[_Recording]:
             if not wav or rest:
                 continue
             if stem in ("sa1", "sa2"):
-                skipped[SA] += 1
+                passed_over.append(_PassedOver(SA, Path(parent).name.lower(), split))
             elif f"{stem}.phn" not in here:
-                skipped[UNLABELLED] += 1
+                passed_over.append(_PassedOver(UNLABELLED, Path(parent).name.lower(), split))
             else:
                 words = here.get(f"{stem}.txt") or here.get(f"{stem}.wrd")
                 yield _Recording(here[name], here[f"{stem}.phn"], words, split)
@@ -163,6 +173,19 @@ def _in_folders(recordings: list[_Recording], split: str) -> list[_Recording]:
     if split == "core":
         return [one for one in recordings if one.split == "test" and one.speaker in CORE]
     return [recording for recording in recordings if recording.split == split]
+
+
+def _left_out_of(split: str, passed_over: list[_PassedOver], recordings: list[_Recording]) -> Counter[str]:
+    """Why recordings that would be of the split are not read; where nothing tells, they count for every split."""
+    own = passed_over
+    if any(recording.split for recording in recordings):
+        own = [one for one in own if one.split == ("test" if split in ("test", "core") else "train")]
+        if split == "core":
+            own = [one for one in own if one.speaker in CORE]
+        elif split in ("train_subset", "validation"):
+            held_out = {recording.speaker for recording in _in_split(recordings, "validation")}
+            own = [one for one in own if (one.speaker in held_out) == (split == "validation")]
+    return Counter(one.reason for one in own)
 
 
 def _utterance(recording: _Recording) -> Utterance:
