@@ -20,6 +20,7 @@ from fathom.data._jpeg import decode
 from fathom.data._left_out import TextCounts, left_out
 from fathom.data.base import InMemory, _Subset, notes_of
 from fathom.measure.loop import measure
+from fathom.workloads.alexnet import AlexNet
 from fathom.workloads.speech import AN4, OTHER_PHONES, TIMIT
 
 
@@ -102,6 +103,15 @@ def test_images_of_other_formats_are_counted(tmp_path: Path) -> None:
     small = imagenet.thumbnails(images, 64)
     assert small is not None
     assert small.notes == images.notes
+
+
+@pytest.mark.parametrize("resident", [0, 64])
+def test_files_that_are_left_out_of_the_training_images_are_told_of_these_alone(resident: int, tmp_path: Path) -> None:
+    write_images(tmp_path / "train/n01")
+    workload = AlexNet.configured("tiny", resident=resident)
+    learnt, held_out = (workload.open(tmp_path, split).notes for split in ("train_subset", "validation"))
+    assert [note.partition(":")[0] for note in learnt] == ["4 files left out, 1 kept"]
+    assert held_out == [], "a twentieth of what was read"
 
 
 def test_every_usual_ending_of_a_jpeg_is_read(tmp_path: Path) -> None:

@@ -3,27 +3,30 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from fathom.data._left_out import left_out
 from fathom.data.base import InMemory
 
 
 class Thumbnails(InMemory):
     """Square images of one size as bytes [3, side, side], and their labels."""
 
-    def __init__(self, image: Tensor, label: Tensor, class_names: Sequence[str], notes: Sequence[str] = ()) -> None:
+    def __init__(
+        self, image: Tensor, label: Tensor, class_names: Sequence[str], left_out: Mapping[str, int] | None = None
+    ) -> None:
         super().__init__(image=image, label=label)
         self.class_names = tuple(class_names)
-        self._notes = list(notes)
+        self.left_out = left_out or {}  # what is not read of the files -> how many
 
     @property
     def notes(self) -> list[str]:
-        return self._notes
+        return left_out(self.left_out, len(self), "file")
 
 
 @dataclass(frozen=True)

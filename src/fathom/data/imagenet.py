@@ -58,7 +58,7 @@ class Images(Dataset):
 
     def __init__(self, files: Files, side: int, augment: bool) -> None:
         self.files, self.side, self.augment = files, side, augment
-        self.class_names = files.class_names
+        self.class_names, self.left_out = files.class_names, files.left_out
 
     def __len__(self) -> int:
         return len(self.files.labels)
@@ -82,7 +82,7 @@ class Images(Dataset):
 
     @property
     def notes(self) -> list[str]:
-        return left_out(self.files.left_out, len(self), "file")
+        return left_out(self.left_out, len(self), "file")
 
     def subset(self, rows: Sequence[int]) -> Images:
         return Images(SomeFiles(self.files, np.asarray(rows)), self.side, self.augment)
@@ -166,7 +166,7 @@ def thumbnails(images: Images, largest: int) -> Thumbnails | None:
     except _OtherSize:
         return None
     pixels = torch.from_numpy(np.stack(decoded)).permute(0, 3, 1, 2)
-    return Thumbnails(pixels, torch.from_numpy(files.labels), images.class_names, images.notes)
+    return Thumbnails(pixels, torch.from_numpy(files.labels), images.class_names, images.left_out)
 
 
 class _OtherSize(Exception):

@@ -162,8 +162,10 @@ class ImageClassifier(Workload):
         if imagenet.has_validation(folder):
             return self._images(folder, "train" if split == "train_subset" else split)
         found = part_of_training(partial(self._images, folder), split)
-        if split == "validation" and isinstance(found, imagenet.Images):
-            found.augment = False  # these are training images, and not cropped at random
+        if split == "validation":  # these are training images
+            found.left_out = {}  # told of those that are learnt from
+            if isinstance(found, imagenet.Images):
+                found.augment = False  # not cropped at random
         return found
 
     def _images(self, folder: Path, split: str) -> imagenet.Images | Thumbnails:
