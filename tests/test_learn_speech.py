@@ -249,6 +249,16 @@ def test_each_corpus_has_its_recipe(tmp_path: Path) -> None:
         Speech.configured(recipe.preset, **recipe.options)
 
 
+def test_a_part_of_an4_has_no_target(tmp_path: Path) -> None:
+    (tmp_path / "etc").mkdir()
+    for test, target in ((130, 15.0), (129, None)):
+        for split, count in {"train": 948, "test": test}.items():
+            (tmp_path / f"etc/an4_{split}.fileids").write_text("an4_clstk/fash/an251\n" * count)
+        recipe = AN4.for_run(tmp_path, {})
+        told = "" if target else "no target: that of 15 % is for the whole of AN4"
+        assert (recipe.target, recipe.taken, recipe.options) == (target, told, AN4.options)
+
+
 def test_augmentation_options_still_go_by_their_old_names() -> None:
     assert Speech.configured("tiny", speed=0.1, gap=3) == Speech.configured("tiny", speed_perturbation=0.1, time_mask=3)
 

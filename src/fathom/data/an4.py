@@ -21,6 +21,7 @@ from fathom.data._audio import Features, Scale, Sizes, Utterance, Utterances
 from fathom.data.base import SPLITS
 
 EXPECTS = "AN4's etc folder (an4_train.fileids, .transcription, an4.dic, ...) and feat/**.mfc or wav/**.sph"
+WHOLE = {"train": 948, "test": 130}  # utterances
 COEFFICIENTS = 13  # per frame in a .mfc file
 MAX_COEFFICIENT = 1e4  # far above any cepstral coefficient of a 16-bit recording
 MAX_PHONES = 61  # as in TIMIT, so that one network fits both
@@ -32,6 +33,14 @@ PRONUNCIATION = {"A": "A(2)", "ONE": "ONE(2)"}
 
 def is_present(folder: Path) -> bool:
     return (folder / "etc" / "an4_train.fileids").exists()
+
+
+def is_whole(folder: Path) -> bool:
+    """Whether the lists name as many utterances as CMU's: a part of the corpus comes in files of the same names."""
+    try:
+        return all(len(_audio.read_lines(_names(folder, split))) == count for split, count in WHOLE.items())
+    except DataError:
+        return False  # the reader tells it
 
 
 def read(folder: Path, split: str, sizes: Sizes, by_speaker: bool = False) -> Utterances:
@@ -77,7 +86,7 @@ def read_mfc(path: Path) -> Features:
 
 def _utterances(folder: Path, split: str, dictionary: dict[str, list[int]]) -> Iterator[Utterance]:
     """The utterances of a split; every word is assumed to have one fixed pronunciation."""
-    names = folder / "etc" / f"an4_{split}.fileids"
+    names = _names(folder, split)
     transcription = folder / "etc" / f"an4_{split}.transcription"
     fileids, transcripts = _audio.read_lines(names), _audio.read_lines(transcription)
     if not fileids or len(fileids) != len(transcripts):
@@ -96,6 +105,10 @@ def _utterances(folder: Path, split: str, dictionary: dict[str, list[int]]) -> I
         phones = [phone for word in words for phone in dictionary[word]]
         speaker = path.parent.name
         yield Utterance(_audio.with_deltas(_mfcc(path)), phones, " ".join(words), speaker)
+
+
+def _names(folder: Path, split: str) -> Path:
+    return folder / "etc" / f"an4_{split}.fileids"
 
 
 def _path(folder: Path, fileid: str) -> Path:

@@ -54,8 +54,10 @@ class SpeechRecipe(Recipe["Speech"]):
     def for_run(self, folder: Path | None, options: Mapping[str, Any]) -> SpeechRecipe:
         if folder is not None and reader_for(Speech.name, folder):
             return replace(self, target=None)  # the targets are those of the two corpora
-        if folder is None or Speech.is_an4(folder):
+        if folder is None:
             return self
+        if Speech.is_an4(folder):
+            return self if an4.is_whole(folder) else self.without_target("the whole of AN4")
         return TIMIT if timit.has_core_test_set(folder) else OTHER_PHONES
 
     def schedule(self, workload: Speech, optimizer: Optimizer, steps: int) -> LambdaLR:
