@@ -86,7 +86,7 @@ def shades(first: int, count: int) -> list[bytes]:
 
 def images_in(folder: Path, train: int = 15, **others: int) -> Path:
     for name, count in {"train": train, **others}.items():
-        start = {"train": 10, "val": 11, "test": 12}[name]
+        start = {"train": 10, "test": 12}.get(name, 11)
         write_folders(folder / name, {"n01": shades(start, count), "n02": shades(start + 2, count)})
     return folder
 
@@ -113,9 +113,10 @@ def test_images_decoded_on_access_or_kept_as_thumbnails(resident: int, tmp_path:
         assert [found[split].augment for split in SPLITS] == [True, True, False, False]
 
 
-def test_images_have_a_validation_split_of_their_own_where_the_folder_has(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["val", "valid", "validation"])  # the second is CINIC-10's
+def test_images_have_a_validation_split_of_their_own_where_the_folder_has(name: str, tmp_path: Path) -> None:
     workload = Residual.configured("tiny", classes=2)
-    images_in(tmp_path, train=15, val=5, test=3)
+    images_in(tmp_path, **{"train": 15, name: 5, "test": 3})
     found = {split: workload.open(tmp_path, split) for split in SPLITS}
     assert [len(found[split]) for split in SPLITS] == [30, 30, 10, 6]
     assert [found[split].augment for split in SPLITS] == [True, True, False, False]

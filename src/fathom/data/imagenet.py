@@ -26,7 +26,7 @@ from fathom.data.base import Batch, Dataset, InMemory
 
 ARCHIVE = "ILSVRC2012_img_train.tar"
 EXPECTS = f"class folders of JPEG (train/CLASS/*.JPEG and val/CLASS/*.JPEG, or CLASS/*.JPEG), or {ARCHIVE}"
-SPLIT_FOLDERS = ("val", "test")  # the test images are in either; where both are there, val is validation
+VALIDATION_FOLDERS = ("val", "valid", "validation")  # the first that has classes; it is the test where no test is
 _SUFFIXES = (".jpeg", ".jpg", ".jpe", ".jfif")
 _OTHER_IMAGES = {
     **{f".{name}": name.upper() for name in ("png", "gif", "bmp", "tif", "tiff", "avif", "heic", "jp2")},
@@ -178,8 +178,14 @@ def has_validation(folder: Path) -> bool:
 
     Test images that share no class with the training images have none: Tiny ImageNet has test/images.
     """
-    train, *others = (set(_class_folders(folder / name)) for name in ("train", *SPLIT_FOLDERS))
-    return all(classes & train for classes in others)
+    train = set(_class_folders(folder / "train"))
+    return all(train.intersection(_class_folders(each)) for each in _held_out_folders(folder))
+
+
+def _held_out_folders(folder: Path) -> tuple[Path, Path]:
+    """Where validation images and test images would be."""
+    validation = (folder / name for name in VALIDATION_FOLDERS)
+    return next((each for each in validation if _class_folders(each)), folder / "val"), folder / "test"
 
 
 def is_cifar10(folder: Path) -> bool:
@@ -193,8 +199,8 @@ def _find(folder: Path, split: str) -> Files:
     """The images of a split; the training set, where present, defines the class numbers."""
     train, archive = folder / "train", folder / ARCHIVE
     if split in ("validation", "test") and has_validation(folder):
-        return ClassFolders(folder / ("test" if split == "test" else "val"), _class_folders(train))
-    held_out = next((folder / name for name in SPLIT_FOLDERS if _class_folders(folder / name)), None)
+        return ClassFolders(_held_out_folders(folder)[split == "test"], _class_folders(train))
+    held_out = next((each for each in _held_out_folders(folder) if _class_folders(each)), None)
     numbered = _class_folders(train) or (sorted(_class_archives(archive)) if archive.exists() else [])
     if split == "train" and numbered:
         return ClassFolders(train, numbered) if _class_folders(train) else TarOfTars(archive)
