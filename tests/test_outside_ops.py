@@ -59,6 +59,13 @@ def test_the_profiler_cannot_have_taken_more_outside_ops_than_was_there() -> Non
     assert outside_bounds(slowed(light=replace(LIGHT, op_s=1.2, outside_s=0.1, events_in_ops=0)))[0] == 0.0
 
 
+def test_what_is_outside_ops_is_never_longer_than_the_step() -> None:
+    """Of a step that waits, little time is in ops: less than their events' part of what the profiler took."""
+    waits = slowed(light=replace(LIGHT, op_s=0.01, outside_s=1.29))
+    assert outside_bounds(waits) == pytest.approx((0.99, 1.0))
+    assert plain_scale(waits) > 0
+
+
 def test_steps_that_the_profiler_did_not_slow_have_no_range() -> None:
     fast = slowed(plain_step_s=[2.5] * 6)
     assert outside_bounds(fast) == pytest.approx((0.55, 0.55))

@@ -265,8 +265,10 @@ def outside_bounds(profile: Profile) -> tuple[float, float]:
     plain_s = statistics.median(light.plain_step_s) if light else profile.unprofiled_s
     profilers_s = max(0.0, step_s - (plain_s or step_s))
     least = 1 - light.events_in_ops / light.events if light and light.events else outside_s / step_s
-    low, high = (max(0.0, outside_s - part * profilers_s) for part in (1.0, least))
-    return low / (step_s - profilers_s), high / (step_s - profilers_s)
+    plain_s = step_s - profilers_s
+    # at most the step: where ops took less than their events' part of the profiler's time, it was not in proportion
+    low, high = (min(max(0.0, outside_s - part * profilers_s), plain_s) for part in (1.0, least))
+    return low / plain_s, high / plain_s
 
 
 def plain_scale(profile: Profile) -> float:
