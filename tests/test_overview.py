@@ -173,6 +173,20 @@ def test_on_a_cpu_time_outside_ops_is_named() -> None:
     assert "outside ops" in found.evidence
 
 
+def test_the_one_batch_of_a_users_module_needs_no_loader() -> None:
+    profile = profile_of([op_row("MatMul", 0.6)], outside_s=0.4, data_s=0.1)
+    (found,) = actions(record_of("my:make", profile=profile, spec={"source": "model", "preset": "own"}))
+    assert str(found).startswith("40 % of the step is outside ops, in Python"), "that of a workload: 30 and 10 %"
+    assert [each.gain for each in actions(record_of(profile=profile))] == pytest.approx([0.3, 0.1])
+
+
+@pytest.mark.parametrize("op", ["Torch-Compiled Region: 0/0", "CompiledFunction"])
+def test_a_module_that_is_compiled_already_is_not_advised_to_be(op: str) -> None:
+    rows = [op_row("MatMul", 0.5), op_row("Other", 0.1, op=op)]
+    (found,) = actions(record_of("my:make", profile=profile_of(rows, outside_s=0.4)))
+    assert found.what.startswith("a larger batch")
+
+
 def test_a_gpu_that_waits_for_data_is_not_advised_to_compile() -> None:
     gpu = gpu_time(1.0, 0.5, 0.5, doing=DATA)
     (found,) = actions(on_gpu(op_row("Conv2D", 0.5, place=GPU), outside_s=0.5, gpu=gpu))

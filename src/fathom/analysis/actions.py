@@ -31,6 +31,7 @@ ALIGNED = 8  # elements of two bytes: what tensor cores read at once; other size
 PADDED = 64  # the multiple that libraries' fastest kernels take
 SLOW = 0.5  # of the measured rate of a product, below which its size is to blame
 GRAPHS = "CUDA graphs, as by torch.compile(mode='reduce-overhead')"
+COMPILED = ("Torch-Compiled Region", "CompiledFunction")  # what torch calls its own compiled code
 LAYOUT = ("nchwtonhwc", "nhwctonchw", "batched_transpose", "transpose_readwrite")  # kernels that change the layout
 
 
@@ -175,7 +176,9 @@ def _unaligned(shapes: str) -> list[int]:
 
 
 def data(view: View) -> Action | None:
-    """The step waits for its batch."""
+    """The step waits for its batch. That of a user's module is one batch in memory, which no loader prepares."""
+    if view.record.spec.source == "model":
+        return None
     if view.on_gpu:
         share = view.idle * view.starved(DATA)
         evidence = f"{100 * share:.0f} % of the step the GPU waits for data"
@@ -271,11 +274,15 @@ def outside_ops(view: View) -> Action | None:
     """On a CPU, Python and the framework between ops."""
     if view.on_gpu or view.profile.unprofiled_s is None or not view.profile.rows:
         return None
-    data_ops = view.share(row for row in view.profile.rows if row.phase == "data")
-    share = 1 - sum(view.shares.values()) - max(0.0, data_share(view.profile) - data_ops)
-    beside = " and the preparation of data" if view.profile.data_s else ""
+    share, beside = 1 - sum(view.shares.values()), ""
+    if view.profile.data_s and view.record.spec.source != "model":  # see data()
+        data_ops = view.share(row for row in view.profile.rows if row.phase == "data")
+        share -= max(0.0, data_share(view.profile) - data_ops)
+        beside = " and the preparation of data"
     evidence = f"{100 * share:.0f} % of the step is outside ops{beside}, in Python and torch's own code"
-    what = "a larger batch" if view.compiled else "torch.compile, or a larger batch"
+    # a module may have been compiled by its owner, which the engine does not tell
+    compiled = view.compiled or any(row.op.startswith(COMPILED) for row in view.profile.rows)
+    what = "a larger batch" if compiled else "torch.compile, or a larger batch"
     return Action(share, f"{what}: the time per op stays the same", evidence)
 
 
