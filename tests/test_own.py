@@ -181,7 +181,7 @@ def test_a_fault_of_our_own_is_not_called_the_users() -> None:
     assert own_errors.users_fault("mine:make", caught.value) is caught.value
 
 
-def test_a_trace_out_that_will_not_do_is_told_before_profiling(
+def test_a_file_or_folder_that_cannot_be_written_is_told_before_profiling(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     def never(*_: object, **__: object) -> None:
@@ -191,6 +191,9 @@ def test_a_trace_out_that_will_not_do_is_told_before_profiling(
     monkeypatch.setattr("fathom.cli.commands.profile.from_trace", never)
     assert fathom(monkeypatch, "profile", "json:loads", "--trace-out", "/proc/nowhere/trace.json") == 2
     assert capsys.readouterr().err.startswith("fathom: cannot write ")
+    for of in (["json:loads"], ["--trace", "there.json"]):
+        assert fathom(monkeypatch, "profile", *of, "--out", "/proc/nowhere") == 2
+        assert capsys.readouterr().err.startswith("fathom: cannot write to /proc/nowhere")
     both = ["--trace", "there.json", "--trace-out", str(tmp_path / "trace.json")]
     assert fathom(monkeypatch, "profile", *both) == 2
     assert "--trace-out is for a model that is profiled" in capsys.readouterr().err

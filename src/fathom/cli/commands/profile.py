@@ -87,10 +87,10 @@ def command(
 
         report_ranks(trace, out, as_json)
         return
-    references = read(reference or [], skipped)
+    references, store = read(reference or [], skipped), Store(out)
+    store.check_writable()
     record = _profiled(target, trace, trace_out, timeout, settings)
-    path = Store(out).add(record)
-    _report(record, path, [*references, *Store(out).records()], as_json)
+    _report(record, store.add(record), [*references, *store.records()], as_json)
 
 
 def _check(target: str | None, trace: Path | None, trace_out: Path | None, stacks: bool) -> None:
