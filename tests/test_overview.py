@@ -182,9 +182,10 @@ def test_the_one_batch_of_a_users_module_needs_no_loader() -> None:
 
 @pytest.mark.parametrize("op", ["Torch-Compiled Region: 0/0", "CompiledFunction"])
 def test_a_module_that_is_compiled_already_is_not_advised_to_be(op: str) -> None:
-    rows = [op_row("MatMul", 0.5), op_row("Other", 0.1, op=op)]
-    (found,) = actions(record_of("my:make", profile=profile_of(rows, outside_s=0.4)))
-    assert found.what.startswith("a larger batch")
+    rows = [op_row("MatMul", 0.2), op_row("Other", 0.1, op=op), op_row("Relu", 0.3)]
+    outside, left = actions(record_of("my:make", profile=profile_of(rows, outside_s=0.4)))
+    assert outside.what.startswith("a larger batch")
+    assert left.what.startswith("these in torch.compile, too")
 
 
 def test_a_gpu_that_waits_for_data_is_not_advised_to_compile() -> None:

@@ -74,6 +74,11 @@ class View:
     def compiled(self) -> bool:
         return "compile" in self.record.spec.engine.split(SEPARATOR)
 
+    @property
+    def compiled_in_part(self) -> bool:
+        """A module may have been compiled by its owner, as a whole or in part, which the engine does not tell."""
+        return any(row.op.startswith(COMPILED) for row in self.profile.rows)
+
     def starved(self, what: str) -> float:
         """The part of the idle time in which a GPU waited for a host that was doing this."""
         gpu = self.profile.gpu
@@ -246,7 +251,8 @@ def fusion(view: View) -> Action | None:
     evidence = (
         f"{100 * share:.0f} % of the step is {calls:.0f} elementwise, reduction and copy ops, each through memory"
     )
-    return Action(share, "torch.compile, which joins them into few kernels", evidence)
+    what = "these in torch.compile, too" if view.compiled_in_part else "torch.compile"
+    return Action(share, f"{what}, which joins them into few kernels", evidence)
 
 
 def optimizer(view: View) -> Action | None:
@@ -280,9 +286,7 @@ def outside_ops(view: View) -> Action | None:
         share -= max(0.0, data_share(view.profile) - data_ops)
         beside = " and the preparation of data"
     evidence = f"{100 * share:.0f} % of the step is outside ops{beside}, in Python and torch's own code"
-    # a module may have been compiled by its owner, which the engine does not tell
-    compiled = view.compiled or any(row.op.startswith(COMPILED) for row in view.profile.rows)
-    what = "a larger batch" if compiled else "torch.compile, or a larger batch"
+    what = "a larger batch" if view.compiled or view.compiled_in_part else "torch.compile, or a larger batch"
     return Action(share, f"{what}: the time per op stays the same", evidence)
 
 
