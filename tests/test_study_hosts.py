@@ -147,6 +147,8 @@ def test_what_a_host_refuses_is_said_by_its_name(
     ("more", "why"),
     [
         (["--hosts=-oProxyCommand=touch x"], "--hosts takes host names such as"),
+        (["--hosts", ""], "--hosts takes host names such as"),  # of an unset variable: not this machine
+        (["--hosts", "", "--slurm", "job.sh"], "--hosts takes host names such as"),
         (["--hosts", "a", "--via", "telnet"], "no way to reach a host 'telnet'"),
         (["--hosts", "a", "--engine", "eagr"], "did you mean eager?"),
         (["--via", "srun"], "--via needs --hosts"),

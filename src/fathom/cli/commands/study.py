@@ -74,7 +74,7 @@ def command(
     if slurm or nodes:
         _write_batch_file(slurm, hosts, nodes)
         return
-    if hosts:
+    if hosts is not None:
         best = engine == engines.BEST
         wanted = {"names": named, "preset": preset, "devices": device or [], "engine": "eager" if best else engine}
         settings = _hosts.Settings(via, remote_command, host_timeout, wanted, best, resume, out)
@@ -114,7 +114,7 @@ def _write_batch_file(path: Path | None, hosts: str | None, nodes: int | None) -
         raise BadOption("--nodes needs --slurm")
     if (hosts is None) == (nodes is None):
         raise BadOption("--slurm needs --nodes or --hosts, one of them")
-    write_study(path, sys.argv[1:], hosts_of(hosts) if hosts else nodes or 1)
+    write_study(path, sys.argv[1:], hosts_of(hosts) if hosts is not None else nodes or 1)
     human.print(f"batch file: {path}; submit it with sbatch {path}")
 
 
