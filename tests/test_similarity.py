@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
 from sample_records import GPU, LAPTOP, op_row, record_of
 
 from fathom import published
 from fathom.analysis.questions import similarity
 from fathom.analysis.relatives import nearest_measured
+from fathom.analysis.selection import select
 from fathom.core.fingerprint import Cpu, Gpu, Machine
 from fathom.core.record import Record
 
@@ -47,6 +49,22 @@ def test_a_machine_with_some_references_keeps_its_own_dendrogram() -> None:
     speech = record_of("speech", [op_row("MatMul", 1.0, place=GPU)], place=GPU, machine=OTHER_GPU)
     titles = [chart.title for chart in similarity.analyse([mine, speech, *references(GPU)]).charts]
     assert titles == ["Training on NVIDIA A10", "Training on NVIDIA H200", "Published in 2016"]
+
+
+def test_a_workload_that_mostly_waits_weighs_no_less_in_a_cluster() -> None:
+    """memnet on a GPU has 5 % of its step in ops."""
+    mixes = {
+        "vgg": {"Conv2D": 60, "MatMul": 40},
+        "memnet": {"Conv2D": 40, "MatMul": 60},
+        "speech": {"Add": 50, "MatMul": 50},
+    }
+
+    def farthest(outside_s: float) -> float:
+        rows = {name: [op_row(kind, percent) for kind, percent in mix.items()] for name, mix in mixes.items()}
+        records = [record_of(name, rows[name], outside_s=outside_s if name == "memnet" else 0.0) for name in mixes]
+        return similarity.linkage(similarity._percentages(select(records, profiled=True).groups))[-1].distance
+
+    assert farthest(1900.0) == pytest.approx(farthest(0.0))
 
 
 def test_a_distance_to_a_published_row_counts_fused_ops_as_in_2016() -> None:

@@ -72,7 +72,7 @@ class Clustering:
         for other in self.others:
             taken = other.workload in vectors
             name = f"{other.workload} ({other.machine})" if taken else other.workload
-            vectors[name] = other.percent_by(op_type)
+            vectors[name] = _percent_of_ops(other)
         return vectors
 
 
@@ -160,7 +160,14 @@ def _centroid(one: Vector, weight: int, other: Vector, other_weight: int) -> Vec
 
 
 def _percentages(groups: Sequence[RunGroup]) -> dict[str, Vector]:
-    return {group.workload: group.percent_by(op_type) for group in groups}
+    return {group.workload: _percent_of_ops(group) for group in groups}
+
+
+def _percent_of_ops(group: RunGroup) -> Vector:
+    """Of the time in ops: of the step, a workload that mostly waits would weigh next to nothing in a centroid."""
+    seconds = group.seconds_by(op_type)
+    total = math.fsum(seconds.values())
+    return {kind: 100 * each / total for kind, each in seconds.items()} if total else {}
 
 
 def _todays(groups: Sequence[RunGroup]) -> dict[str, Vector]:
@@ -295,8 +302,8 @@ def _together(merge: Merge) -> str:
 def _notes() -> list[str]:
     pairs = " and ".join(" with ".join(cluster) for cluster in paper.CLUSTERS_IN_TEXT)
     return [
-        "Clusters, as in the paper: the distance of two profiles (time by op type) is 1 - cos of their angle. The two "
-        "closest are merged into their centroid, weighted by members, until one is left.",
+        "Clusters, as in the paper: the distance of two profiles (op types, in percent of the time in ops) is 1 - cos "
+        "of their angle. The two closest are merged into their centroid, weighted by members, until one is left.",
         "Nearest: the distance is 1 less the Bhattacharyya coefficient of the two mixes of today's op types: 0 is the "
         f"same mix, 1 has no op type in common. A close relative is at most {CLOSE} away and at least {CLEARLY} times "
         "as near as the next. Inference is compared with inference only; the published rows are of training.",
