@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from sample_records import engine_run, op_row, record_of, trial_of
 
-from fathom.analysis.advice import AT_MOST, changes, in_code
+from fathom.analysis.advice import AT_MOST, MEASURED, changes, in_code
 from fathom.core.advice import Setting, SettingTrial
 from fathom.experiments import advise
 from fathom.experiments.advise import CONFIRMED, Found, Usual, candidates, gain, helps, ranked, search
@@ -107,14 +107,14 @@ def test_what_is_tried_on_a_cpu() -> None:
 def test_what_is_tried_on_a_gpu() -> None:
     usual = Usual(device="cuda:0", batch=8, threads=4, own=True)
     tried = [*map(str, candidates(usual, cores=4))]
-    assert tried == ["compile", "channels_last", "fused", "compile+cudagraph", "bf16", "tf32", "batch 16", "batch 32"]
+    assert tried == ["compile+cudagraph", "compile", "channels_last", "fused", "bf16", "tf32", "batch 16", "batch 32"]
     named = [*map(str, candidates(replace(usual, own=False, precision="bf16", batch=None, data=True), cores=2))]
     assert named == [
+        "compile+cudagraph",
+        "cudagraph",
         "compile",
         "channels_last",
         "fused",
-        "cudagraph",
-        "compile+cudagraph",
         "1 data worker",
         "2 data workers",
     ]
@@ -139,6 +139,28 @@ def test_helpful_settings_are_combined_and_the_best_is_measured_again() -> None:
     assert [each.setting for each in found.confirmed] == [both, COMPILE, BF16]
     assert len(found.confirmed) == CONFIRMED
     assert found.distance == 0.0
+
+
+def test_what_a_helpful_setting_covers_is_not_tried_alone() -> None:
+    """Nor is it advised from the profile; a covering setting that does not help leaves its parts to be tried."""
+    together, tf32 = Setting(engine="compile+cudagraph"), Setting(precision="tf32")
+    singles = [together, COMPILE, FUSED, BF16, tf32]
+    asked: list[Setting] = []
+    found = search(singles, tries({together: 2.0, BF16: 1.5, together.with_(BF16): 3.0}, asked))
+    assert asked[:4] == [together, FUSED, BF16, together.with_(BF16)]
+    record = record_of("autoenc", [op_row("MatMul", 0.06), op_row("Add", 0.04)])
+    assert {each.known for each in changes(record, found.helpful, found.trials)} == {MEASURED}
+    asked.clear()
+    search(singles, tries({COMPILE: 1.2, tf32: 1.5}, asked))
+    assert asked[:5] == singles
+
+
+def test_a_larger_change_does_not_cover_another_batch_or_thread() -> None:
+    both = Setting(engine="compile+cudagraph", precision="bf16")
+    assert [both.covers(each) for each in (COMPILE, Setting(precision="tf32"))] == [True, True]
+    others = (both, BF16, Setting(batch=16), ONE, Setting(precision="tf32", batch=16), Setting())
+    assert not any(both.covers(each) for each in others)
+    assert not BF16.covers(COMPILE)
 
 
 def test_a_combination_that_is_slower_is_not_advised() -> None:

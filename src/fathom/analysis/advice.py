@@ -13,7 +13,6 @@ from fathom.analysis.actions import actions_by_rule
 from fathom.analysis.statistics import ratio_interval
 from fathom.core.advice import Setting, SettingTrial
 from fathom.core.record import Record
-from fathom.core.spec import SEPARATOR
 
 MEASURED, PREDICTED, AT_MOST = "measured", "predicted", "at most, from the profile"
 TRIED_BY = {  # rule of the profile -> settings that do what it says, any of them
@@ -54,7 +53,7 @@ class Change:
 
 def in_code(setting: Setting) -> str:
     """A setting as what to write."""
-    parts = set(setting.engine.split(SEPARATOR)) if setting.engine else set()
+    parts = set(setting.engines)
     if "cudagraph" in parts:
         parts.discard("compile")  # its line has both
     lines = [HOW.get(part, part) for part in sorted(parts)]
@@ -71,13 +70,20 @@ def changes(record: Record, helpful: Sequence[SettingTrial], tried: Iterable[Set
     A rule whose change was tried, and did not help, is no advice.
     """
     done = {trial.setting for trial in tried if trial.trial is not None}
+    covering = [trial.setting for trial in helpful]
     found = actions_by_rule(record)
-    rules = {name: action for name, action in found.items() if not any(_does(each, name) for each in done)}
+    rules = {name: action for name, action in found.items() if not _is_done(name, done, covering)}
     by_hand = [
         Change(what=action.what, times=1 / (1 - min(action.gain, 0.99)), known=AT_MOST, evidence=action.evidence)
         for action in rules.values()
     ]
     return [*map(_measured, helpful), *by_hand]
+
+
+def _is_done(rule: str, done: Iterable[Setting], helpful: Sequence[Setting]) -> bool:
+    """Whether what it says was tried, or is a part of what helps."""
+    parts = TRIED_BY.get(rule, ())
+    return any(_does(each, rule) for each in done) or any(each.covers(part) for each in helpful for part in parts)
 
 
 def _does(setting: Setting, rule: str) -> bool:

@@ -32,6 +32,16 @@ class Setting:
     def changes(self) -> dict[str, Any]:
         return {name: value for name, value in dataclasses.asdict(self).items() if value is not None}
 
+    @property
+    def engines(self) -> frozenset[str]:
+        return frozenset(self.engine.split(SEPARATOR) if self.engine else ())
+
+    def covers(self, other: Setting) -> bool:
+        """Whether it changes what the other does, and more: engines together one of them alone, bf16 TF32."""
+        if set(other.changes) == {"precision"}:
+            return (other.precision, self.precision) == ("tf32", "bf16")
+        return set(other.changes) == {"engine"} and other.engines < self.engines
+
     def __str__(self) -> str:
         plural = {"threads": "thread", "workers": "data worker"}
         said = {name: f"{value} {plural[name]}{'s' * (value != 1)}" if name in plural else str(value)

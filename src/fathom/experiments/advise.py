@@ -18,7 +18,7 @@ from fathom.analysis.statistics import ratio_interval
 from fathom.core.advice import Setting, SettingTrial
 from fathom.core.errors import DataError, FathomError
 from fathom.core.events import OnProgress, no_progress
-from fathom.core.spec import SEPARATOR, RunSpec
+from fathom.core.spec import RunSpec
 from fathom.experiments.engines import TIMEOUT_S
 from fathom.experiments.isolate import in_worker
 from fathom.experiments.study import powers_of_two
@@ -32,7 +32,7 @@ LARGER = (2, 4)  # times the batch
 OWN_ENGINES = ("compile", "channels_last", "fused")
 OWN_CUDA_ENGINES = ("compile+cudagraph",)
 WORKLOAD_ENGINES = ("compile", "channels_last", "fused", "onnxruntime", "openvino")
-WORKLOAD_CUDA_ENGINES = ("cudagraph", "compile+cudagraph")
+WORKLOAD_CUDA_ENGINES = ("compile+cudagraph", "cudagraph")
 
 Try = Callable[[Setting], SettingTrial]
 
@@ -52,13 +52,16 @@ class Usual:
 
 
 def candidates(usual: Usual, cores: int | None = None) -> list[Setting]:
-    """Every change that may apply, one at a time; which of them does not is found by trying."""
+    """Every change that may apply, one at a time; which of them does not is found by trying.
+
+    What covers another goes before it.
+    """
     cuda = usual.device.startswith("cuda")
     threads = [] if cuda else [each for each in powers_of_two(cores or usable_cores()) if each != usual.threads]
     tried = [Setting(threads=each) for each in threads]
     if usual.step:
         return tried
-    names = (*OWN_ENGINES, *(OWN_CUDA_ENGINES if cuda else ())) if usual.own else _workload_engines(cuda, usual.phase)
+    names = (*(OWN_CUDA_ENGINES if cuda else ()), *OWN_ENGINES) if usual.own else _workload_engines(cuda, usual.phase)
     engines = [Setting(engine=name) for name in names if name != "fused" or usual.phase == "train"]
     precisions = ("bf16", *(("tf32",) if cuda else ())) if usual.precision == "fp32" else ()
     batches = [usual.batch * factor for factor in LARGER] if usual.batch else []
@@ -77,7 +80,7 @@ def _workload_engines(cuda: bool, phase: str) -> tuple[str, ...]:
     exported = ("onnxruntime", "openvino")
     return tuple(
         name
-        for name in (*WORKLOAD_ENGINES, *(WORKLOAD_CUDA_ENGINES if cuda else ()))
+        for name in (*(WORKLOAD_CUDA_ENGINES if cuda else ()), *WORKLOAD_ENGINES)
         if name not in exported or (phase == "infer" and not cuda)
     )
 
@@ -140,8 +143,14 @@ def ranked(trials: Iterable[SettingTrial]) -> list[SettingTrial]:
 
 
 def search(singles: Sequence[Setting], attempt: Try, confirm: bool = True) -> Found:
-    """Every single change, then the helpful ones on top of the best, one after another."""
-    trials = [_settled(setting, attempt) for setting in singles]
+    """The single changes, then the helpful ones on top of the best, one after another.
+
+    A change that another one covers is tried only where that one does not help.
+    """
+    trials: list[SettingTrial] = []
+    for setting in singles:
+        if not any(helps(trial) and trial.setting.covers(setting) for trial in trials):
+            trials.append(_settled(setting, attempt))
     order = ranked(trials)
     best, combined = (order[0] if order else None), 0
     for other in order[1:]:
@@ -172,8 +181,7 @@ def _adds(best: Setting, other: Setting) -> bool:
     ours, theirs = best.changes, other.changes
     if set(theirs) - {"engine"} & set(ours):
         return False
-    engines = set((other.engine or "").split(SEPARATOR)) - set((best.engine or "").split(SEPARATOR)) - {""}
-    return bool(engines) or bool(set(theirs) - {"engine"})
+    return bool(other.engines - best.engines) or bool(set(theirs) - {"engine"})
 
 
 def _confirmed(trials: Sequence[SettingTrial], advised: Setting, attempt: Try) -> list[SettingTrial]:

@@ -84,7 +84,9 @@ def measured(spec: RunSpec, progress: OnProgress, begun: float) -> Record:
         if record.outcome != "ok":
             return record  # there is nothing to compare with
         watch = Watch(session.device)
-        runs = in_turns([eager, engine], spec.budget_s or BUDGET_S, shown_by(progress))
+        both = [eager, engine]
+        timed = in_turns(both, spec.budget_s or BUDGET_S, shown_by(progress))
+        runs = [with_energy(run, running) for run, running in zip(timed, both, strict=True)]
         watch.look()
         trial = compared(Trial(eager=runs[0], engine=runs[1]), eager.results, engine.results, rounded)
         return replace(record, trial=trial, disturbance=watch.disturbance())
@@ -194,7 +196,7 @@ def _round_otherwise(session: Session, seed: int, precision: str | None = None) 
 
 
 def in_turns(both: list[Running], budget_s: float, on_turn: OnProgress) -> list[EngineRun]:
-    """Turns of equal length, in which the one that begins alternates; then energy and the time that a GPU works."""
+    """Turns of equal length, in which the one that begins alternates."""
     step_s = [max(1e-5, each.timed(3)) for each in both]
     turns_of_one = int(budget_s / sum(step_s))  # where each turn is a single step
     number = min(TURNS, max(FEWEST_TURNS, turns_of_one))
@@ -208,7 +210,6 @@ def in_turns(both: list[Running], budget_s: float, on_turn: OnProgress) -> list[
             if (batch := batches[side]) is not None:
                 alone[side].append(both[side].timed_updates(batch, steps[side]))
         on_turn(turn + 1, number)
-    metered = [_metered(each, round(METERED_S / step_s[side]) or 1) for side, each in enumerate(both)]
     return [
         EngineRun(
             start_s=each.start_s,
@@ -216,13 +217,16 @@ def in_turns(both: list[Running], budget_s: float, on_turn: OnProgress) -> list[
             steps=steps[side] * number,
             losses=each.results if each.session.spec.phase == "train" else [],
             peak_device_bytes=each.peak,
-            energy_j=metered[side][0],
-            metered_steps=metered[side][1],
-            busy_s=_busy_s(each),
             turn_update_s=alone[side],
         )
         for side, each in enumerate(both)
     ]
+
+
+def with_energy(run: EngineRun, running: Running) -> EngineRun:
+    """Also with the time that a GPU works in a step."""
+    energy_j, steps = _metered(running, round(METERED_S / run.step_s) or 1)
+    return replace(run, energy_j=energy_j, metered_steps=steps, busy_s=_busy_s(running))
 
 
 def _metered(running: Running, steps: int) -> tuple[float, int] | tuple[None, None]:

@@ -207,7 +207,7 @@ def _print_untried(usual: advise.Usual, found: advise.Found, asked: Asked) -> No
             print_text(f"Tried, and no faster: {listed(slower)}")
         return
     settings = [str(setting) for setting in advise.candidates(usual)]
-    print_text(f"--verify measures {count(len(settings), 'setting')} beside this one: {'; '.join(settings)}")
+    print_text(f"--verify measures up to {count(len(settings), 'setting')} beside this one: {'; '.join(settings)}")
 
 
 def print_trials(found: advise.Found) -> None:
