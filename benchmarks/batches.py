@@ -17,14 +17,19 @@ from pathlib import Path
 
 from fathom.core.spec import EAGER, RunSpec
 from fathom.core.store import Store
-from fathom.experiments.study import plan, run_all
+from fathom.experiments.study import BUDGET_S, plan, run_all
 from fathom.workloads.base import workload_class
 
 FACTORS = (0.5, 2.0)  # of the preset's batch, as `fathom calibrate` times them
 
 
 def specs(
-    names: Sequence[str], preset: str, device: str, factors: Sequence[float] = FACTORS, engine: str = EAGER
+    names: Sequence[str],
+    preset: str,
+    device: str,
+    factors: Sequence[float] = FACTORS,
+    engine: str = EAGER,
+    budget_s: float = BUDGET_S,
 ) -> list[RunSpec]:
     """The study's profiled runs of one device at other batches; a batch below 1 is left out."""
     found = []
@@ -33,7 +38,7 @@ def specs(
             continue
         own = workload_class(spec.workload).configured(preset).batch
         batches = [None if factor == 1 else round(own * factor) for factor in factors if own * factor >= 1]
-        found += [replace(spec, batch=batch) for batch in batches]
+        found += [replace(spec, batch=batch, budget_s=budget_s) for batch in batches]
     return found
 
 
@@ -44,10 +49,11 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--factors", type=float, nargs="+", default=FACTORS, help="of the preset's batch")
     parser.add_argument("--engine", default=EAGER)
+    parser.add_argument("--budget", type=float, default=BUDGET_S, help="seconds of timed steps of a run")
     parser.add_argument("--launches", type=int, default=1)
     parser.add_argument("--out", type=Path, required=True)
     asked = parser.parse_args()
-    planned = specs(asked.names, asked.preset, asked.device, asked.factors, asked.engine) * asked.launches
+    planned = specs(asked.names, asked.preset, asked.device, asked.factors, asked.engine, asked.budget) * asked.launches
     for at, (record, path) in enumerate(run_all(planned, Store(asked.out), lambda *_: lambda *_: None), start=1):
         state = "disturbed" if record.disturbed else record.outcome
         print(f"{at}/{len(planned)} {record.spec.workload} {record.spec.phase} {record.spec.batch}: {state}, {path}")
