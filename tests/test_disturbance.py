@@ -225,6 +225,29 @@ def test_a_core_that_is_slower_than_it_was_is_seen(
     assert found.reasons == reasons
 
 
+def test_short_looks_between_chunks_of_steps_count_as_much_as_long_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The core was slow before the steps and after them, and fast beside them."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    looks = iter([Reading(at_s=number, cores=2, loop_s=4e-3) for number in range(2)])
+    beside = iter([2e-3, 2.1e-3, 2.2e-3])
+    monkeypatch.setattr(disturbance, "loop_s", lambda loops: next(beside))
+    watch = Watch(reader=looks.__next__)
+    for _ in range(3):
+        watch.time_core()
+    watch.look()
+    assert watch.disturbance().loop_s == pytest.approx(2.2e-3)
+
+
+def test_a_record_has_the_speed_of_the_core_beside_its_steps() -> None:
+    """Before and after them, while torch was imported, it was another one; all else counts at its worst."""
+    run = Disturbance(loop_s=2e-4, cpu_slowdown=2.2, steal=0.3)
+    found = Disturbance(loop_s=1e-4, cpu_slowdown=1.1, steal=0.0).within(run)
+    assert (found.loop_s, found.cpu_slowdown, found.steal) == (1e-4, 1.1, 0.3)
+    assert Disturbance(steal=0.1).within(run) == run
+
+
 def test_the_fastest_loop_is_kept_and_a_damaged_file_is_replaced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

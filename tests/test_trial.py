@@ -253,9 +253,9 @@ def test_energy_is_counted_over_two_seconds_of_each_side(monkeypatch: pytest.Mon
     monkeypatch.setattr(measuring.Running, "timed", timed)
     with Session(RunSpec(workload="memnet", preset="tiny", device="cpu")) as session:
         sides = [measuring.Running(session, step_s, 0.0, []) for step_s in (0.5, 0.125)]
-        timed = measuring.in_turns(sides, 1.0, lambda turn, of: None)
-        assert [run.energy_j for run in timed] == [None, None], "settings are tried without"
-        found = [measuring.with_energy(run, side) for run, side in zip(timed, sides, strict=True)]
+        runs = measuring.in_turns(sides, 1.0, lambda turn, of: None)
+        assert [run.energy_j for run in runs] == [None, None], "settings are tried without"
+        found = [measuring.with_energy(*pair) for pair in zip(runs, sides, strict=True)]
     assert [side.metered_steps for side in found] == [4, 16]
     assert [side.energy_j for side in found] == [80.0, 80.0]
     assert [side.step_j for side in found] == [20.0, 5.0]

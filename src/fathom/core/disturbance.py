@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import operator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fathom.core.fingerprint import THROTTLES
 
@@ -71,6 +71,12 @@ class Disturbance:
             names = [name for bit, name in THROTTLES.items() if slowed & bit]
             found.append(f"GPU clocks lowered: {', '.join(names)}")
         return found
+
+    def within(self, run: Disturbance) -> Disturbance:
+        """Of steps, with what was seen of all of their run: the larger of each value, but the core's speed beside the
+        steps. While torch was imported it may have been another."""
+        found = self.worst(run)
+        return found if self.loop_s is None else replace(found, loop_s=self.loop_s, cpu_slowdown=self.cpu_slowdown)
 
     def worst(self, other: Disturbance) -> Disturbance:
         """The larger of each value: of two parts of a run, or of two ways of looking at it."""

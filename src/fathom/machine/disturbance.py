@@ -23,6 +23,7 @@ from fathom.machine.host import affinity, cgroup_folders, gpu_shared, gpu_thrott
 if TYPE_CHECKING:
     import torch
 
+FEW_LOOPS = 8  # a millisecond or two
 LEAST_S = 1.0  # of a part: CPU time is counted in ticks of 10 ms on every core
 ANCESTORS = 2  # the supervisor and the command that started it draw progress, and are ours
 SEEN = (
@@ -90,6 +91,7 @@ class Watch:
     def __init__(self, device: torch.device | None = None, reader: Callable[[], Reading] = read) -> None:
         self._device, self._reader = device, reader
         self._readings: list[Reading] = []
+        self._loops: list[float] = []
         self._gpu = Disturbance()
         self.look()
 
@@ -99,12 +101,17 @@ class Watch:
             seen = Disturbance(gpu_shared=gpu_shared(self._device), gpu_throttles=gpu_throttles(self._device))
             self._gpu = self._gpu.worst(seen)
 
+    def time_core(self) -> None:
+        """A short look at the speed of the core alone, for between chunks of steps: it may change within a second."""
+        self._loops.append(loop_s(FEW_LOOPS))
+
     def disturbance(self) -> Disturbance:
         parts = [between(*pair) for pair in pairwise(self._readings)]
         found = between(self._readings[0], self._readings[-1]).worst(self._gpu)
         for part in parts:
             found = found.worst(part)
-        loops = [reading.loop_s for reading in self._readings if reading.loop_s]  # a coarse clock shows 0
+        looks = [*(reading.loop_s for reading in self._readings), *self._loops]
+        loops = [each for each in looks if each]  # a coarse clock shows 0
         found = replace(found, load_before=self._readings[0].load)
         if not loops:
             return found

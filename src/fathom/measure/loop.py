@@ -51,7 +51,11 @@ def recorded(spec: RunSpec, work: Callable[[], Record]) -> Record:
         why = f"{type(error).__name__}: {first_line(error)}"
         record = Record(spec=spec, machine=fingerprint(), device=spec.device, outcome="failed", reason=why)
     watch.look()
-    return replace(record, started=started, disturbance=record.disturbance.worst(watch.disturbance()))
+    return replace(record, started=started, disturbance=record.disturbance.within(watch.disturbance()))
+
+
+def _nothing() -> None:
+    """Between chunks of steps on a CPU."""
 
 
 @dataclass(frozen=True)
@@ -116,7 +120,9 @@ def _measured(spec: RunSpec, progress: OnProgress) -> Record:
             watch = Watch(session.device)
             ready = time.perf_counter()
             clock = StepClock(session.device, marks=1 + spec.warmup + spec.steps)
-            results, notes, chunks = _timed_pass(session, clock, progress)
+            # on a CPU the step's own threads still spin on the other cores then
+            between = watch.time_core if session.device.type == "cuda" else _nothing
+            results, notes, chunks = _timed_pass(session, clock, progress, between)
             seconds = clock.seconds()
             moments = replace(moments, set_up=set_up, ready=ready, finished=time.perf_counter())
             watch.look()
@@ -230,10 +236,11 @@ def non_finite(phase: str, results: Sequence[Any]) -> str | None:
 
 
 def _timed_pass(
-    session: Session, clock: StepClock, progress: OnProgress
+    session: Session, clock: StepClock, progress: OnProgress, between: Callable[[], None]
 ) -> tuple[list[Any], list[str], list[tuple[float, float]]]:
     """Warm-up and timed steps; with a budget, in growing chunks until the median is known or the time is spent.
 
+    `between` is called after each chunk.
     Gives results, notes, and when each chunk began and ended: all steps in one, or warm-up in the first.
     """
     from fathom.machine.clock import wait
@@ -258,6 +265,7 @@ def _timed_pass(
         results.extend(session.run(steps, on_step=timed))
         wait(session.device)
         chunks.append((begun, time.perf_counter()))
+        between()
 
     if spec.budget_s is None:
         run(total)

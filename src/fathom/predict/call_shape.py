@@ -14,6 +14,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from fathom.predict.features import shapes_of
+from fathom.predict.spectra import NONE, Spectra, spectra_of
 from fathom.trace.step_work import OpWork
 
 PRODUCTS = ("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm")
@@ -110,6 +111,7 @@ class Convolution:
     turned: bool  # whether input or weight have their channels last: torch then convolves both so
     wanted: tuple[bool, ...]  # gradients: of input, weight and bias; none of a forward pass
     family: str
+    spectra: Spectra = NONE  # how a library for GPUs may make it
 
     @property
     def layout(self) -> str:
@@ -120,6 +122,15 @@ class Convolution:
         """Whether torch takes another implementation on a CPU, in which it calls no library of convolutions."""
         kernel = self.kernel <= SMALL_KERNEL**2
         return self.items == 1 and self.groups == 1 and kernel and self.input_size <= SMALL_INPUT
+
+    @property
+    def by_spectra(self) -> bool:
+        return self.spectra.are_used(backward=any(self.wanted))
+
+    @property
+    def place_on_gpu(self) -> tuple[float, ...]:
+        """Coordinates beside those of its place."""
+        return APART * _octaves(self.spectra.gain), APART * self.by_spectra
 
     @property
     def is_ragged(self) -> bool:
@@ -138,13 +149,14 @@ class Convolution:
 
 
 @lru_cache(maxsize=1 << 16)
-def point_of(op: OpWork) -> Point:
+def point_of(op: OpWork, gpu: bool = False) -> Point:
     arguments = _arguments(op)
     operands = _operands(arguments)
     dtype = operands[0].dtype if operands else ""
     layer = layer_of(op)
     if layer is not None:
-        return f"{layer.family} {dtype}", layer.place
+        more = layer.place_on_gpu if gpu and isinstance(layer, Convolution) else ()
+        return f"{layer.family} {dtype}", (*layer.place, *more)
     dims = len(operands[0].shape) if operands else 0
     return f"{op.op.removesuffix('_')} {dtype} {dims}", _other(op, arguments, operands)
 
@@ -195,7 +207,15 @@ def _convolution(op: OpWork, name: str, arguments: list[Any], operands: Sequence
         turned=not data.is_contiguous or not weight.is_contiguous,
         wanted=wanted,
         family=name,
+        spectra=_spectra(arguments[4:8] if backward else arguments[3:7], data, weight),
     )
+
+
+def _spectra(how: Sequence[Any], data: Operand, weight: Operand) -> Spectra:
+    """`how` are stride, padding, dilation and whether it is transposed; op rows do not have them."""
+    if len(how) < 4 or how[3] or max(how[2]) > 1 or data.dtype != "float":
+        return NONE
+    return spectra_of(data.shape[2:], weight.shape[2:], how[0], how[1])
 
 
 def _other(op: OpWork, arguments: list[Any], operands: Sequence[Operand]) -> tuple[float, ...]:

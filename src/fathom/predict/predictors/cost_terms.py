@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import nnls
 
-from fathom.predict.call_shape import Convolution, Product, layer_of
+from fathom.predict.call_shape import Convolution, Product, layer_of, point_of
 from fathom.trace.step_work import OpWork
 
 Floats = NDArray[np.float64]
@@ -25,8 +25,15 @@ PASSES = 6
 TILE_ROWS, TILE_COLUMNS = 8, 12  # of the small products that libraries are made of: parts of a tile cost all of it
 
 
-def terms(layer: Product | Convolution) -> list[float]:
-    return _of_product(layer) if isinstance(layer, Product) else _of_convolution(layer)
+def terms(layer: Product | Convolution, gpu: bool = False) -> list[float]:
+    if isinstance(layer, Product):
+        return _of_product(layer)
+    direct, spectral = _of_convolution(layer), _of_spectra(layer)
+    if not gpu:
+        return direct
+    if layer.by_spectra:
+        return [1.0, *[0.0] * (len(direct) - 1), *spectral]
+    return [*direct, *[0.0] * len(spectral)]
 
 
 def _of_product(it: Product) -> list[float]:
@@ -44,25 +51,35 @@ def _of_convolution(it: Convolution) -> list[float]:
     return [1.0, it.items, it.flop, it.input_size, places * it.outputs, it.weight_size, *unfolded, *thin]
 
 
+def _of_spectra(it: Convolution) -> list[float]:
+    """Products of complex numbers, and the transforms of input, output and weight."""
+    points = it.spectra.points
+    each = it.channels * it.outputs / it.groups * points
+    return [it.items * each, it.items * it.channels * points, it.items * it.outputs * points, each]
+
+
 class CostTerms:
     """Fitted to timed calls; seconds of a product or convolution, None of any other op."""
 
-    def __init__(self, timed: Iterable[tuple[OpWork, float]]) -> None:
+    def __init__(self, timed: Iterable[tuple[OpWork, float]], gpu: bool = False) -> None:
+        self._gpu = gpu
         alike: dict[str, list[tuple[list[float], float]]] = defaultdict(list)
         for op, seconds in timed:
             layer = layer_of(op)
             if layer is not None:
-                row = terms(layer), max(seconds, LEAST_S)
-                alike[layer.family].append(row)
-                alike[f"{layer.family} {layer.layout}"].append(row)
+                row = terms(layer, gpu), max(seconds, LEAST_S)
+                kind, _ = point_of(op)
+                alike[kind].append(row)
+                alike[f"{kind} {layer.layout}"].append(row)
         self._rates = {name: _fitted(rows) for name, rows in alike.items() if len(rows) >= ENOUGH}
 
     def seconds(self, op: OpWork) -> float | None:
         layer = layer_of(op)
         if layer is None:
             return None
-        rates = self._rates.get(f"{layer.family} {layer.layout}", self._rates.get(layer.family))
-        return None if rates is None else max(LEAST_S, float(rates @ np.array(terms(layer))))
+        kind, _ = point_of(op)
+        rates = self._rates.get(f"{kind} {layer.layout}", self._rates.get(kind))
+        return None if rates is None else max(LEAST_S, float(rates @ np.array(terms(layer, self._gpu))))
 
 
 def _fitted(rows: Sequence[tuple[list[float], float]]) -> Floats:

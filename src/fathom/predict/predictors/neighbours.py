@@ -72,11 +72,12 @@ class Neighbours:
         self._step, self._target = bare_step(precision), target
         seconds = [max(each.seconds, LEAST_S) for each in calls]
         self._base_s = float(np.quantile(seconds, BASE_QUANTILE)) if seconds else LEAST_S
+        self._bases = _bases(calls) if target.gpu else {}
         self._fallback = Efficiency.fitted([(each.work, each.seconds) for each in calls], target, precision)
-        self._terms = CostTerms((each.work, each.seconds) for each in calls)
+        self._terms = CostTerms(((each.work, each.seconds) for each in calls), target.gpu)
         members: dict[str, list[_Member]] = defaultdict(list)
         for call, took in zip(calls, seconds, strict=True):
-            kind, point = point_of(call.work)
+            kind, point = point_of(call.work, target.gpu)
             members[kind].append((point, math.log(took / self._expected_s(call.work)), networks_of(call)))
         self._kinds = {kind: _Kind.of(found) for kind, found in members.items()}
         self._reaches = self._chosen(calls)
@@ -90,7 +91,8 @@ class Neighbours:
 
     def _expected_s(self, op: OpWork) -> float:
         found = self._terms.seconds(op)
-        return roof_s(op, self._step, self._target) + self._base_s if found is None else found
+        base_s = self._bases.get(op.op.removesuffix("_"), self._base_s)
+        return roof_s(op, self._step, self._target) + base_s if found is None else found
 
     def _one(self, op: OpWork, reach: Reach) -> float | None:
         """Seconds; None where too few calls of its kind are known."""
@@ -99,7 +101,7 @@ class Neighbours:
 
     def _near(self, op: OpWork, without: frozenset[str] = frozenset()) -> Surroundings | None:
         """The nearest calls. `without` names networks that must not help."""
-        name, place = point_of(op)
+        name, place = point_of(op, self._target.gpu)
         kind = self._kinds.get(name)
         if kind is None:
             return None
@@ -129,6 +131,14 @@ class Neighbours:
                 for reach in REACHES:
                     errors[reach] += abs(near.value(reach) - value)
         return min(REACHES, key=lambda reach: errors[reach])
+
+
+def _bases(calls: Sequence[TimedCall]) -> dict[str, float]:
+    """By op: on a GPU the least that its kernels take. Others launch none, so that calls in general tell nothing."""
+    seconds: dict[str, list[float]] = defaultdict(list)
+    for each in calls:
+        seconds[each.work.op.removesuffix("_")].append(max(each.seconds, LEAST_S))
+    return {op: float(np.quantile(each, BASE_QUANTILE)) for op, each in seconds.items() if len(each) >= ENOUGH}
 
 
 def networks_of(call: TimedCall) -> frozenset[str]:
