@@ -219,9 +219,8 @@ def test_a_choice_that_was_luck_is_made_again_and_measured_a_third_time() -> Non
     lucky, better = alone
     found = search(alone, measured_in_turn({lucky: [1.2, 1.0, 1.02], better: [1.1, 1.2, 1.18]}))
     assert found.advised == better
-    assert [gain(each) for each in found.confirmed] == [pytest.approx(1.18), pytest.approx(1.02)]
+    assert [gain(each) for each in found.confirmed] == [pytest.approx(each) for each in (1.0, 1.2, 1.18, 1.02)]
     assert (found.distance, found.better) == (0.0, None)
-    assert len(found.trials) == 4  # the second trials are kept beside the first
 
 
 def test_what_helps_is_listed_once_by_its_newest_trial_and_the_advised_first() -> None:
@@ -237,11 +236,12 @@ def test_what_helps_is_listed_once_by_its_newest_trial_and_the_advised_first() -
 
 
 def test_a_third_measurement_against_the_second_leaves_the_choice_as_it_was() -> None:
+    """By both together the other one is hardly faster."""
     alone = [Setting(batch=16), Setting(batch=32)]
     first, other = alone
     found = search(alone, measured_in_turn({first: [1.2, 1.0, 1.3], other: [1.1, 1.2, 1.1]}))
-    assert (found.advised, found.better) == (first, other)
-    assert found.distance == pytest.approx(1 - 1.0 / 1.2)
+    assert (found.advised, found.better) == (first, None)
+    assert found.distance == pytest.approx(1 - (1.0 * 1.3 / (1.2 * 1.1)) ** 0.5)
 
 
 def test_a_trial_that_scatters_is_made_again() -> None:

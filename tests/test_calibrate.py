@@ -26,7 +26,7 @@ from fathom.experiments.isolate import NoRecord
 from fathom.measure.calibration import run as running
 from fathom.measure.calibration.cases import cases_of
 from fathom.measure.calibration.layers import DRAWS, FEWEST_FLOP, LAYERS, MOST_FLOP, _up_to, products_of, random_layer
-from fathom.measure.calibration.networks import FAMILIES, random_network
+from fathom.measure.calibration.networks import FAMILIES, deep_network, random_network
 from fathom.measure.calibration.op_times import OpTime, time_call
 from fathom.measure.calibration.run import Runner, file_name
 from fathom.predict import campaign as campaigns
@@ -96,7 +96,7 @@ def test_a_campaign_stops_at_its_budget_and_resumes_where_it_stopped(tmp_path: P
     again = Runner(CPU, path, 100.0, campaigns.read(path), clock=clock.now).run([("autoenc", "tiny")], ("fp32",))
     assert len(clock.timed) == len(set(clock.timed)) == 200  # nothing is timed twice
     assert len(again.calls) + len(again.failed) == 200
-    assert [(each.name, each.phase) for each in again.probes] == [("random 0", "train"), ("random 0", "infer")]
+    assert [(each.name, each.phase) for each in again.probes[:2]] == [("random 0", "train"), ("random 0", "infer")]
 
 
 def test_a_call_that_fails_is_noted_and_the_campaign_goes_on(tmp_path: Path, clock: Clock) -> None:
@@ -198,6 +198,45 @@ def test_a_campaign_has_layers_after_each_network(tmp_path: Path, clock: Clock) 
     found = Runner(CPU, tmp_path / "c", 1500.0, empty(), clock=clock.now).run([("autoenc", "tiny")], ("fp32",))
     sources = {source for each in found.calls for source in each.sources}
     assert {f"layer {at}" for at in range(running.LAYERS["cpu"])} <= sources
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_a_deep_network_is_paced_by_its_calls(seed: int) -> None:
+    """Hundreds of calls of the same few kinds, each of little work: what a call costs is told from what a step does."""
+    found = [step_work(deep_network(seed), phase, gpu=True) for phase in ("train", "infer")]
+    again = step_work(deep_network(seed), "train", gpu=True)
+    assert again.sequence == found[0].sequence
+    assert len(found[0].sequence) > 3 * len(found[1].sequence) > 100
+    assert all((op.flop or 0) < 1e7 for op in found[0].ops)
+
+
+def test_a_campaign_times_whole_steps_of_deep_networks_after_random_ones(
+    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(running, "PROBES", 1)
+    monkeypatch.setattr(running, "DEEP_PROBES", 2)
+    found = Runner(CPU, tmp_path / "c", 1500.0, empty(), clock=clock.now).run([("autoenc", "tiny")], ("fp32",))
+    names = [f"{each.name} {each.phase}" for each in found.probes]
+    networks = ("random 0", "deep 0", "deep 1")
+    assert names == [f"{network} {phase}" for network in networks for phase in ("train", "infer")]
+
+
+def test_a_file_of_format_1_is_read_with_one_tensor_where_steps_have_one(tmp_path: Path) -> None:
+    """It does not say so: its calls would be those of no step, and would not be left out with their workload."""
+    step = step_work(workload_class("speech").configured("tiny"), "train", gpu=True)
+    marked = {op.spec for op in step.ops if '["S",0]' in op.spec}
+    assert marked
+    calls = []
+    for op in step.ops:
+        entries = json.loads(op.spec)
+        plain = [entries[1 + each[1]] if isinstance(each, list) and each[:1] == ["S"] else each for each in entries]
+        spec = json.dumps(plain, separators=(",", ":"))
+        calls.append(campaigns.TimedCall(work=replace(op, spec=spec), seconds=1.0))
+    path = tmp_path / f"gpu{campaigns.SUFFIX}"
+    write(path, replace(empty(), calls=calls, format=1))
+    found = campaigns.read(path)
+    assert {each.work.spec for each in found.calls} == {op.spec for op in step.ops}
+    assert found.format == campaigns.FORMAT
 
 
 def test_random_networks_of_a_faster_device_are_larger() -> None:

@@ -310,7 +310,7 @@ def test_a_campaign_is_read_as_it_was_written(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "content",
-    [b"", b"junk", gzip.compress(b"{}"), gzip.compress(b'{"format": 2')],
+    [b"", b"junk", gzip.compress(b"{}"), gzip.compress(b'{"format": 3')],
     ids=["empty", "no gzip", "no campaign", "half a file"],  # what is compressed has the time in it
 )
 def test_another_file_is_refused_in_one_line(content: bytes, tmp_path: Path) -> None:

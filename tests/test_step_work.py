@@ -269,6 +269,23 @@ def test_a_call_is_made_again_from_its_text(name: str) -> None:
     assert (first.shape, first.dtype) == (second.shape, second.dtype)
 
 
+def test_a_tensor_that_is_an_argument_twice_is_one_tensor_again() -> None:
+    """An op that writes to its own operand has nothing to copy: on a GPU that is a third of a small product's time."""
+    product, (into, first, second) = torch.ops.aten.baddbmm.out, (torch.rand(2, 3, 3) for _ in range(3))
+    apart = encode(product, (into, first, second), {"out": torch.rand(2, 3, 3)})
+    text = encode(product, (into, first, second), {"out": into})
+    assert text != apart
+    _, args, kwargs = decode(text, CPU)
+    assert kwargs["out"] is args[0]
+    assert args[1] is not args[0]
+    _, args, kwargs = decode(apart, CPU)
+    assert kwargs["out"] is not args[0]
+    square = encode(torch.ops.aten.mul.Tensor, (first, first), {})
+    _, args, _ = decode(square, CPU)
+    assert args[0] is args[1]
+    assert encode(torch.ops.aten.mul.Tensor, tuple(args), {}) == square
+
+
 @pytest.mark.parametrize("rows", [1, 3, 1000])
 def test_indices_that_are_made_up_are_within_the_table(rows: int) -> None:
     text = encode(torch.ops.aten.embedding.default, (torch.rand(rows, 2), torch.zeros(500, dtype=torch.int64)), {})

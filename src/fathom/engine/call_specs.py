@@ -15,7 +15,7 @@ from torch import Tensor
 
 from fathom.engine.op_calls import DTYPES
 
-TENSOR, TENSORS, DTYPE, OMITTED = "T", "L", "D", "-"  # tags of what JSON has no value for
+TENSOR, TENSORS, SAME, DTYPE, OMITTED = "T", "L", "S", "D", "-"  # tags of what JSON has no value for
 OMIT = object()  # an argument that was not given: the schema's default
 BY_NAME = {name: dtype for dtype, name in DTYPES.items()}
 INDEX_BOUND = {  # op -> (the tensor, its dimension) that its integer tensors point into
@@ -38,7 +38,16 @@ def encode(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
         args[at] if at < len(args) else kwargs.get(each.name, OMIT) for at, each in enumerate(func._schema.arguments)
     ]
     name = f"{func._schema.name}.{func._overloadname}"
-    return json.dumps([name, *(_entry(value) for value in given)], separators=(",", ":"))
+    return json.dumps([name, *_entries(given)], separators=(",", ":"))
+
+
+def _entries(given: Sequence[Any]) -> list[Any]:
+    """A tensor that is there a second time is told: an op that writes to one of its operands has less to copy."""
+    found: list[Any] = []
+    for value in given:
+        first = next((at for at, each in enumerate(given) if each is value), 0) if isinstance(value, Tensor) else None
+        found.append(_entry(value) if first in (None, len(found)) else [SAME, first])
+    return found
 
 
 def _entry(value: Any) -> Any:
@@ -64,17 +73,23 @@ def decode(text: str, device: torch.device, generator: torch.Generator | None = 
     bound = _bound(plain, entries)
     args: list[Any] = []
     kwargs: dict[str, Any] = {}
+    made: list[Any] = []
     for each, entry in zip(func._schema.arguments, entries, strict=True):
+        made.append(made[entry[1]] if _is_same(entry) else _value(entry, device, bound, generator))
         if entry == [OMITTED]:
             if each.name == "device":
                 kwargs["device"] = device
             continue
-        value = _value(entry, device, bound, generator)
+        value = made[-1]
         if each.kwarg_only or len(args) < func._schema.arguments.index(each):
             kwargs[each.name] = value
         else:
             args.append(value)
     return func, args, kwargs
+
+
+def _is_same(entry: Any) -> bool:
+    return isinstance(entry, list) and len(entry) == 2 and entry[0] == SAME
 
 
 def _value(entry: Any, device: torch.device, bound: int, generator: torch.Generator | None) -> Any:

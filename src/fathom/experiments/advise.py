@@ -91,7 +91,7 @@ class Found:
 
     trials: list[SettingTrial]
     advised: Setting
-    confirmed: list[SettingTrial] = field(default_factory=list)  # fresh trials, the advised setting's first
+    confirmed: list[SettingTrial] = field(default_factory=list)  # fresh trials
 
     @property
     def distance(self) -> float | None:
@@ -100,10 +100,18 @@ class Found:
         The usual setting has a gain of 1 in every trial, and is one of them. None where none was measured again, or the
         advised one failed then, or gave other results.
         """
-        gains = {trial.setting: gain(trial) for trial in self.confirmed if is_sound(trial)} | {Setting(): 1.0}
+        gains = self._gains_again
         if not self.confirmed or self.advised not in gains:
             return None
         return 1 - gains[self.advised] / max(gains.values())
+
+    @property
+    def _gains_again(self) -> dict[Setting, float]:
+        """Of a setting that was measured again more than once, the geometric mean."""
+        gains: dict[Setting, list[float]] = {Setting(): [1.0]}
+        for trial in filter(is_sound, self.confirmed):
+            gains.setdefault(trial.setting, []).append(gain(trial))
+        return {setting: statistics.geometric_mean(found) for setting, found in gains.items()}
 
     @property
     def helpful(self) -> list[SettingTrial]:
@@ -119,7 +127,8 @@ class Found:
         """
         if not self.confirmed or (self.distance is not None and self.distance <= TARGET):
             return None
-        fastest = next((trial.setting for trial in ranked(self.confirmed)), Setting())
+        gains, helpful = self._gains_again, {trial.setting for trial in self.confirmed if helps(trial)}
+        fastest = max([Setting(), *helpful], key=lambda setting: gains[setting])
         return fastest if fastest != self.advised else None
 
 
@@ -192,10 +201,10 @@ def _confirmed(trials: Sequence[SettingTrial], advised: Setting, attempt: Try) -
 
 
 def _chosen_again(found: Found, better: Setting, attempt: Try) -> Found:
-    """The first choice was luck, or other programs ran then: the other setting, if a third measurement bears it out."""
+    """The first choice was luck, or other programs ran then: both once more, and what is better by all of these."""
     again = [attempt(setting) for setting in (better, found.advised) if setting.changes]
-    switched = Found([*found.trials, *found.confirmed], better, again)
-    return switched if switched.distance is not None and switched.better is None else found
+    known = replace(found, confirmed=[*found.confirmed, *again])
+    return known if known.better is None else replace(known, advised=known.better)
 
 
 def in_process(

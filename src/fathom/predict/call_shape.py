@@ -233,7 +233,7 @@ def _other(op: OpWork, arguments: list[Any], operands: Sequence[Operand]) -> tup
 def _arguments(op: OpWork) -> list[Any]:
     if op.spec.startswith('["'):
         found: list[Any] = json.loads(op.spec)[1:]
-        return found
+        return [found[each[1]] if isinstance(each, list) and each[:1] == ["S"] else each for each in found]
     dtypes = [*op.dtypes.split(), "float"]
     return [_plain(shape, dtypes[min(at, len(dtypes) - 1)]) for at, shape in enumerate(shapes_of(op.shapes))]
 

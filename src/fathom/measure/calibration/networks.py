@@ -43,8 +43,27 @@ def random_network(seed: int, largest: float = 1.0, device: str = "meta") -> Own
     """The network of this number; `largest` scales batches, to suit a faster device."""
     draw = random.Random(seed)
     family = FAMILIES[seed % len(FAMILIES)]
+    return _trained(lambda: family(draw, largest), draw, device)
+
+
+def deep_network(seed: int, device: str = "meta") -> OwnModel:
+    """Many small layers, or one cell at many time steps: what a step costs the host is then that of its calls."""
+    draw = random.Random(seed)
+    width, depth = log_uniform(draw, 16, 128), log_uniform(draw, 20, 200)
+
+    def stack() -> tuple[nn.Module, Tensor]:
+        layers = [part for _ in range(depth) for part in (nn.Linear(width, width), draw.choice(ACTIVATIONS)())]
+        return nn.Sequential(*layers), torch.empty(8, width).normal_()
+
+    def unrolled() -> tuple[nn.Module, Tensor]:
+        return _Recurrent(100, width, width, "cell"), torch.zeros((8, depth), dtype=torch.int64)
+
+    return _trained(unrolled if seed % 2 else stack, draw, device)
+
+
+def _trained(made: Callable[[], tuple[nn.Module, Tensor]], draw: random.Random, device: str) -> OwnModel:
     with torch.device(device):
-        module, inputs = family(draw, largest)
+        module, inputs = made()
         target = _target(module, inputs, draw)
     return OwnModel(
         module=module,

@@ -32,7 +32,7 @@ from fathom.machine.host import fingerprint
 from fathom.machine.peaks import ceilings
 from fathom.measure.calibration import TIMING
 from fathom.measure.calibration.layers import products_of, random_layer
-from fathom.measure.calibration.networks import random_network
+from fathom.measure.calibration.networks import deep_network, random_network
 from fathom.measure.calibration.op_times import LEFT_OUT, time_call
 from fathom.measure.own.model import OwnModel
 from fathom.predict.campaign import SUFFIX, Campaign, TimedCall, launches_of, read, source_of, write
@@ -43,13 +43,15 @@ from fathom.workloads.base import State, Workload, workload_class
 
 LONGEST_S = {"cpu": 0.2, "cuda": 0.1}  # of a call at the roofline: longer ones would eat the budget
 LARGEST = {"cpu": 1.0, "cuda": 8.0}  # factor on the random networks' batches
+LARGEST_LAYER = {"cpu": 1.0, "cuda": 5.0}  # cuDNN tries ten algorithms, some of them many times as slow: seconds each
 LAYERS = {"cpu": 6, "cuda": 24}  # single layers after each random network: cuDNN has more ways to convolve than a CPU
-PROBES = 24  # random networks of which whole steps are timed, too
+PROBES, DEEP_PROBES = 24, 6  # random and deep networks of which whole steps are timed, too
 PROBE_REPEATS, PROBE_S = 15, 0.3
 SAVE_S = 15.0  # between two writings of the file
 FACTORS = (1.0, 0.5, 2.0)  # of a workload's batch
 ALGORITHMS = Workload.algorithms  # of cuDNN, as in the workloads' own runs
 MOST_OF_MEMORY = 0.25  # that one call may take
+Made = Callable[..., OwnModel]  # a network, on a `device`
 
 
 @dataclass
@@ -128,7 +130,7 @@ class Runner:
                 yield steps.at(precision), f"random {seed}"
         layers = LAYERS[self.device.type]
         for each in range(layers * seed, layers * (seed + 1)):
-            steps = StepWorks(random_layer(each, largest), "train", gpu=self._gpu)
+            steps = StepWorks(random_layer(each, LARGEST_LAYER[self.device.type]), "train", gpu=self._gpu)
             for precision in precisions:
                 yield products_of(steps.at(precision)), f"layer {each}"
 
@@ -178,28 +180,31 @@ class Runner:
 
     def _probes(self) -> None:
         done = {(each.name, each.phase) for each in self.campaign.probes if self._is_whole(each)}
-        for seed in range(PROBES):
+        networks: list[tuple[str, Made]] = [
+            *((f"random {seed}", partial(random_network, seed)) for seed in range(PROBES)),
+            *((f"deep {seed}", partial(deep_network, seed)) for seed in range(DEEP_PROBES)),
+        ]
+        for name, made in networks:
             for phase in ("train", "infer"):
-                if (f"random {seed}", phase) in done or self.left_s <= 0:
+                if (name, phase) in done or self.left_s <= 0:
                     continue
-                self.on_progress(f"step of random {seed}, {phase}")
-                step = StepWorks(random_network(seed), phase, gpu=self._gpu).at("fp32")
+                self.on_progress(f"step of {name}, {phase}")
+                step = StepWorks(made(), phase, gpu=self._gpu).at("fp32")
                 if step.flop <= self.campaign.flop_per_s["fp32"] * PROBE_S:
-                    self._probe(seed, step)
+                    self._probe(name, made, step)
 
     def _is_whole(self, probe: Probe) -> bool:
         """One of an earlier version is measured again."""
         launched = probe.launch_loops is not None or not self._gpu
         return probe.cold_bytes is not None and probe.loop_s is not None and launched
 
-    def _probe(self, seed: int, step: StepWork) -> None:
-        name = f"random {seed}"
+    def _probe(self, name: str, made: Made, step: StepWork) -> None:
         ops_s = self._time_all(step, name)
         if self.left_s <= 0:
             return  # some of its calls may not have been timed
         launches = launches_of(self._calls.values())
         before_s = loop_s()
-        step_s = _step_s(random_network(seed, device=str(self.device)), step.phase, self.device)
+        step_s = _step_s(made(device=str(self.device)), step.phase, self.device)
         found = Probe(
             name=name,
             phase=step.phase,
