@@ -15,7 +15,7 @@ import msgspec
 import pytest
 import torch
 from conftest import fathom as run_command
-from sample_records import LAPTOP, MACHINES, op_row, record_of
+from sample_records import GPU, LAPTOP, MACHINES, op_row, record_of
 
 from fathom.core import stopping
 from fathom.core.errors import EngineError
@@ -413,6 +413,21 @@ def test_of_several_launches_of_a_step_the_median_is_the_measured_one() -> None:
     found = cases_of([*launches, other], launches[0].machine_label)
     assert found[0].measured_s == pytest.approx(2.0)
     assert [case.step.batch for case in found] == [workload_class("autoenc").configured("tiny").batch, 7]
+
+
+PROFILED = {"kind": "profiled", "preset": "tiny"}
+
+
+@pytest.mark.parametrize(("place", "kept"), [(GPU, [False, True]), (LAPTOP, [True, True])])
+def test_a_step_that_mostly_prepares_its_batch_says_nothing_of_the_network(place: str, kept: list[bool]) -> None:
+    """On a GPU, where it is subtracted as the profiler saw it; on a CPU it is a part of the step."""
+    rows = [op_row("MatMul", 0.1, place=place)]
+    record = record_of("autoenc", rows, outside_s=0.9, spec=PROFILED, place=place)
+    assert record.profile is not None
+    free = [1.0] * 5 if place == GPU else []
+    profile = replace(record.profile, free_step_s=free, plain_step_s=[1.0] * 5, step_s=[1.0] * 5)
+    found = [replace(record, profile=replace(profile, data_s=data_s)) for data_s in (0.8, 0.2)]
+    assert [len(cases_of([each], record.machine_label)) for each in found] == kept
 
 
 def test_a_call_that_ended_the_process_is_not_made_again(tmp_path: Path, clock: Clock) -> None:

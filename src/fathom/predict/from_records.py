@@ -19,6 +19,7 @@ from fathom.predict.other_batches import Case
 from fathom.predict.probe import Probe
 from fathom.trace.step_work import OpWork, StepWork, from_rows
 
+MOST_DATA = 0.5  # of a step
 DATA = "data"  # the phase of rows that feed the step: no part of a prediction
 
 
@@ -52,6 +53,12 @@ def measured_s(record: Record) -> float:
     # data was prepared under the profiler, which slows that as it does the host's other work
     slowed = max(1.0, profiled_step_s(profile) / step_s) if step_s else 1.0
     return max(step_s - data_s / slowed, min(step_s, profile.op_s))
+
+
+def is_mostly_data(record: Record) -> bool:
+    """Whether a step on a GPU mostly prepares its batch: what is left of it is then mostly the error of that."""
+    assert record.profile is not None
+    return record.gpu is not None and measured_s(record) < MOST_DATA * (record.profile.unprofiled_s or 0.0)
 
 
 def campaign_of(records: Iterable[Record]) -> Campaign:

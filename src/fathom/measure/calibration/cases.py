@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from fathom.core.record import Record
 from fathom.core.spec import EAGER
 from fathom.engine.step_work import step_work
-from fathom.predict.from_records import measured_s, usable
+from fathom.predict.from_records import is_mostly_data, measured_s, usable
 from fathom.predict.other_batches import Case
 from fathom.workloads.base import workload_class
 
@@ -17,11 +17,11 @@ from fathom.workloads.base import workload_class
 def cases_of(records: Iterable[Record], machine: str, engine: str = EAGER) -> list[Case]:
     """Of the steps that were measured on this machine; of several launches of a run, the median.
 
-    Undisturbed ones; where a run has none, those that had a slow host.
+    Undisturbed ones; where a run has none, those that had a slow host. Steps that mostly prepare their batch are left out.
     """
     launches: dict[str, list[Record]] = defaultdict(list)
     for record in usable(records, engine, slow_host=True):
-        if record.machine_label == machine and record.spec.source == "workload":
+        if record.machine_label == machine and record.spec.source == "workload" and not is_mostly_data(record):
             launches[record.spec.id].append(record)
     return [_case(same) for same in launches.values()]
 
