@@ -17,7 +17,7 @@ from fathom.workloads.base import workload_class
 def cases_of(records: Iterable[Record], machine: str, engine: str = EAGER) -> list[Case]:
     """Of the steps that were measured on this machine; of several launches of a run, the median.
 
-    Undisturbed ones; where a run has none, those that had a slow host. Steps that mostly prepare their batch are no cases.
+    Undisturbed ones; where a run has none, those that had a slow host. Steps that mostly prepare a batch are no cases.
     """
     launches: dict[str, list[Record]] = defaultdict(list)
     for record in usable(records, engine, slow_host=True):
