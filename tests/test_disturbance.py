@@ -237,7 +237,11 @@ def test_short_looks_between_chunks_of_steps_count_as_much_as_long_ones(
     for _ in range(3):
         watch.time_core()
     watch.look()
-    assert watch.disturbance().loop_s == pytest.approx(2.2e-3)
+    found = watch.disturbance()
+    assert found.loop_s == pytest.approx(2.2e-3)
+    assert found.step_loops_s == (2e-3, 2.1e-3, 2.2e-3)
+    assert found.worst(Disturbance(steal=0.1)) == replace(found, steal=0.1)
+    assert Disturbance(steal=0.1).worst(found) == replace(found, steal=0.1)
 
 
 def test_a_record_has_the_speed_of_the_core_beside_its_steps() -> None:

@@ -17,7 +17,7 @@ from fathom.predict.campaign import Campaign, TimedCall, launches_of
 from fathom.predict.choice import Choice
 from fathom.predict.estimate import Interval, estimate
 from fathom.predict.evaluation import OP_BY_OP, UNSEEN_WORKLOAD, evaluate
-from fathom.predict.from_records import usable
+from fathom.predict.from_records import beside_steps_s, usable
 from fathom.predict.host_costs import fit_host
 from fathom.predict.launches import Launches
 from fathom.predict.other_batches import Case, corrected
@@ -137,10 +137,10 @@ def test_a_step_is_predicted_at_the_speed_that_its_host_had() -> None:
     ("seen", "counts"),
     [
         (Disturbance(), True),
-        (Disturbance(cpu_slowdown=2.0, loop_s=2 * LOOP_S), True),
-        (Disturbance(cpu_slowdown=2.0), False),
-        (Disturbance(cpu_slowdown=2.0, loop_s=2 * LOOP_S, steal=0.1), False),
-        (Disturbance(cpu_slowdown=2.0, loop_s=2 * LOOP_S, gpu_shared=True), False),
+        (Disturbance(cpu_slowdown=2.0, step_loops_s=(2 * LOOP_S,)), True),
+        (Disturbance(cpu_slowdown=2.0, loop_s=2 * LOOP_S), False),  # before and after the steps, in older records
+        (Disturbance(cpu_slowdown=2.0, step_loops_s=(2 * LOOP_S,), steal=0.1), False),
+        (Disturbance(cpu_slowdown=2.0, step_loops_s=(2 * LOOP_S,), gpu_shared=True), False),
     ],
 )
 def test_a_slow_host_alone_does_not_keep_a_gpu_step_from_being_compared(seen: Disturbance, counts: bool) -> None:
@@ -150,6 +150,13 @@ def test_a_slow_host_alone_does_not_keep_a_gpu_step_from_being_compared(seen: Di
     )
     assert bool(usable([on_gpu], slow_host=True)) is counts
     assert bool(usable([on_gpu])) is bool(usable([on_cpu], slow_host=True)) is (seen == Disturbance())
+
+
+def test_the_speed_of_a_host_is_that_between_its_steps() -> None:
+    seen = Disturbance(loop_s=3 * LOOP_S, step_loops_s=(LOOP_S, 9 * LOOP_S, 2 * LOOP_S))
+    assert beside_steps_s(record_of(disturbance=seen)) == 2 * LOOP_S
+    assert beside_steps_s(record_of(disturbance=replace(seen, step_loops_s=()))) == 3 * LOOP_S
+    assert beside_steps_s(record_of()) is None
 
 
 def test_an_unseen_workload_is_predicted_without_its_own_launches() -> None:
@@ -176,6 +183,7 @@ def test_calls_and_steps_of_an_earlier_version_are_timed_again_and_kept_until_th
     monkeypatch.setattr(running, "time_call", time_call)
     monkeypatch.setattr(running, "_step_s", lambda *_: 0.5)
     monkeypatch.setattr(running, "PROBES", 2)
+    monkeypatch.setattr(running, "DEEP_PROBES", 0)
     monkeypatch.setattr(Runner, "_gpu", True)
     monkeypatch.setattr(Runner, "_steps", lambda *_: iter(()))  # those of the probes suffice
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import operator
 from dataclasses import dataclass, replace
+from typing import Any
 
 from fathom.core.fingerprint import THROTTLES
 
@@ -28,6 +29,7 @@ class Disturbance:
     preemptions: float | None = None  # involuntary context switches per second of the run's main process
     cpu_slowdown: float | None = None  # time of a fixed loop over the least that it took on this machine
     loop_s: float | None = None  # that time, of one thread: hosts differ in it
+    step_loops_s: tuple[float, ...] = ()  # ... on a GPU, between chunks of timed steps; all of them
     load_before: float | None = None  # average of a minute; earlier runs are in it
     gpu_shared: bool | None = None  # other programs were seen on the GPU: time and energy are not this run's alone
     gpu_throttles: int | None = None  # bits of THROTTLES, all that were seen
@@ -81,12 +83,14 @@ class Disturbance:
     def worst(self, other: Disturbance) -> Disturbance:
         """The larger of each value: of two parts of a run, or of two ways of looking at it."""
         bits = [each.gpu_throttles for each in (self, other) if each.gpu_throttles is not None]
-        larger = {
+        larger: dict[str, Any] = {
             name: max(
                 (value for value in (getattr(self, name), getattr(other, name)) if value is not None), default=None
             )
             for name in self.__dataclass_fields__
+            if name != "step_loops_s"
         }
+        larger["step_loops_s"] = self.step_loops_s or other.step_loops_s
         return Disturbance(**larger | {"gpu_throttles": functools.reduce(operator.or_, bits) if bits else None})
 
 

@@ -112,7 +112,7 @@ class Watch:
             found = found.worst(part)
         looks = [*(reading.loop_s for reading in self._readings), *self._loops]
         loops = [each for each in looks if each]  # a coarse clock shows 0
-        found = replace(found, load_before=self._readings[0].load)
+        found = replace(found, load_before=self._readings[0].load, step_loops_s=tuple(self._loops))
         if not loops:
             return found
         # of the median look: a single one may be slow by the run's own threads, which wait on other cores

@@ -5,6 +5,7 @@ Where a device has no calibration, its records can stand in: fewer shapes, but o
 
 from __future__ import annotations
 
+import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -36,10 +37,19 @@ def usable(records: Iterable[Record], engine: str = EAGER, slow_host: bool = Fal
 
 
 def has_slow_host(record: Record) -> bool:
-    """Whether all that disturbed a run on a GPU is that its host's core was slow, by a factor that is known."""
+    """Whether all that disturbed a run on a GPU is that its host's core was slow, by a factor that is known.
+
+    Older records have the core's speed before and after the steps, which says nothing of a core that changes it.
+    """
     seen = record.disturbance
-    slow = record.gpu is not None and seen.loop_s is not None and record.disturbances == seen.on_host
+    slow = record.gpu is not None and bool(seen.step_loops_s) and record.disturbances == seen.on_host
     return slow and bool(seen.on_host) and not seen.by_others
+
+
+def beside_steps_s(record: Record) -> float | None:
+    """Of the fixed loop on the host's core: between the steps, in older records before and after them."""
+    seen = record.disturbance
+    return statistics.median(seen.step_loops_s) if seen.step_loops_s else seen.loop_s
 
 
 def measured_s(record: Record) -> float:

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from fathom.core.record import Record
 from fathom.core.spec import EAGER
 from fathom.engine.step_work import step_work
-from fathom.predict.from_records import is_mostly_data, measured_s, usable
+from fathom.predict.from_records import beside_steps_s, is_mostly_data, measured_s, usable
 from fathom.predict.other_batches import Case
 from fathom.workloads.base import workload_class
 
@@ -32,7 +32,7 @@ def _case(launches: list[Record]) -> Case:
     changes = dict(spec.options) | ({} if spec.batch is None else {"batch": spec.batch})
     workload = workload_class(spec.workload).configured(spec.preset, **changes)
     step = step_work(workload, spec.phase, spec.precision or "fp32", gpu=first.gpu is not None)
-    loops = [each.disturbance.loop_s for each in launches if each.disturbance.loop_s]
+    loops = [loop_s for each in launches if (loop_s := beside_steps_s(each))]
     return Case(
         step,
         statistics.median(map(measured_s, launches)),
