@@ -77,6 +77,12 @@ class Clock:
         return float(len(self.timed))
 
 
+@pytest.fixture(autouse=True)
+def no_deep_networks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are simulated for seconds in every campaign; one test has them."""
+    monkeypatch.setattr(running, "DEEP_PROBES", 0)
+
+
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     found = Clock()
