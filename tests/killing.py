@@ -22,8 +22,16 @@ PAUSE_S = 0.005  # between two looks at what a study has started
 
 
 def workers() -> list[psutil.Process]:
-    """Of this process, which may have children of other tests: multiprocessing's resource tracker stays."""
-    return [child for child in psutil.Process().children() if "fathom.worker" in child.cmdline()]
+    """Of this process, which may have children of other tests: multiprocessing's resource tracker stays.
+
+    One that has ended, and that nobody has waited for yet, has no command line.
+    """
+    found = []
+    for child in psutil.Process().children():
+        with contextlib.suppress(psutil.ZombieProcess, psutil.NoSuchProcess):
+            if "fathom.worker" in child.cmdline():
+                found.append(child)
+    return found
 
 
 def environment(**more: str) -> dict[str, str]:
