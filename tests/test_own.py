@@ -135,7 +135,7 @@ def test_the_command_says_that_the_run_was_disturbed(
     assert fathom(monkeypatch, *arguments, tmp_path / "json", "--json") == 0
     assert document(capsys)["disturbances"] == said
     assert fathom(monkeypatch, *arguments, tmp_path / "text") == 0
-    assert ("Disturbed, so times and shares are not to be trusted: 40 %" in capsys.readouterr().out) == bool(taken)
+    assert ("Disturbed, so times and shares are unreliable: 40 %" in capsys.readouterr().out) == bool(taken)
 
 
 @pytest.mark.parametrize(

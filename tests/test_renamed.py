@@ -25,7 +25,7 @@ RENAMED = {"--rounds": "--evaluations"}
 def test_an_old_option_is_replaced_with_one_hint(typed: list[str], expected: list[str], hinted: bool) -> None:
     current, hints = with_new_names(typed, RENAMED)
     assert current == expected
-    assert hints == ["--rounds is now --evaluations; the old name will go in the next release"] * hinted
+    assert hints == ["--rounds is now --evaluations; the old name will be removed in the next release"] * hinted
 
 
 @pytest.mark.parametrize(

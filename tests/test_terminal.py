@@ -41,3 +41,15 @@ def test_in_a_terminal_a_wide_table_goes_on_below_with_its_first_words_again(
     assert shown.count("a title") == 1
     assert shown.count("memnet") == 3, "two numbers fit beside the name"
     assert all(column in shown for column in COLUMNS)
+
+
+def test_numbers_that_name_a_row_stand_before_every_strip_too(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Runs of the study differ in their number of threads alone."""
+    monkeypatch.setattr(terminal, "screen", Console(width=50, force_terminal=True, no_color=True))
+    columns = ["workload", "threads", *(f"a number called {letter}" for letter in "abcd")]
+    terminal.print_table("a title", columns, [["memnet", 71, 2, 3, 4, 5], ["memnet", 72, 2, 3, 4, 5]], keys=2)
+    shown = capsys.readouterr().out
+    assert shown.count("memnet") > 2, "several strips"
+    assert shown.count(" 71 ") == shown.count(" 72 ") == shown.count("memnet") / 2

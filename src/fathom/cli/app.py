@@ -55,4 +55,4 @@ def _fathom(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
-    """Deep-learning benchmarks: where the time goes on your machine, and what training to a target takes."""
+    """Measure where the time and energy of deep learning go on this machine, and predict them for others."""

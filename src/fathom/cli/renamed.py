@@ -22,7 +22,7 @@ def with_new_names(arguments: Sequence[str], renamed: Mapping[str, str]) -> tupl
             return [*current, *arguments[index:]], list(hints)
         option, equals, value = argument.partition("=")
         if option in renamed:
-            hints[f"{option} is now {renamed[option]}; the old name will go in the next release"] = None
+            hints[f"{option} is now {renamed[option]}; the old name will be removed in the next release"] = None
             option = renamed[option]
         current.append(f"{option}{equals}{value}")
     return current, list(hints)

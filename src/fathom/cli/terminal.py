@@ -40,8 +40,11 @@ def skipped(problem: str) -> None:
     human.print(f"skipped: {problem}", style="yellow", highlight=False)
 
 
-def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
-    """Numbers to the right, a dash for what is not known; columns that do not fit the terminal follow below."""
+def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]], keys: int | None = None) -> None:
+    """Numbers to the right, a dash for what is not known; columns that do not fit the terminal follow below.
+
+    `keys` leading columns name a row, and are repeated there; by default the text columns before the first number.
+    """
     shown = [formatting.column([row[index] for row in rows], heading) for index, heading in enumerate(columns)]
     cells = [[formatting.ascii_minus(cell) for cell in row] for row in zip(*shown, strict=True)]
     numeric = [any(isinstance(row[index], int | float) for row in rows) for index in range(len(columns))]
@@ -49,7 +52,7 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]
     room = screen.width if screen.is_terminal else None
     if room is not None and sum(widths) + len(widths) + 1 > room:  # words may wrap, numbers may not
         widths = [width if number else min(width, room // 3) for width, number in zip(widths, numeric, strict=True)]
-    for number, strip in enumerate(_strips(widths, numeric, room)):
+    for number, strip in enumerate(_strips(widths, numeric, room, keys)):
         table = Table(title=None if number else title, title_justify="left", box=SIMPLE_HEAD, padding=0, pad_edge=False)
         for index in strip:
             justify: JustifyMethod = "right" if numeric[index] else "left"
@@ -61,12 +64,14 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]
         page.print(table)
 
 
-def _strips(widths: Sequence[int], numeric: Sequence[bool], room: int | None) -> list[list[int]]:
-    """Which columns stand side by side: all that fit, else groups that each repeat the leading text columns."""
+def _strips(
+    widths: Sequence[int], numeric: Sequence[bool], room: int | None, naming: int | None = None
+) -> list[list[int]]:
+    """Which columns stand side by side: all that fit, else groups that each repeat the columns that name a row."""
     everything = list(range(len(widths)))
     if room is None or sum(widths) + len(widths) + 1 <= room:
         return [everything]
-    keys = everything[: numeric.index(True)] if True in numeric else everything
+    keys = everything[:naming] if naming else everything[: numeric.index(True)] if True in numeric else everything
     while len(keys) > 1 and sum(widths[index] + 1 for index in keys) + 1 > room / 2:
         keys = keys[:-1]
     taken = sum(widths[index] + 1 for index in keys) + 1

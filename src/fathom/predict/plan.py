@@ -163,7 +163,7 @@ class Plan:
         """
         if not self.choices:
             reasons = "; ".join(map(str, self.impossible[:3]))
-            raise BadOption(f"nothing that was asked for is possible: {reasons}")
+            raise BadOption(f"no combination is possible: {reasons}")
         if not (allowed := self.allowed):
             raise BadOption(self._refusal())
         if self.job.within_s is None:

@@ -176,16 +176,16 @@ def _print(record: Record, advice: list[Change], asked: Asked) -> None:
     for line in overview(record).lines(record):
         print_text(f"  {line}")
     if not advice:
-        told = "Nothing that was tried makes it faster" if asked.verify else "The profile names nothing to change"
+        told = "No setting that was tried makes it faster" if asked.verify else "The profile names nothing to change"
         print_text(f"{told}.")
         return
-    print_text("What to change, first things first:")
+    print_text("What to change, most important first:")
     for number, change in enumerate(advice, 1):
         print_text(f"  {number}. {in_words(change)}")
     if any(change.caution == OTHER_BATCH for change in advice):
         print_text(f"  * {OTHER_BATCH}")
     if any(change.disturbed for change in advice):
-        print_text("  disturbed: other programs used the machine meanwhile; measure again when it is quiet")
+        print_text("  disturbed: other programs used the machine; measure again when it is quiet")
 
 
 def in_words(change: Change) -> str:
@@ -204,7 +204,7 @@ def _print_untried(usual: advise.Usual, found: advise.Found, asked: Asked) -> No
         faster = {trial.setting for trial in found.helpful}
         sound = [trial.setting for trial in found.trials if advise.is_sound(trial)]
         if slower := [str(each) for each in dict.fromkeys(sound) if each not in faster]:
-            print_text(f"Tried, and no faster: {listed(slower)}")
+            print_text(f"Tried and not faster: {listed(slower)}")
         return
     settings = [str(setting) for setting in advise.candidates(usual)]
     print_text(f"--verify measures up to {count(len(settings), 'setting')} beside this one: {'; '.join(settings)}")
@@ -214,7 +214,7 @@ def print_trials(found: advise.Found) -> None:
     """Every setting tried, then the advised one as it was measured again."""
     rows = [trial_row(trial) for trial in sorted(found.trials, key=lambda each: -_gain_or_nothing(each))]
     if rows:
-        print_table("Settings tried, each beside the usual one in a process of its own", COLUMNS, rows)
+        print_table("Settings tried, each against the usual one in its own process", COLUMNS, rows)
     print_text(f"Advised: {found.advised} ({in_code(found.advised)})")
     if found.confirmed:
         again = [trial_row(trial) for trial in found.confirmed]

@@ -30,7 +30,7 @@ def write_page(models: Sequence[tuple[str, Workload]], options: PlanOptions, pat
         steps += [_step(name, choice) for choice in found.choices]
         refusals += [FormRefusal(model=name, **dataclasses.asdict(each)) for each in found.impossible]
     if not steps:
-        raise BadOption(f"nothing that was asked for is possible: {refusals[0].why if refusals else 'no setting'}")
+        raise BadOption(f"no combination is possible: {refusals[0].why if refusals else 'no setting'}")
     form = Form(
         models=shown,
         devices=[

@@ -19,7 +19,7 @@ def restore(as_json: bool) -> None:
     if as_json:
         print_json({"restored": lines})
         return
-    for line in lines or ["nothing to restore: no sweep has left a setting changed"]:
+    for line in lines or ["nothing to restore: no sweep left a setting changed"]:
         print_text(line)
 
 
@@ -54,7 +54,7 @@ def _show(changes: Sequence[Change], allowed: bool, as_json: bool) -> None:
     if not allowed:
         say("Dry run: nothing was changed and nothing measured. Give --allow-capping to make these changes.")
     else:
-        say("Each is set before its run and restored after it; after a crash: fathom energy --restore")
+        say("Each is set before its run and restored after it; after a crash, run fathom energy --restore")
 
 
 def _document(change: Change) -> dict[str, Any]:

@@ -79,13 +79,13 @@ def facts(runs: EnergyRuns, rates: Rates) -> list[tuple[str, str]]:
 
 def _cross_check(runs: EnergyRuns) -> str:
     if runs.gap is None:
-        return "no meter shows both energy and power: not cross-checked"
+        return "not cross-checked: no meter reads both energy and power"
     return f"integrated power is {100 * runs.gap:+.2g} % from the counter"
 
 
 def _spread(spread: float | None, largest: float) -> str:
     if spread is None:
-        return ": no spread of a single one"
+        return ": a single run has no spread"
     return f", {100 * spread:.2g} % apart ({'within' if spread <= largest else 'more than'} {100 * largest:g} %)"
 
 

@@ -152,12 +152,12 @@ def scaling(folders: Sequence[Path], as_json: bool) -> None:
         plain = [dataclasses.asdict(each) | {"error": each.error} for each in cases]
         print_json({"jobs": plain, "summary": summary})
         return
-    columns = ["workload", "scaling", "ranks", "batch of a rank", "one rank (ms)", "measured (ms)", "predicted (ms)"]
+    columns = ["workload", "scaling", "ranks", "batch per rank", "one rank (ms)", "measured (ms)", "predicted (ms)"]
     print_table("Steps of several ranks", [*columns, "error (%)", "error of independent ranks (%)"], rows)
     print_text(
         f"Mean absolute error {summary['mean_error']:.1%} over {count(len(cases), 'job')} (median "
         f"{summary['median_error']:.1%}, largest {summary['largest_error']:.0%}); "
-        f"{summary['mean_error_of_independent_ranks']:.1%} if ranks took nothing from each other."
+        f"{summary['mean_error_of_independent_ranks']:.1%} if ranks did not slow each other."
     )
 
 

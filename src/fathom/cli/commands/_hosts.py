@@ -148,7 +148,7 @@ def _tell_apart(hosts: Sequence[Host], connections: dict[str, Connection], store
     ids = told_apart(different, lambda machine: machine.identity in identities)
     for host in hosts:
         if host.name in twice:
-            host.problem, host.hello = f"the same machine as {twice[host.name]}", None
+            host.problem, host.hello = f"skipped: the same machine as {twice[host.name]}", None
         elif host.hello:
             connections[host.name].host_id = ids[host.name]
             host.hello = replace(host.hello, machine=connections[host.name].own(host.hello.machine))

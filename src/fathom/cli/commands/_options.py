@@ -16,7 +16,7 @@ Names = Annotated[
     list[str] | None,
     typer.Argument(help="Workloads of `fathom list`, or your own classes as package.module:Class; default: the eight."),
 ]
-Suite = Annotated[str, typer.Option(help="The workloads that are meant without NAMES: fathom (the eight) or cookbook.")]
+Suite = Annotated[str, typer.Option(help="Which workloads to use without NAMES: fathom (the eight) or cookbook.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout; messages go to stderr.")]
 Phase = Annotated[str, typer.Option(help="train or infer.")]
 Preset = Annotated[str, typer.Option(help="tiny (seconds), small (the full network) or paper (published sizes).")]
@@ -24,7 +24,7 @@ Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1, ...; auto is the f
 Precision = Annotated[str, typer.Option(help="fp32, tf32 or bf16 (autocast).")]
 Engine = Annotated[
     str,
-    typer.Option(help="What executes the steps: eager, or others such as compile, cudagraph; join them by +."),
+    typer.Option(help="How steps are executed: eager, compile, cudagraph, ...; combine them as compile+cudagraph."),
 ]
 Out = Annotated[Path, typer.Option(help="Folder of records to write to.")]
 Set = Annotated[list[str] | None, typer.Option("--set", help="An option of the workload, as name=value; repeatable.")]

@@ -28,17 +28,17 @@ def command(
         ),
     ] = None,
     verify: Annotated[
-        bool, typer.Option("--verify", help="Measure settings on this machine, each beside the usual one.")
+        bool, typer.Option("--verify", help="Measure settings on this machine, each against the usual one.")
     ] = False,
-    items: Annotated[float | None, typer.Option(help="Items of an epoch, such as 1e8.", rich_help_panel=JOB)] = None,
+    items: Annotated[float | None, typer.Option(help="Items per epoch, such as 1e8.", rich_help_panel=JOB)] = None,
     epochs: Annotated[float, typer.Option(help="Epochs.", rich_help_panel=JOB)] = 1.0,
     within: Annotated[str | None, typer.Option(help="Time limit: 24h, 90m, 2d.", rich_help_panel=JOB)] = None,
-    budget: Annotated[
-        float | None, typer.Option(help="The most that it may cost, at the given prices.", rich_help_panel=JOB)
-    ] = None,
+    budget: Annotated[float | None, typer.Option(help="Cost limit, at the given prices.", rich_help_panel=JOB)] = None,
     price: Annotated[
         list[str] | None,
-        typer.Option(help="h100=2.5: of one device for an hour; repeatable. None is assumed.", rich_help_panel=JOB),
+        typer.Option(
+            help="Price of one device per hour, as h100=2.5; repeatable. No price is assumed.", rich_help_panel=JOB
+        ),
     ] = None,
     on: Annotated[
         str | None,
@@ -47,28 +47,33 @@ def command(
             rich_help_panel=JOB,
         ),
     ] = None,
-    count: Annotated[str, typer.Option(help="Numbers of devices.", rich_help_panel=JOB)] = "1,2,4,8",
+    count: Annotated[str, typer.Option(help="Device counts, such as 1,2,4,8.", rich_help_panel=JOB)] = "1,2,4,8",
     interconnect: Annotated[
         str | None,
-        typer.Option(help="Such as nvlink4,ib. Default: the device's own, and two networks.", rich_help_panel=JOB),
+        typer.Option(
+            help="Links between devices, such as nvlink4,ib. Default: the device's own link and two networks.",
+            rich_help_panel=JOB,
+        ),
     ] = None,
     reference: Annotated[
         list[Path] | None,
-        typer.Option(help="Records with measured energy, such as results/h200.", rich_help_panel=JOB),
+        typer.Option(help="Folder of records with measured energy, such as results/h200.", rich_help_panel=JOB),
     ] = None,
-    calibration: Annotated[Path, typer.Option(help="Folder of fathom calibrate.")] = Path("calibration"),
+    calibration: Annotated[Path, typer.Option(help="Folder written by `fathom calibrate`.")] = Path("calibration"),
     html: Annotated[
-        Path | None, typer.Option(help="Write a page with a form that answers offline.", rich_help_panel=JOB)
+        Path | None, typer.Option(help="Write an HTML page with a form that works offline.", rich_help_panel=JOB)
     ] = None,
     phase: Phase = "train",
     preset: Annotated[
         str | None, typer.Option(help="tiny, small or paper; default: small, and paper with --items or --html.")
     ] = None,
-    batch: Annotated[str | None, typer.Option(help="Items of a step; with --items several: 32,64.")] = None,
-    precision: Annotated[str | None, typer.Option(help="fp32, tf32 or bf16; with --items several.")] = None,
+    batch: Annotated[str | None, typer.Option(help="Batch size; with --items several, such as 32,64.")] = None,
+    precision: Annotated[
+        str | None, typer.Option(help="fp32, tf32 or bf16; with --items several, such as fp32,bf16.")
+    ] = None,
     device: Device = "auto",
     keep_batch: Annotated[
-        bool, typer.Option("--keep-batch", help="Try no other batch.", rich_help_panel=MODEL)
+        bool, typer.Option("--keep-batch", help="Do not try other batch sizes.", rich_help_panel=MODEL)
     ] = False,
     threads: Annotated[
         int | None, typer.Option(help="Intra-op CPU threads; default: torch's choice.", rich_help_panel=MODEL)
@@ -76,17 +81,17 @@ def command(
     loss: Annotated[str | None, typer.Option(help="As for `fathom profile`.", rich_help_panel=MODEL)] = None,
     optimizer: Annotated[str | None, typer.Option(help="As for `fathom profile`.", rich_help_panel=MODEL)] = None,
     data: Annotated[
-        str | None, typer.Option(help="Folder of real data: data workers are tried.", rich_help_panel=MODEL)
+        str | None, typer.Option(help="Folder of real data; data workers are then tried too.", rich_help_panel=MODEL)
     ] = None,
     set_: Set = None,
     seconds: Annotated[
-        float | None, typer.Option(help="Of timed steps in a trial; default: 7.", rich_help_panel=MODEL)
+        float | None, typer.Option(help="Seconds of timed steps per trial; default: 7.", rich_help_panel=MODEL)
     ] = None,
     timeout: Annotated[float, typer.Option(help="Seconds without progress after which a trial is ended.")] = TIMEOUT_S,
     out: Out = Path("records"),
     as_json: Json = False,
 ) -> None:
-    """Say what to change first about a slow model, with the gain that was measured or is possible at most.
+    """Say what to change first in a slow model, with the measured gain or its upper bound.
 
     With --items: rank devices, counts, interconnects, batches and precisions for a whole training run.
     """

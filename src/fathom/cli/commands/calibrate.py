@@ -28,16 +28,17 @@ def command(
     device: Device = "auto",
     budget: Annotated[float, typer.Option(help="Minutes to spend; run it again to add more.")] = 5.0,
     precisions: Annotated[
-        str | None, typer.Option(help="With commas; default: fp32 on a CPU, fp32 and bf16 on a GPU.")
+        str | None, typer.Option(help="Such as fp32,bf16; default: fp32 on a CPU, fp32 and bf16 on a GPU.")
     ] = None,
     threads: Annotated[int | None, typer.Option(help="Intra-op threads on a CPU; default: torch's.")] = None,
     suite: Suite = "fathom",
-    out: Annotated[Path, typer.Option(help="Folder of calibrations; one file for each device.")] = Path("calibration"),
+    out: Annotated[Path, typer.Option(help="Folder to write to; one file per device.")] = Path("calibration"),
     as_json: Json = False,
 ) -> None:
-    """Times op calls on this device, one by one: those of the workloads' steps, and of random networks.
+    """Time single op calls on this device, so that `fathom predict` can predict steps on it.
 
-    The file holds the times, a few whole steps and the measured ceilings. Started again, it resumes.
+    The calls are those of the workloads' steps and of random networks. The file holds their times, a few whole steps
+    and the measured peaks. Run it again to resume.
     """
     if not 0 < budget <= MOST_MINUTES:
         raise BadOption(f"--budget must be above 0 and at most {MOST_MINUTES} minutes, not {budget:g}")
@@ -72,7 +73,9 @@ def _run(
             if "resumed" in event:
                 human.print(f"resuming {event['file']}: {event['resumed']} op calls are there")
             if "lost" in event:
-                human.print(f"a worker ended, another goes on without the call: {event['lost']}", style="yellow")
+                human.print(
+                    f"a worker process died; another one continues without this call: {event['lost']}", style="yellow"
+                )
             if "timing" in event:
                 bar.update(task, completed=min(seconds, round(time.monotonic() - begun)), state=event["timing"])
 

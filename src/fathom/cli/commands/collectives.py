@@ -18,10 +18,10 @@ from fathom.experiments.ranks import TIMEOUT_S, Launch
 def command(
     ranks: Annotated[str, typer.Option(help="Numbers of ranks, such as 2,4,8.")] = "2",
     device: Annotated[str, typer.Option(help="cpu (gloo) or cuda (NCCL, one GPU for each rank).")] = "cpu",
-    operations: Annotated[str, typer.Option(help="Some of the operations, with commas.")] = ",".join(OPERATIONS),
+    operations: Annotated[str, typer.Option(help="Operations to time, separated by commas.")] = ",".join(OPERATIONS),
     least: Annotated[int, typer.Option(help="Smallest message in bytes; each next one is four times as large.")] = 1024,
     most: Annotated[int, typer.Option(help="Largest message in bytes.")] = 1 << 26,
-    runs: Annotated[int, typer.Option(min=1, max=MOST_RUNS, help="Launches for each number of ranks.")] = 3,
+    runs: Annotated[int, typer.Option(min=1, max=MOST_RUNS, help="Launches per number of ranks.")] = 3,
     nodes: Annotated[int, typer.Option(help="Machines; the same command runs on each.")] = 1,
     rendezvous: Annotated[str | None, typer.Option(help="Where nodes meet: HOST:PORT of the first one.")] = None,
     timeout: _series.Timeout = TIMEOUT_S,

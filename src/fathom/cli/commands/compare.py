@@ -36,8 +36,10 @@ RENAMED = {"--launches": "--runs"}
 
 def command(
     context: typer.Context,
-    a: Annotated[str, typer.Argument(metavar="A", help="The baseline: a folder of records or of traces, or a trace.")],
-    b: Annotated[str, typer.Argument(metavar="B", help="What is compared with it: another one.")],
+    a: Annotated[
+        str, typer.Argument(metavar="A", help="The baseline: a folder of records, a folder of traces, or one trace.")
+    ],
+    b: Annotated[str, typer.Argument(metavar="B", help="What is compared with the baseline; of the same kind.")],
     names: Names = None,
     fail_over: Annotated[
         str, typer.Option(metavar="PERCENT", help="Exit code 1 if a step is significantly slower by more than this.")

@@ -31,16 +31,17 @@ def command(
         str | None,
         typer.Argument(
             help="A workload of `fathom list`, your own class as package.module:Class, or package.module:function that "
-            "returns a model and a batch (and a loss, and an optimizer). Without it: the parameter table of --suite."
+            "returns a model and a batch (and a loss, and an optimizer). Without a name: the parameters of --suite."
         ),
     ] = None,
     preset: Annotated[str, typer.Option(help="tiny, small or paper (published sizes).")] = PUBLISHED,
-    batch: Annotated[int | None, typer.Option(help="Items of a step; default: the preset's.")] = None,
+    batch: Annotated[int | None, typer.Option(help="Batch size; default: the preset's.")] = None,
     memory: Annotated[
-        str | None, typer.Option(help="Device memory, such as 80GB or 141GiB: the largest batch that fits.")
+        str | None, typer.Option(help="Device memory, such as 80GB or 141GiB; prints the largest batch that fits.")
     ] = None,
     items: Annotated[
-        float | None, typer.Option(help="Items of an epoch, such as 14e6: its FLOP, and TFLOP/s for one an hour.")
+        float | None,
+        typer.Option(help="Items per epoch, such as 14e6; prints its FLOP, and the TFLOP/s for one epoch per hour."),
     ] = None,
     suite: Suite = "cookbook",
     set_: Set = None,

@@ -14,7 +14,7 @@ from fathom.machine.meter import Target, find_hints, find_meters
 
 
 def command(as_json: Json = False) -> None:
-    """Shows this machine: what Fathom can see and use, and what is missing."""
+    """Show this machine: what Fathom can use, and what is missing."""
     found = {
         **dataclasses.asdict(fingerprint()),
         "devices": devices_expected(),
@@ -44,7 +44,7 @@ def _advice() -> list[str]:
     if libraries()["ale-py"] is None:
         advice.append("deepq plays Atari: pip install 'fathom[atari]'")
     if not os.environ.get("FATHOM_DATA"):
-        advice.append("data is synthetic unless --data names a folder; FATHOM_DATA may name their parent")
+        advice.append("data are synthetic unless --data names a folder; set FATHOM_DATA to the parent of such folders")
     return advice
 
 

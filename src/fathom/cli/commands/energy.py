@@ -40,7 +40,7 @@ def command(
     trials: Annotated[int, typer.Option(min=1, help="Runs of each setting, each in its own process.")] = 3,
     idle: Annotated[float, typer.Option(help="Seconds of the idle baseline before each trial; 0 for none.")] = 5.0,
     window: Annotated[
-        float | None, typer.Option(help="Seconds of metered steps, at least; default: what a valid window needs.")
+        float | None, typer.Option(help="Least seconds of metered steps; default: what a valid window needs.")
     ] = None,
     warmup: Annotated[int, typer.Option(help="Warm-up steps, before those of a second that set the step time.")] = 2,
     period: Annotated[float | None, typer.Option(help="Seconds between samples of the meters; default: 0.05.")] = None,
@@ -60,14 +60,16 @@ def command(
         bool, typer.Option("--allow-capping", help="Change the limits that --power-caps and --clock-caps name.")
     ] = False,
     restore: Annotated[
-        bool, typer.Option("--restore", help="Put back what a capping sweep that was killed has left changed.")
+        bool, typer.Option("--restore", help="Restore the limits that a killed capping sweep left changed.")
     ] = False,
-    within: Annotated[float, typer.Option(min=0, help="Percent of full speed that a setting may lose.")] = 5.0,
+    within: Annotated[
+        float, typer.Option(min=0, help="Largest loss of speed allowed for a setting, in percent.")
+    ] = 5.0,
     profile: Annotated[
         bool, typer.Option("--profile/--no-profile", help="Also profile each setting, for joules by op class.")
     ] = True,
     reference: Annotated[
-        list[Path] | None, typer.Option(help="Folders of records to fit the energy model on; those in --out count too.")
+        list[Path] | None, typer.Option(help="Folders of records to fit the energy model to, in addition to --out.")
     ] = None,
     trace_out: Annotated[
         Path | None, typer.Option(help="Write a Perfetto trace of the first setting, with power and clock tracks.")

@@ -26,7 +26,8 @@ from fathom.workloads.catalogue import suite
 def command(
     names: Names = None,
     engine: Annotated[
-        str | None, typer.Option("--engines", help="Engines such as compile,compile+cudagraph; default: all there are.")
+        str | None,
+        typer.Option("--engines", help="Engines to compare, such as compile,compile+cudagraph; default: all."),
     ] = None,
     phase: Annotated[str | None, typer.Option(help="train or infer; default: both.")] = None,
     preset: Preset = "small",
@@ -42,10 +43,10 @@ def command(
     out: Out = Path("records"),
     as_json: Json = False,
 ) -> None:
-    """Compare engines: how a step is executed. Each runs beside eager in a process of its own, in turns.
+    """Compare engines, the ways to execute a step. Each is timed alternately with eager, in its own process.
 
-    The table has the step time, how many times as fast as eager, what starting costs and after how many steps it is
-    regained, memory, energy where it is metered, and whether results agree with eager's. Started again, it resumes.
+    The table has step time, speed-up over eager, start-up time and the number of steps that make up for it, memory,
+    energy where it is metered, and whether results agree with eager. Run it again to resume.
     """
     if phase is not None and phase not in PHASES:
         raise BadOption(f"--phase takes train or infer, not {phase!r}")

@@ -38,7 +38,7 @@ def command(
         str | None,
         typer.Option(help="Reader processes, such as 0,1,2,4; default: 0 and powers of two up to all cores."),
     ] = None,
-    prefetch: Annotated[str, typer.Option(help="Batches each of them reads ahead.")] = "1,2,4",
+    prefetch: Annotated[str, typer.Option(help="Batches that each reader reads ahead.")] = "1,2,4",
     copies: Annotated[
         str, typer.Option(help="How batches are copied to a GPU; the last is used where workers are swept.")
     ] = ",".join(feed.COPIES),
@@ -49,15 +49,15 @@ def command(
     engine: Engine = "eager",
     batch: Annotated[int | None, typer.Option(help="Batch size; default: the preset's.")] = None,
     set_: Set = None,
-    steps: Annotated[int, typer.Option(help="Steps of each pass, at most.")] = 200,
-    budget: Annotated[float, typer.Option(help="Seconds for each of the four passes of a run, about.")] = 2.0,
-    runs: Annotated[int, typer.Option(min=1, max=MOST_RUNS, help="Launches of each setting.")] = 3,
+    steps: Annotated[int, typer.Option(help="Largest number of steps per pass.")] = 200,
+    budget: Annotated[float, typer.Option(help="Approximate seconds for each of the four passes of a run.")] = 2.0,
+    runs: Annotated[int, typer.Option(min=1, max=MOST_RUNS, help="Launches per setting.")] = 3,
     out: Out = Path("records"),
     as_json: Json = False,
 ) -> None:
     """Measure whether the input keeps the device busy, and which setting is the cheapest that does.
 
-    Each run measures input alone, compute alone and both, in a process of its own. Started again, it resumes.
+    Each run measures input alone, compute alone and both, in its own process. Run it again to resume.
     """
     base = RunSpec(
         workload=name,

@@ -34,20 +34,24 @@ def command(
     phase: Annotated[str | None, typer.Option(help="train or infer; default: both, where the framework can.")] = None,
     batch: Annotated[int | None, typer.Option(min=1, help="Batch size; default: each network's own.")] = None,
     preset: Annotated[str, typer.Option(help="paper (published sizes) or tiny (seconds).")] = "paper",
-    steps: Annotated[int, typer.Option(help="Timed steps of a process, at most.")] = 50,
-    budget: Annotated[float, typer.Option(help="Seconds for the timed steps of a process, at most.")] = 5.0,
-    runs: Annotated[int, typer.Option(min=1, max=1000, help="Processes of each cell, interleaved.")] = table.REPEATS,
+    steps: Annotated[int, typer.Option(help="Largest number of timed steps per process.")] = 50,
+    budget: Annotated[float, typer.Option(help="Time budget in seconds for the timed steps of a process.")] = 5.0,
+    runs: Annotated[
+        int,
+        typer.Option(min=1, max=1000, help="Processes per cell (network, framework and thread count), interleaved."),
+    ] = table.REPEATS,
     timeout: Annotated[float, typer.Option(min=1, help="Seconds without a step after which a cell has failed.")] = (
         table.TIMEOUT_S
     ),
     out: Out = Path("records"),
     as_json: Json = False,
 ) -> None:
-    """Run networks in several frameworks and numbers of threads, and print a table with Table I of the guide beside it.
+    """Run the same networks in several frameworks and thread counts, and compare with a published table.
 
     Each cell is a fresh process bound to as many CPUs as it has threads. Weights and inputs are equal, and outputs are
-    checked against a float64 reference. Started again, it resumes: completed cells of this machine are kept, disturbed
-    ones are run once more.
+    checked against a float64 reference. The published table is Table I of A Beginners Guide to Performance Factors of
+    Machine Learning Applications. Run it again to resume: completed cells of this machine are kept, disturbed ones are
+    repeated once.
     """
     planned = table.plan(
         networks or (),

@@ -41,16 +41,20 @@ TO_TARGET = ("seconds_to_target", "items_to_target", "energy_j_to_target")  # a 
 
 def command(
     name: Name,
-    data: Annotated[str | None, typer.Option(help="Folder of real data, as given or below FATHOM_DATA.")] = None,
-    runs: Annotated[
-        int, typer.Option(min=1, max=MOST_RUNS, help="Runs, with one seed each; all of them are reported.")
-    ] = 1,
-    seed: Annotated[int, typer.Option(min=0, help="The first seed; the others follow it.")] = 0,
-    evaluations: Annotated[int | None, typer.Option(min=1, help="Evaluations at most; the recipe's number.")] = None,
-    preset: Annotated[str | None, typer.Option(help="tiny, small or paper; the recipe's preset.")] = None,
+    data: Annotated[str | None, typer.Option(help="Folder of real data, or its name below FATHOM_DATA.")] = None,
+    runs: Annotated[int, typer.Option(min=1, max=MOST_RUNS, help="Runs, one seed each; all are reported.")] = 1,
+    seed: Annotated[int, typer.Option(min=0, help="The first seed; the others count up from it.")] = 0,
+    evaluations: Annotated[
+        int | None, typer.Option(min=1, help="Largest number of evaluations; default: the recipe's.")
+    ] = None,
+    preset: Annotated[str | None, typer.Option(help="tiny, small or paper; default: the recipe's.")] = None,
     device: Device = "auto",
-    precision: Annotated[str | None, typer.Option(help="fp32, tf32 or bf16; on a CPU fp32, else the recipe's.")] = None,
-    engine: Annotated[str | None, typer.Option(help="eager, cudagraph, ...; on a CPU eager, else the recipe's")] = None,
+    precision: Annotated[
+        str | None, typer.Option(help="fp32, tf32 or bf16; default: fp32 on a CPU, else the recipe's.")
+    ] = None,
+    engine: Annotated[
+        str | None, typer.Option(help="eager, cudagraph, ...; default: eager on a CPU, else the recipe's.")
+    ] = None,
     set_: Set = None,
     out: Out = Path("records"),
     as_json: Json = False,

@@ -18,11 +18,11 @@ MOST = 1e15  # of any of them: beyond, no link is meant
 
 def command(
     gpus: Annotated[int, typer.Option(help="GPUs behind the link.")] = 3,
-    gigabytes: Annotated[float, typer.Option(help="GB (1e9 bytes) that each of them needs for an iteration.")] = 8.0,
+    gigabytes: Annotated[float, typer.Option(help="GB (1e9 bytes) that each GPU needs per iteration.")] = 8.0,
     bandwidth: Annotated[float, typer.Option(help="GB/s of the link; PCI-Express 4.0 x16 has 31.5.")] = 31.5,
-    compute: Annotated[float, typer.Option(help="Seconds that an iteration computes.")] = 0.5,
+    compute: Annotated[float, typer.Option(help="Seconds of computation per iteration.")] = 0.5,
     overlap: Annotated[
-        bool, typer.Option("--overlap/--no-overlap", help="Whether data arrive while a GPU computes.")
+        bool, typer.Option("--overlap/--no-overlap", help="Whether data are transferred while a GPU computes.")
     ] = True,
     as_json: Json = False,
 ) -> None:

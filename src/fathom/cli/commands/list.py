@@ -18,7 +18,7 @@ COLUMNS = {  # as shown -> the fact
 
 
 def command(suite: Suite = catalogue.SUITE, as_json: Json = False) -> None:
-    """Lists the workloads of a suite."""
+    """List the workloads of a suite."""
     found = [catalogue.facts(name) for name in catalogue.suite(suite)]
     rows = [{shown: each.get(fact) for shown, fact in COLUMNS.items()} for each in found]
     if as_json:

@@ -34,32 +34,35 @@ def command(
     ] = None,
     on: Annotated[str | None, typer.Option(help="A calibrated machine, or a device of `fathom devices`.")] = None,
     count: Annotated[int, typer.Option(help="Devices that train together.")] = 1,
-    interconnect: Annotated[str | None, typer.Option(help="What joins them: one of `fathom devices`.")] = None,
-    batch: Annotated[int | None, typer.Option(help="Items of one device; default: the preset's.")] = None,
+    interconnect: Annotated[str | None, typer.Option(help="Link between the devices: one of `fathom devices`.")] = None,
+    batch: Annotated[int | None, typer.Option(help="Batch size per device; default: the preset's.")] = None,
     precision: Annotated[str, typer.Option(help="fp32, tf32, or bf16 or fp16 (autocast).")] = "fp32",
     engine: Annotated[str, typer.Option(help=f"{' or '.join(ENGINES)}: how its calls are launched.")] = EAGER,
     phase: Phase = "train",
     preset: Annotated[str, typer.Option(help="tiny, small or paper (published sizes).")] = "paper",
     predictor: Annotated[str, typer.Option(help=", ".join(PREDICTORS))] = PREDICTORS[0],
-    calibration: Annotated[Path, typer.Option(help="Folder of fathom calibrate.")] = Path("calibration"),
-    peak_tflops: Annotated[float | None, typer.Option(help="A hypothetical device: its peak.")] = None,
+    calibration: Annotated[Path, typer.Option(help="Folder written by `fathom calibrate`.")] = Path("calibration"),
+    peak_tflops: Annotated[
+        float | None, typer.Option(help="Describe a hypothetical device: its peak in TFLOP/s ...")
+    ] = None,
     bandwidth: Annotated[float | None, typer.Option(help="... and its memory bandwidth in GB/s.")] = None,
     measured: Annotated[
         list[Path] | None,
         typer.Option(help="Records of this workload at other batches, which correct the prediction. Repeatable."),
     ] = None,
     evaluate: Annotated[
-        list[Path] | None, typer.Option(help="Records to measure the error on: leave one workload out. Repeatable.")
+        list[Path] | None,
+        typer.Option(help="Records to measure prediction errors on, leaving one workload out at a time. Repeatable."),
     ] = None,
     scaling: Annotated[
         list[Path] | None,
-        typer.Option(help="Records of fathom scale --ranks and fathom collectives: jobs beside predictions."),
+        typer.Option(help="Records of fathom scale --ranks and fathom collectives: compare jobs with predictions."),
     ] = None,
-    published: Annotated[bool, typer.Option(help="Published results beside predictions, with the error.")] = False,
+    published: Annotated[bool, typer.Option(help="Compare published results with predictions.")] = False,
     set_: Set = None,
     as_json: Json = False,
 ) -> None:
-    """Predicts the time of a step, with an interval and the roofline beside it.
+    """Predict the time of a step, with an interval, and compare it with the roofline.
 
     Only the network's step is predicted: reading data and an environment come on top.
     """
@@ -75,7 +78,7 @@ def command(
         _evaluate.published(as_json)
         return
     if name is None:
-        raise BadOption("which network? a workload of `fathom list`, or package.module:function")
+        raise BadOption("name a workload of `fathom list`, or package.module:function")
     if not 1 <= count <= MOST_DEVICES:
         raise BadOption(f"--count must be 1 to {MOST_DEVICES:,}, not {count}")
     from fathom.predict import catalogue

@@ -40,17 +40,17 @@ def command(
     ] = None,
     trace: Annotated[
         Path | None,
-        typer.Option(help="Read this torch.profiler trace (.json, .json.gz), or a folder of one per rank."),
+        typer.Option(help="Read this torch.profiler trace (.json, .json.gz), or a folder with one trace per rank."),
     ] = None,
     trace_out: Annotated[Path | None, typer.Option(help="Write the trace to this file, for Perfetto.")] = None,
     stacks: Annotated[
-        bool, typer.Option("--stacks", help="Also record Python stacks, in a pass of its own: time by source line.")
+        bool, typer.Option("--stacks", help="Also record Python stacks, in a separate pass, for time by source line.")
     ] = False,
     phase: Phase = "train",
     device: Device = "auto",
     precision: Annotated[
         str | None,
-        typer.Option(help="tf32, or bf16 or fp16 by autocast, of a model in fp32; default: the model's own."),
+        typer.Option(help="For a model in fp32: tf32, or bf16 or fp16 by autocast; default: the model's own."),
     ] = None,
     loss: Annotated[
         str | None,
@@ -65,7 +65,7 @@ def command(
         typer.Option(help="sgd (default), adam, adamw, ..., or package.module:function of the model."),
     ] = None,
     engine: Annotated[
-        str, typer.Option(help="What executes the model: eager, compile (torch.compile) or compile+cudagraph.")
+        str, typer.Option(help="How the model is executed: eager, compile (torch.compile) or compile+cudagraph.")
     ] = "eager",
     threads: Annotated[int | None, typer.Option(help="Intra-op CPU threads; default: torch's choice.")] = None,
     timeout: Annotated[float, typer.Option(help="Seconds after which the model's process is ended.")] = TIMEOUT_S,
@@ -155,7 +155,7 @@ def _report(record: Record, path: Path, references: list[Record], as_json: bool)
     for line in found.lines(record):
         print_text(f"  {line}")
     if record.disturbed:
-        print_text(f"  Disturbed, so times and shares are not to be trusted: {'; '.join(record.disturbances)}.")
+        print_text(f"  Disturbed, so times and shares are unreliable: {'; '.join(record.disturbances)}.")
     if advised:
         print_text("What to do, the largest possible gain first:")
     for number, action in enumerate(advised, 1):
@@ -188,7 +188,7 @@ def _print_similar(record: Record, references: list[Record]) -> None:
     if measured:
         human.print(f"{measured[0]}, among the reference workloads measured on {measured[1]}", highlight=False)
     else:
-        human.print("no records of reference workloads on such a device; --reference FOLDER gives some")
+        human.print("no records of reference workloads on such a device; name some with --reference FOLDER")
     if printed:
         human.print(f"{printed}, among the eight workloads of the 2016 paper (training)", highlight=False)
 
@@ -200,9 +200,9 @@ def _print_profiler(profile: Profile) -> None:
     if (slowdown := profile.slowdown) is not None:
         human.print(f"profiled over unprofiled step time: {slowdown:.2f}; shares are of the unprofiled step")
         low, high = outside_bounds(profile)
-        human.print(f"outside ops: {bounded_percent(low, high)} % of it; the table has the middle", highlight=False)
+        human.print(f"outside ops: {bounded_percent(low, high)} % of it; the table shows the middle", highlight=False)
     else:
-        human.print("no unprofiled steps: the profiler's own time is included, on a CPU most of it outside ops")
+        human.print("no unprofiled steps: times include the profiler's own time, on a CPU mostly outside ops")
 
 
 def by_type(profile: Profile) -> list[list[Cell]]:

@@ -34,7 +34,7 @@ def command(
     warmup_runs: Annotated[
         int,
         typer.Option(
-            min=0, max=MOST_RUNS, help="Warm-up runs of each configuration; recorded separately, in no result."
+            min=0, max=MOST_RUNS, help="Warm-up runs per configuration; recorded separately, and not part of results."
         ),
     ] = 10,
     runs: Annotated[int, typer.Option(min=1, max=MOST_RUNS, help="Runs of each workload on each device.")] = 200,
@@ -44,15 +44,17 @@ def command(
         list[str] | None, typer.Option(help="A device; repeatable; default: the CPU and the first accelerator.")
     ] = None,
     engine: Engine = "eager",
-    steps: Annotated[int, typer.Option(help="Steps of a run, after two warm-up steps; RUN is the time of all.")] = 10,
-    seed: Annotated[int, typer.Option(help="Random seed of the order of runs.")] = 0,
+    steps: Annotated[
+        int, typer.Option(help="Steps per run after two warm-up steps; RUN is the time of all of them.")
+    ] = 10,
+    seed: Annotated[int, typer.Option(help="Random seed for the order of runs.")] = 0,
     out: Out = Path("records"),
     as_json: Json = False,
 ) -> None:
     """Run workloads many times in random order, each run in its own process, and report run-to-run variation.
 
     Each workload on a GPU is then run once more for a whole-program trace, which gives the time in CUDA API calls.
-    Runs that other programs disturbed are run once more at the end. Started again, it resumes an interrupted series.
+    Runs that other programs disturbed are repeated once at the end. Run it again to resume an interrupted series.
     """
     base = RunSpec(workload="", phase=phase, preset=preset, engine=engine, steps=steps)
     specs = _configurations(base, names or suite(), device or [])

@@ -46,7 +46,9 @@ def command(
     strategy: Annotated[str | None, typer.Option(help="How ranks divide the work: ddp, or another strategy.")] = None,
     scaling: Annotated[
         str | None,
-        typer.Option(help="weak: a rank's batch, an actor's games stay the same; strong: those of all together."),
+        typer.Option(
+            help="weak keeps the batch per rank (or games per actor); strong keeps the global batch (or all games)."
+        ),
     ] = None,
     tune: Annotated[
         list[str] | None,
@@ -54,8 +56,8 @@ def command(
             "--tune", help="An option of the strategy, as name=value; repeatable. name=1,2,4 runs every combination."
         ),
     ] = None,
-    slow_rank: Annotated[str | None, typer.Option(help="A rank to make slower, such as 1:2x.")] = None,
-    slow_link: Annotated[str | None, typer.Option(help="A rank whose messages to make slower, such as 1:2x.")] = None,
+    slow_rank: Annotated[str | None, typer.Option(help="Slow down a rank, such as 1:2x.")] = None,
+    slow_link: Annotated[str | None, typer.Option(help="Slow down the messages of a rank, such as 1:2x.")] = None,
     timeout: Annotated[
         float | None, typer.Option(help=f"Seconds without progress that end a job of ranks; default {TIMEOUT_S:g}.")
     ] = None,
@@ -76,23 +78,23 @@ def command(
     ] = None,
     evaluations: Annotated[
         int | None,
-        typer.Option(min=1, help="Of ranks: train by the workload's recipe, with so many evaluations at most."),
+        typer.Option(min=1, help="Of ranks: train by the workload's recipe, with at most this many evaluations."),
     ] = None,
     set_: Set = None,
     phase: Phase = "train",
     preset: Preset = "small",
     engine: Engine = "eager",
-    steps: Annotated[int, typer.Option(help="Timed steps of a run, at most.")] = 50,
-    budget: Annotated[float, typer.Option(help="Seconds for the timed steps of a run, at most.")] = 3.0,
+    steps: Annotated[int, typer.Option(help="Largest number of timed steps per run.")] = 50,
+    budget: Annotated[float, typer.Option(help="Time budget in seconds for the timed steps of a run.")] = 3.0,
     runs: Annotated[
-        int, typer.Option(min=1, max=MOST_RUNS, help="Launches of each point; with one, nothing is said of the next.")
+        int, typer.Option(min=1, max=MOST_RUNS, help="Launches per point; one launch gives no interval for the next.")
     ] = 3,
     out: Out = Path("records"),
     as_json: Json = False,
 ) -> None:
     """Run workloads on 1, 2, 4, ... CPU cores, as 1, 2, 4, ... ranks or with as many actors; print the speed-up.
 
-    Runs that other programs disturbed are run once more at the end. Started again, it resumes an interrupted series.
+    Runs that other programs disturbed are repeated once at the end. Run it again to resume an interrupted series.
     """
     if sum(given is not None for given in (cores, ranks, actors)) > 1:
         raise BadOption("--cores, --ranks and --actors are three kinds of scaling: give one of them")

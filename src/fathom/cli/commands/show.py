@@ -17,7 +17,7 @@ SHOWN = (
 
 
 def command(name: Name, as_json: Json = False) -> None:
-    """Shows one workload: its paper, presets, cost, and what it is trained to reach."""
+    """Show one workload: paper, presets, cost, and the training recipe with its target."""
     found = facts(name)
     plain = {key: found[key] for key in SHOWN if key in found}
     if as_json:

@@ -36,7 +36,7 @@ def command(
     ] = None,
     engine: Annotated[
         str,
-        typer.Option(help="What executes the steps: eager, others such as compile, or best: by a trial of each."),
+        typer.Option(help="How steps are executed: eager, compile, ..., or best: try each and take the fastest."),
     ] = "eager",
     resume: Annotated[
         bool,
@@ -45,18 +45,16 @@ def command(
     hosts: Annotated[
         str | None, typer.Option(help="Other machines, such as a,user@b: each measures itself, over ssh.")
     ] = None,
-    via: Annotated[str, typer.Option(help="How --hosts are reached: ssh, or srun in an allocation of Slurm.")] = SSH,
-    remote_command: Annotated[
-        str, typer.Option(help="How fathom is started on a host, as its shell reads it.")
-    ] = "fathom",
+    via: Annotated[str, typer.Option(help="How --hosts are reached: ssh, or srun inside a Slurm allocation.")] = SSH,
+    remote_command: Annotated[str, typer.Option(help="Command that starts fathom on a host.")] = "fathom",
     host_timeout: Annotated[
-        float, typer.Option(min=1, max=86_400, help="Seconds without an answer after which a host is left out.")
+        float, typer.Option(min=1, max=86_400, help="Seconds without an answer after which a host is skipped.")
     ] = TIMEOUT_S,
     slurm: Annotated[
         Path | None, typer.Option(help="Write a Slurm batch file that runs this on --nodes or --hosts; run nothing.")
     ] = None,
     nodes: Annotated[
-        int | None, typer.Option(min=1, max=MOST_HOSTS, help="With --slurm: how many machines to ask for.")
+        int | None, typer.Option(min=1, max=MOST_HOSTS, help="With --slurm: number of machines to request.")
     ] = None,
     agent: Annotated[bool, typer.Option("--agent", hidden=True, help="Measure for another machine.")] = False,
     out: Out = Path("records"),
@@ -65,7 +63,7 @@ def command(
 ) -> None:
     """Run every workload of a suite, training and inference, on every device, and write the report.
 
-    Runs that other programs disturbed are run once more at the end. Started again, it resumes an interrupted study.
+    Runs that other programs disturbed are repeated once at the end. Run it again to resume an interrupted study.
     """
     if agent:
         serve()
@@ -102,7 +100,7 @@ def command(
         print_json({"records": str(out), "report": str(path), "runs": [_row(record) for record in records]})
     else:
         rows = [list(_row(record).values()) for record in records]
-        print_table("Study", list(_row(records[0])), rows)
+        print_table("Study", list(_row(records[0])), rows, keys=5)  # threads too name a run
         human.print(trust(records), highlight=False)
         human.print(f"report: {path}")
     if any(record.outcome != "ok" for record in records):
