@@ -149,7 +149,8 @@ def test_a_side_of_two_cards_of_one_machine_is_not_compared(uuids: tuple[str | N
     cards = [Gpu(name=name, uuid=uuid) for name, uuid in zip(("A100", "RTX 4090"), uuids, strict=True)]
     machine = replace(ONE, gpus=cards)
     fast, slow = (
-        run_of(machine, step_s, device=f"cuda:{index}", gpu_uuid=uuids[index]) for index, step_s in enumerate((1.0, 3.0))
+        run_of(machine, step_s, device=f"cuda:{index}", gpu_uuid=uuids[index])
+        for index, step_s in enumerate((1.0, 3.0))
     )
     (found,) = compare([fast, slow], [fast])
     assert (found.verdict, found.ratio) == ("not comparable", None)

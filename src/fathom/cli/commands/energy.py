@@ -104,7 +104,9 @@ def command(
         options=options_of(set_ or []),
     )
     rates = Rates(grams_per_kwh=grams_per_kwh, price_per_kwh=price_per_kwh)
-    found = energy.settings(base, _whole(batches), values_in(precisions, "--precisions"), values_in(engines, "--engines"))
+    found = energy.settings(
+        base, _whole(batches), values_in(precisions, "--precisions"), values_in(engines, "--engines")
+    )
     for setting in found:
         check(setting.spec)
     if device not in ("auto", "cpu"):
