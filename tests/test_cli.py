@@ -191,7 +191,15 @@ MISTAKES = [
     (["run", "autoenc", "--out", "/proc/nowhere"], "cannot write to /proc/nowhere"),
     (["study", "autoenc", "--report", "/proc/nowhere/report.html"], "cannot write /proc/nowhere/report.html"),
     (["analyse", "skew", "--published"], "the paper prints no numbers for skew"),
+    (["scale", "autoenc", "--cores", ""], "--cores takes values separated by commas, not ''"),
+    (["engines", "autoenc", "--engines", ""], "--engines takes values separated by commas, not ''"),
+    (["energy", "autoenc", "--batches", ","], "--batches takes values separated by commas, not ','"),
+    (["energy", "autoenc", "--power-caps", ""], "--power-caps takes values separated by commas, not ''"),
+    (["frameworks", "fcn5", "--threads", ""], "--threads takes values separated by commas, not ''"),
+    (["frameworks", "fcn5", "--frameworks", ""], "--frameworks takes values separated by commas, not ''"),
+    (["feed", "alexnet", "--workers", ""], "--workers takes whole numbers such as 0,1,2, not ''"),
 ]
+WRITING = ("run", "learn", "scale", "study", "engines", "energy", "frameworks", "feed")
 
 
 @pytest.fixture
@@ -215,7 +223,7 @@ def test_a_mistake_is_one_line_and_exit_code_2(
     arguments: list[str],
     expected: str,
 ) -> None:
-    if arguments[0] in ("run", "learn", "scale", "study") and "--out" not in arguments:
+    if arguments[0] in WRITING and "--out" not in arguments:
         arguments = [*arguments, "--out", str(tmp_path)]
     assert fathom(monkeypatch, *arguments) == 2
     printed = capsys.readouterr()

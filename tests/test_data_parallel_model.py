@@ -8,7 +8,7 @@ from functools import partial
 
 import pytest
 
-from fathom.analysis.rank_jobs import STRONG, WEAK, law
+from fathom.analysis.scaling_law import STRONG, WEAK, law
 from fathom.core.errors import BadOption
 from fathom.predict.communication import Link, seconds
 from fathom.predict.scaling import (

@@ -144,6 +144,21 @@ def test_a_side_of_two_machines_is_not_compared() -> None:
     assert alone.ratio == pytest.approx(2.0)
 
 
+@pytest.mark.parametrize("uuids", [("GPU-1", "GPU-2"), (None, None)])
+def test_a_side_of_two_cards_of_one_machine_is_not_compared(uuids: tuple[str | None, str | None]) -> None:
+    cards = [Gpu(name=name, uuid=uuid) for name, uuid in zip(("A100", "RTX 4090"), uuids, strict=True)]
+    machine = replace(ONE, gpus=cards)
+    fast, slow = (
+        run_of(machine, step_s, device=f"cuda:{index}", gpu_uuid=uuids[index])
+        for index, step_s in enumerate((1.0, 3.0))
+    )
+    (found,) = compare([fast, slow], [fast])
+    assert (found.verdict, found.ratio) == ("not comparable", None)
+    assert found.remark == "A has runs of 2 GPUs: compare folders of one GPU each"
+    (alone,) = compare([fast], [slow])
+    assert alone.ratio == pytest.approx(3.0)
+
+
 def test_a_folder_is_known_to_the_reader_and_not_to_the_file(tmp_path: Path) -> None:
     folder = stored(tmp_path / "a", [run_of(ONE, folder="elsewhere")])
     (path,) = folder.glob("*.json")

@@ -10,7 +10,8 @@ from conftest import fathom
 from sample_records import record_of
 from test_ranks_finding import BATCH, job
 
-from fathom.analysis.rank_jobs import STRONG, WEAK, curves_of
+from fathom.analysis.rank_jobs import curves_of
+from fathom.analysis.scaling_law import STRONG, WEAK
 from fathom.core.errors import DataError
 from fathom.core.ranks import ALL_REDUCE, COPY, PRODUCT, Collective, Overlap, Ranks, SharedWork
 from fathom.core.record import Record

@@ -139,6 +139,9 @@ def test_jobs_are_compared_at_the_recipes_target_where_all_reach_it() -> None:
     assert (one["quality"], one["items"], one["time (s)"], one["test result"]) == (-100, 2000, 20, -99)
     assert (two["quality"], two["items"], two["time (s)"], two["launches that reach it"]) == (-100, 3000, 12, 1)
     assert "vgg on mnist to \u2212100 nats (the target) in validation: 12 s (ddp, weak, 2 ranks)" in finding.summary
+    assert finding.summary.endswith(" One launch of each job: nothing is said of the next.")
+    several = analyse("convergence", [trained(ranks, [-120, -98], 4.0) for ranks in (1, 2) for _ in range(2)])
+    assert several.summary.endswith(" 2 launches or more a job.")
     assert [series.y for series in finding.charts[0].series][1] == [-140, -120, -100]
 
 

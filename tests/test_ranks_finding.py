@@ -10,7 +10,8 @@ from conftest import fathom as run_fathom
 from sample_records import record_of
 
 from fathom.analysis.finding import Finding, analyse
-from fathom.analysis.rank_jobs import STRONG, WEAK, curves_of, elapsed_s, law, serial_fraction
+from fathom.analysis.rank_jobs import curves_of, elapsed_s
+from fathom.analysis.scaling_law import STRONG, WEAK, law, serial_fraction
 from fathom.core.ranks import Ranks, RankSeries
 from fathom.core.record import Record
 from fathom.core.spec import RunSpec

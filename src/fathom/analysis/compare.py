@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise
 from typing import Any, Literal
 
+from fathom.analysis.labels import card
 from fathom.analysis.ratio import FEW, launches_needed, ratio
 from fathom.analysis.selection import RunGroup, configuration, op_type, trusted, workload_order
 from fathom.analysis.step_time import levels, settled_steps
@@ -261,9 +262,11 @@ def _compared(one: Runs, other: Runs, change: float) -> Comparison:
 
 
 def _several_machines(runs: Sequence[Record], side: str) -> Iterator[str]:
-    """Launches of two machines have no common median: it would be a time that neither measured."""
+    """Launches of two machines, or cards, have no common median: it would be a time that neither measured."""
     if (many := len({run.machine.identity for run in runs})) > 1:
         yield f"{side} has runs of {many} machines: compare folders of one machine each"
+    elif (many := len({card(run) for run in runs})) > 1:
+        yield f"{side} has runs of {many} GPUs: compare folders of one GPU each"
 
 
 def _facts(a: Runs, b: Runs) -> dict[str, Any]:

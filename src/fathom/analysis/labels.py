@@ -23,14 +23,16 @@ def labelled(records: Sequence[Record]) -> list[Record]:
     for record in records:
         hosts[record.machine.identity].append(record)
         if record.gpu:
-            cards[_card(record)].append(record)
+            cards[card(record)].append(record)
     cpu_names = _unique({host: runs[0].machine.cpu.name for host, runs in hosts.items()}, hosts, "machine")
-    gpu_names = _unique({card: _gpu_name(runs[0]) for card, runs in cards.items()}, cards, "card")
+    gpu_names = _unique({key: _gpu_name(runs[0]) for key, runs in cards.items()}, cards, "card")
     return [_renamed(record, cpu_names, gpu_names) for record in records]
 
 
-def _card(record: Record) -> Hashable:
-    return record.machine.identity, record.gpu.uuid if record.gpu else None
+def card(record: Record) -> Hashable:
+    """Equal for runs on one card of one machine, and for runs on its CPU."""
+    gpu = record.gpu
+    return record.machine.identity, (gpu.uuid or gpu.name) if gpu else None
 
 
 def _gpu_name(record: Record) -> str:
@@ -65,7 +67,7 @@ def _folders(records: Sequence[Record]) -> str:
 
 def _renamed(record: Record, cpu_names: Mapping[Hashable, str], gpu_names: Mapping[Hashable, str]) -> Record:
     machine, gpu = record.machine, record.gpu
-    cpu_name, gpu_name = cpu_names.get(machine.identity), gpu_names.get(_card(record)) if gpu else None
+    cpu_name, gpu_name = cpu_names.get(machine.identity), gpu_names.get(card(record)) if gpu else None
     if cpu_name is None and gpu_name is None:
         return record
     cpu = replace(machine.cpu, name=cpu_name or machine.cpu.name)

@@ -6,11 +6,12 @@ import dataclasses
 import math
 import statistics
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
 from fathom.analysis.questions.cores import quotient
+from fathom.analysis.scaling_law import STRONG, WEAK, law, serial_fraction
 from fathom.analysis.selection import configuration, told_apart, workload_order
 from fathom.analysis.statistics import Interval, median_interval
 from fathom.analysis.step_time import step_time
@@ -18,7 +19,6 @@ from fathom.core.ranks import RankSeries, strategy_shown
 from fathom.core.record import Record
 from fathom.core.spec import RunSpec
 
-WEAK, STRONG = "weak", "strong"
 PARTS = ("compute_s", "exposed_s", "wait_s", "hidden_s")
 
 
@@ -105,25 +105,6 @@ class Curve:
 
     def predicted(self, ranks: int) -> float | None:
         return None if self.serial is None else law(self.serial, ranks, self.scaling)
-
-
-def law(serial: float, ranks: int, scaling: str) -> float:
-    """Speed-up on so many ranks. Amdahl: 1 / (s + (1 - s) / n), equal work. Gustafson: n - s (n - 1), equal time."""
-    if scaling == STRONG:
-        return 1 / (serial + (1 - serial) / ranks)
-    return ranks - serial * (ranks - 1)
-
-
-def serial_fraction(speedups: Mapping[int, float], scaling: str) -> float | None:
-    """Least squares on 1/speed-up (Amdahl) or speed-up (Gustafson), which are linear in it; between 0 and 1."""
-    points = []
-    for ranks, found in speedups.items():
-        if scaling == STRONG:  # 1/S - 1/n = s (1 - 1/n)
-            points.append((1 - 1 / ranks, 1 / found - 1 / ranks))
-        else:  # n - S = s (n - 1)
-            points.append((ranks - 1.0, ranks - found))
-    below = sum(x * x for x, _ in points)
-    return min(1.0, max(0.0, sum(x * y for x, y in points) / below)) if below else None
 
 
 def curves_of(records: Sequence[Record]) -> list[Curve]:

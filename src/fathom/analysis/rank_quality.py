@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from fathom.analysis.finding import Cell, Chart, Series, Table
 from fathom.analysis.rank_jobs import job_names
-from fathom.analysis.rank_sweeps import Asynchrony, Reached, asynchrony_of, sweeps_of
+from fathom.analysis.rank_sweeps import Asynchrony, Reached, asynchrony_of, basis, sweeps_of
 from fathom.analysis.selection import workload_order
 from fathom.core.formatting import number, seconds
 from fathom.core.record import Learning, Point, Record
@@ -113,7 +113,7 @@ def quality_sentences(tasks: dict[Task, list[Trained]]) -> list[str]:
         where = f" on {task.machine}" * several
         reached = f"{task.name}{where} to {number(quality)} {task.unit} ({what}) in validation"
         sentences.append(f"{reached}: {seconds(times[first])} ({first}) to {seconds(times[last])} ({last}).")
-    return sentences
+    return [*sentences, basis([len(job.runs) for jobs in tasks.values() for job in jobs])] if sentences else []
 
 
 def quality_table(tasks: dict[Task, list[Trained]]) -> Table:

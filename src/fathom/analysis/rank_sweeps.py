@@ -48,6 +48,14 @@ class Reached:
     launches: int
 
 
+def basis(launches: Sequence[int]) -> str:
+    """On how many launches of each job a statement rests."""
+    if min(launches) > 1:
+        return f"{min(launches)} launches or more a job."
+    which = "each job" if max(launches) == 1 else "some jobs"
+    return f"One launch of {which}: nothing is said of the next."
+
+
 def asynchrony_of(record: Record) -> Asynchrony | None:
     """None for a job without asynchronous groups."""
     settings = record.ranks.settings if record.ranks else {}

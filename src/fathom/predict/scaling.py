@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate
 
-from fathom.analysis.rank_jobs import STRONG, WEAK
+from fathom.analysis.scaling_law import STRONG, WEAK
 from fathom.core.errors import BadOption
 from fathom.predict.communication import Link
 from fathom.trace.step_work import BACKWARD, OPTIMIZER, StepWork

@@ -6,7 +6,8 @@ import statistics
 from collections.abc import Callable, Sequence
 
 from fathom.analysis.finding import Chart, Series
-from fathom.analysis.rank_jobs import STRONG, WEAK, Curve, Job, law
+from fathom.analysis.rank_jobs import Curve, Job
+from fathom.analysis.scaling_law import STRONG, WEAK, law
 from fathom.analysis.statistics import Interval
 
 PARTS = {"compute_s": "compute", "exposed_s": "exposed communication", "wait_s": "waiting for the slowest rank"}

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from fathom.analysis.finding import Cell, Chart, Finding, Series, Table, not_measured
 from fathom.analysis.questions.cores import GAIN, quotient
-from fathom.analysis.rank_jobs import STRONG, WEAK, law, serial_fraction
+from fathom.analysis.scaling_law import STRONG, WEAK, law, serial_fraction
 from fathom.analysis.selection import configuration, counted, told_apart
 from fathom.analysis.statistics import Interval
 from fathom.analysis.step_time import step_time

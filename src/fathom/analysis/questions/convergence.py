@@ -22,6 +22,7 @@ from fathom.analysis.rank_sweeps import (
     Asynchrony,
     Reached,
     asynchrony_of,
+    basis,
     sentences,
     sweep_charts,
     sweep_table,
@@ -224,13 +225,9 @@ def _summary(groups: Sequence[Group], targets: dict[tuple[str, str], float]) -> 
         ends = f"{seconds(times[first])} ({first}) to {seconds(times[last])} ({last})"
         where = f" on {machine}" * several
         sentences.append(f"{workload}{where} to a loss of {number(target)}: {ends}.")
-    launches = min(len(group.courses) for group in groups)
-    basis = (
-        f"{launches} launches or more a job."
-        if launches > 1
-        else "One launch of some jobs: nothing is said of the next."
-    )
-    return " ".join([*sentences, basis]) if sentences else "Only one job of each workload: nothing to compare."
+    if not sentences:
+        return "Only one job of each workload: nothing to compare."
+    return " ".join([*sentences, basis([len(group.courses) for group in groups])])
 
 
 def _table(groups: Sequence[Group], targets: dict[tuple[str, str], float]) -> Table:

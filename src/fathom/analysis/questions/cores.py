@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from fathom import published
 from fathom.analysis.finding import Cell, Chart, Finding, Series, Table, not_measured
-from fathom.analysis.questions.parallelism import serial_fraction
+from fathom.analysis.scaling_law import serial_fraction_of_times
 from fathom.analysis.selection import configuration, counted, counted_threads, on_cpu, told_apart, workload_order
 from fathom.analysis.statistics import Interval
 from fathom.analysis.step_time import step_time
@@ -258,7 +258,7 @@ def _efficiency_table(curves: Sequence[Curve]) -> Table:
     rows: list[list[Cell]] = []
     for curve in curves:
         widest = _widest(curve)
-        serial = serial_fraction({binding.count: binding.step.median for binding in curve.along(MATCHING)})
+        serial = serial_fraction_of_times({binding.count: binding.step.median for binding in curve.along(MATCHING)})
         found = curve.speedup(widest)
         claim = (found or widest.step).claim
         rows.append([curve.name, widest.count, *_gain(curve, widest), claim, in_percent(serial), _cost_of_all(curve)])
@@ -340,6 +340,7 @@ def _notes(curves: Sequence[Curve]) -> list[str]:
         "From and to are a 95 % interval: the relative errors of the two medians, added in quadrature. Of a binding "
         "measured in several launches it is over launches. Of a binding measured in one, it is that of this process, "
         "whose steps are correlated, and no claim about the machine.",
+        "The serial fraction is Amdahl's, fitted by least squares to the speed-ups with threads that match the CPUs.",
         f"Published: Fig. 2 of {published.MINSKY}, without printed numbers. It finds that "
         f"{listed(published.SCALING_WELL)} scale relatively well on up to 20 cores, with falling efficiency, and that "
         f"{listed(published.SCALING_BADLY)} do not.",

@@ -10,12 +10,10 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-from scipy.optimize import nnls
-
 from fathom import published
 from fathom.analysis.equal_work import Work, work_of
 from fathom.analysis.finding import Cell, Chart, Finding, Series, Table, not_measured
+from fathom.analysis.scaling_law import serial_fraction_of_times
 from fathom.analysis.selection import (
     Key,
     RunGroup,
@@ -116,18 +114,6 @@ def analyse(records: Sequence[Record]) -> Finding:
     )
 
 
-def serial_fraction(times: Mapping[int, float]) -> float | None:
-    """Amdahl's s from threads -> seconds, between 0 and 1; None from a single thread count.
-
-    With a = t(1) s and b = t(1) (1 - s) the law is a + b / n: least squares, in which neither may be negative.
-    """
-    if len(times) < 2:
-        return None
-    law = np.array([[1.0, 1.0 / threads] for threads in times])
-    (serial, parallel), _ = nnls(law, np.array(list(times.values())))
-    return float(serial / (serial + parallel)) if serial + parallel > 0 else None
-
-
 def threads_of(record: Record) -> int | None:
     """As the spec says, or torch's default on the machine."""
     return record.spec.threads or record.machine.cpu.threads
@@ -186,7 +172,9 @@ def _summary(sweeps: Sequence[Sweep]) -> str:
             f"Only one thread count was measured per workload ({listed(list(map(str, counts)))}). Run "
             "`fathom run WORKLOAD --profile --threads N` at two or more thread counts."
         )
-    serial = least_and_most({sweep.name: 100 * (serial_fraction(sweep.step()) or 0.0) for sweep in sweeps}, ".0f", " %")
+    serial = least_and_most(
+        {sweep.name: 100 * (serial_fraction_of_times(sweep.step()) or 0.0) for sweep in sweeps}, ".0f", " %"
+    )
     sentences = [*_speedups(sweeps), f"Amdahl serial fraction: {serial}."]
     growth, sentence, _ = max(_growth(sweep) for sweep in sweeps)
     sentences += [sentence] if growth >= 1 else []
@@ -252,7 +240,7 @@ def _fits(sweeps: Sequence[Sweep]) -> Table:
         few, most = sweep.ends
         step = sweep.step()
         for kind, times in {"whole step": step, **sweep.times(op_type)}.items():
-            share = serial_fraction(times)
+            share = serial_fraction_of_times(times)
             rows.append(
                 [
                     sweep.workload,
@@ -290,7 +278,7 @@ def _fits(sweeps: Sequence[Sweep]) -> Table:
 def _times_table(sweep: Sweep) -> Table:
     rows: list[list[Cell]] = []
     for (kind, role), times in sweep.times(_type_and_role).items():
-        share = serial_fraction(times)
+        share = serial_fraction_of_times(times)
         milliseconds: list[Cell] = [1000 * seconds for seconds in times.values()]
         rows.append([kind, role, *milliseconds, in_percent(share)])
     counts = [f"{counted_threads(threads)} (ms)" for threads in sweep.at]
@@ -357,7 +345,9 @@ def _optimizer_tables(sweeps: Sequence[Sweep]) -> list[Table]:
 def _published_table() -> Table:
     rows: list[list[Cell]] = []
     for framework, times in published.thread_seconds().items():
-        share = serial_fraction({threads: value for threads, value in times.items() if threads <= PUBLISHED_CORES})
+        share = serial_fraction_of_times(
+            {threads: value for threads, value in times.items() if threads <= PUBLISHED_CORES}
+        )
         seconds: list[Cell] = [times.get(threads) for threads in (1, 2, 4, 8)]
         rows.append([framework, *seconds, in_percent(share)])
     return Table(
@@ -377,8 +367,9 @@ def _notes() -> list[str]:
     )
     return [
         "Where a thread count is both set by a spec and the machine's default, the runs that set it are shown.",
-        "The serial fraction s is fitted by least squares, t(n) = t(1) (s + (1 - s) / n), and lies between 0 and 1. "
-        "An op that becomes slower with threads has s = 1.",
+        "The serial fraction s is fitted by least squares, t(n) = t(1) (s + (1 - s) / n), and lies between 0 and 1; "
+        "t(1) is the measured time, or is fitted too where there is none. An op that becomes slower with threads has "
+        "s = 1.",
         f"Published: Fig. 6 of {published.FATHOM}, a figure without printed numbers. For the optimizer its text gives "
         f"about {optimizer}.",
         f"Published thread scaling: {published.SOURCES['guide_table1_threads']}. Its serial fraction is fitted here to "

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from fathom.cli.commands._options import values_in
 from fathom.core.errors import BadOption
 from fathom.core.spec import OWN, RANGES, RunSpec
 from fathom.experiments.checks import check, check_device, check_threads
@@ -161,16 +162,14 @@ def only(values: Sequence[Value], option: str) -> Value | None:
 
 def listed_in(text: str | None, option: str, kind: type[Value]) -> list[Value]:
     """The values between commas, each once; numbers are positive and whole."""
-    parts = [part.strip() for part in (text or "").split(",") if part.strip()]
-    if text is not None and not parts:
-        raise BadOption(f"{option} takes values separated by commas")
+    parts = values_in(text, option)
     if kind is not int:
-        return list(dict.fromkeys(parts))  # type: ignore[arg-type]
+        return parts  # type: ignore[return-value]
     smallest, largest = RANGES["batch"]
     for part in parts:
         if not (part.isascii() and part.isdecimal() and len(part) < 20 and smallest <= int(part) <= largest):
             raise BadOption(f"{option} takes whole numbers from {smallest} to {largest:,}, not {part[:40]!r}")
-    return [int(part) for part in dict.fromkeys(parts)]  # type: ignore[misc]
+    return [int(part) for part in parts]  # type: ignore[misc]
 
 
 def is_function(name: str) -> bool:

@@ -30,6 +30,14 @@ Out = Annotated[Path, typer.Option(help="Folder of records to write to.")]
 Set = Annotated[list[str] | None, typer.Option("--set", help="An option of the workload, as name=value; repeatable.")]
 
 
+def values_in(text: str | None, option: str) -> list[str]:
+    """The values between commas, each once; none where the option was not given. An empty list is a mistake."""
+    values = [part.strip() for part in (text or "").split(",") if part.strip()]
+    if text is not None and not values:
+        raise BadOption(f"{option} takes values separated by commas, not {text!r}")
+    return list(dict.fromkeys(values))
+
+
 def options_of(pairs: list[str], option: str = "--set") -> dict[str, Any]:
     """The values of --set, or another such option, by name."""
     return {name: read_value(text) for name, text in (_named(pair, option) for pair in pairs)}

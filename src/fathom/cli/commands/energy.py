@@ -10,7 +10,7 @@ import typer
 
 from fathom.cli.commands import _capping
 from fathom.cli.commands._energy import Rates, document, print_choices, print_measurement, print_op_energy
-from fathom.cli.commands._options import Device, Engine, Json, Out, Phase, Precision, Preset, Set, options_of
+from fathom.cli.commands._options import Device, Engine, Json, Out, Phase, Precision, Preset, Set, options_of, values_in
 from fathom.cli.commands._running import disturbed
 from fathom.cli.terminal import count, human, print_json, print_text, progress_bar, seconds, skipped
 from fathom.core.errors import BadOption
@@ -106,7 +106,9 @@ def command(
         options=options_of(set_ or []),
     )
     rates = Rates(grams_per_kwh=grams_per_kwh, price_per_kwh=price_per_kwh)
-    found = energy.settings(base, _whole(batches), _names(precisions), _names(engines))
+    found = energy.settings(
+        base, _whole(batches), values_in(precisions, "--precisions"), values_in(engines, "--engines")
+    )
     for setting in found:
         check(setting.spec)
     if device not in ("auto", "cpu"):
@@ -211,12 +213,8 @@ def _hints(trials: Sequence[Record]) -> list[str]:
     return find_hints(Target(gpu_uuids=uuids, estimates=any(record.spec.estimates for record in trials)))
 
 
-def _names(text: str | None) -> list[str]:
-    return [name.strip() for name in text.split(",") if name.strip()] if text else []
-
-
 def _whole(text: str | None) -> list[int]:
-    found = _names(text)
+    found = values_in(text, "--batches")
     if wrong := next((name for name in found if not name.isdecimal()), None):
         raise BadOption(f"--batches takes whole numbers such as 1,8,64, not {wrong!r}")
     return [int(name) for name in found]
@@ -224,6 +222,6 @@ def _whole(text: str | None) -> list[int]:
 
 def _numbers(option: str, text: str | None) -> list[float]:
     try:
-        return [float(name) for name in _names(text)]
+        return [float(name) for name in values_in(text, option)]
     except ValueError:
         raise BadOption(f"{option} takes numbers such as 300,400, not {text!r}") from None

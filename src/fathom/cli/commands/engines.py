@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from fathom.cli.commands._options import Device, Json, Names, Out, Precision, Preset, Set, options_of
+from fathom.cli.commands._options import Device, Json, Names, Out, Precision, Preset, Set, options_of, values_in
 from fathom.cli.commands._running import own_store, run_all
 from fathom.cli.terminal import human, print_json, print_table
 from fathom.core.errors import BadOption
@@ -61,7 +61,7 @@ def command(
         budget_s=budget,
         options=options_of(set_ or []),
     )
-    asked = [name.strip() for name in engine.split(",")] if engine else engines.candidates()
+    asked = values_in(engine, "--engines") or engines.candidates()
     specs = engines.plan(base, names or suite(), [phase] if phase else PHASES, asked)
     for spec in specs:
         check(spec)

@@ -77,7 +77,7 @@ def command(
     feed.check_fed(name)
     specs = feed.plan(
         base,
-        _numbers("--workers", workers) if workers else feed.default_workers(),
+        _numbers("--workers", workers) if workers is not None else feed.default_workers(),
         _numbers("--prefetch", prefetch),
         _copies(copies),
         cuda=base.device.startswith("cuda"),

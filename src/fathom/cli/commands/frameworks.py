@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from fathom.analysis.finding import analyse
-from fathom.cli.commands._options import Json, Out
+from fathom.cli.commands._options import Json, Out, values_in
 from fathom.cli.terminal import count, human, print_json, print_table, print_text, progress_bar, seconds, skipped
 from fathom.core import framework_store, plugins
 from fathom.core.errors import BadOption
@@ -55,7 +55,7 @@ def command(
     """
     planned = table.plan(
         networks or (),
-        frameworks.split(",") if frameworks else (),
+        values_in(frameworks, "--frameworks"),
         _counts(threads),
         (phase,) if phase else PHASES,
         **{"batch": batch, "preset": preset, "steps": steps, "budget_s": budget},
@@ -82,7 +82,7 @@ def command(
 
 def _counts(text: str | None) -> Sequence[int]:
     try:
-        return [int(number) for number in text.split(",")] if text else ()
+        return [int(number) for number in values_in(text, "--threads")]
     except ValueError:
         raise BadOption(f"--threads takes numbers such as 1,2,4, not {text!r}") from None
 

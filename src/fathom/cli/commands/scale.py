@@ -20,6 +20,7 @@ from fathom.cli.commands._options import (
     Preset,
     Set,
     options_of,
+    values_in,
 )
 from fathom.core.errors import BadOption, UnknownName
 from fathom.core.spec import SCALINGS, RunSpec
@@ -130,7 +131,7 @@ def command(
 
 def _on_cores(base: RunSpec, names: Sequence[str], cores: str | None) -> list[RunSpec]:
     try:
-        counts = [int(count) for count in cores.split(",")] if cores else None
+        counts = [int(count) for count in values_in(cores, "--cores")] or None
     except ValueError:
         raise BadOption(f"--cores takes core counts such as 1,2,4, not {cores!r}") from None
     specs = scale.plan(base, names, counts)
