@@ -365,6 +365,13 @@ def test_what_is_not_recorded_between_two_cycles_of_the_profiler_is_in_no_step()
     assert walk.breakdown([*events, kernel]).steps == [(0, 100), (100, 240), (5000, 5100), (5100, 5200)]
 
 
+def test_a_users_mark_of_a_step_within_the_profilers_is_no_further_step() -> None:
+    marks = [event(f"ProfilerStep#{step}", 100 * step, 100, "user_annotation") for step in (1, 2)]
+    theirs = [event(f"ProfilerStep#{step}", 100 * step + 10, 80, "user_annotation") for step in (1, 2)]
+    found = walk.breakdown([*marks, *theirs, event("aten::mm", 120, 60), event("aten::mm", 220, 60)])
+    assert found.steps == [(100, 200), (200, 300)]
+
+
 def test_a_trace_without_marked_steps_says_that_it_counts_as_one() -> None:
     events = [event("aten::mm", 0.0, 10.0), event("aten::mm", 20.0, 10.0)]
     found = walk.breakdown(events)
