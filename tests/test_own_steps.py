@@ -173,7 +173,9 @@ def test_a_decorated_step_has_its_network() -> None:
     def step() -> None:
         model(inputs)
 
-    assert profiled(step).parameters == WIDTH * WIDTH + WIDTH
+    record = profiled(step)
+    assert record.parameters == WIDTH * WIDTH + WIDTH
+    assert record.spec.phase == "infer", "it makes no backward pass"
 
 
 def test_a_mark_with_quotes_leaves_a_trace_that_is_valid_json(tmp_path: Path) -> None:

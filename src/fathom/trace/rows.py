@@ -63,11 +63,6 @@ class Breakdown:
         return set(order[quarter : len(order) - quarter])
 
     @property
-    def phase(self) -> str:
-        """train if the trace has a backward pass or an optimizer step, else infer."""
-        return "train" if any(call.phase in {"backward", "optimizer"} for call in self.op_calls) else "infer"
-
-    @property
     def notes(self) -> list[str]:
         """Remarks on the rows, for people."""
         found = []
