@@ -35,7 +35,7 @@ class Peculiar(nn.Module):
         self.history: list[int] = []
         self.cache: dict[str, Tensor] = {"scale": torch.ones(4)}
         self.torchs, self.pythons = torch.Generator().manual_seed(1), random.Random(2)
-        self.numpys = [np.random.default_rng(3), np.random.RandomState(4)]
+        self.numpys, self.old_numpys = np.random.default_rng(3), np.random.RandomState(4)
 
     def forward(self, x: Tensor) -> Tensor:
         self.calls += 1
@@ -48,12 +48,12 @@ class Peculiar(nn.Module):
         return output
 
     def drawn(self) -> float:
-        own = [self.pythons.random(), *(float(each.normal()) for each in self.numpys)]
-        return sum(own) + float(torch.rand((), generator=self.torchs))
+        numpys = self.numpys.random() + float(self.old_numpys.random())
+        return numpys + self.pythons.random() + float(torch.rand((), generator=self.torchs))
 
     def draws(self) -> list[Any]:
-        bits = [self.numpys[0].bit_generator.state, str(self.numpys[1].get_state())]
-        return [self.pythons.getstate(), self.torchs.get_state().tolist(), *bits]
+        numpys = [self.numpys.bit_generator.state, str(self.old_numpys.get_state())]
+        return [self.pythons.getstate(), self.torchs.get_state().tolist(), *numpys]
 
 
 class Locked(Peculiar):
