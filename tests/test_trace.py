@@ -391,6 +391,23 @@ def test_steps_are_those_of_one_process_and_ops_outside_them_are_told() -> None:
     assert found.notes == ["not counted: 1 op call outside all steps"]
 
 
+def test_a_launch_id_of_two_processes_in_a_merged_trace_is_nobodys() -> None:
+    def of(process: int, begin: float, op: str, kernel: str) -> list[Event]:
+        host = [event(op, begin, 10), event("cudaLaunchKernel", begin + 1, 2, "cuda_runtime", correlation=7)]
+        own = [msgspec.structs.replace(each, pid=process) for each in host]
+        return [*own, event(kernel, begin + 20, 30, "kernel", tid=process, correlation=7)]
+
+    sync = event("cudaStreamSynchronize", 90, 5, "cuda_runtime", correlation=8)
+    merged = walk.breakdown([*of(1, 0, "aten::mm", "sgemm"), *of(2, 100, "aten::add", "elementwise_kernel"), sync])
+    assert {(row.op, row.type): row.device_s for row in merged.rows() if row.device_s} == pytest.approx(
+        {("sgemm", "MatMul"): 30e-6, ("elementwise_kernel", "Elementwise"): 30e-6}
+    )
+    assert [note for note in merged.notes if note.startswith("1 launch id of several processes")]
+    alone = walk.breakdown(of(1, 0, "aten::mm", "sgemm"))
+    assert {row.op for row in alone.rows() if row.device_s} == {"aten::mm"}
+    assert not [note for note in alone.notes if "launch id" in note]
+
+
 @pytest.mark.parametrize(
     ("op", "kind"),
     [
