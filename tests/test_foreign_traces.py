@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import subprocess
@@ -16,7 +17,7 @@ from fathom.core.errors import DataError
 from fathom.trace import walk
 from fathom.trace.event import launch_args
 from fathom.trace.profile import from_trace
-from fathom.trace.reader import BYTE_ORDER_MARK, Trace, read
+from fathom.trace.reader import BYTE_ORDER_MARK, MENDED, Trace, mend, read
 
 
 def op(name: str, ts: float, dur: float, cat: str | None = "cpu_op", **more: Any) -> dict[str, Any]:
@@ -110,6 +111,40 @@ def test_a_trace_without_cpu_events_is_read(tmp_path: Path) -> None:
 
 def test_a_byte_order_mark_is_passed_over(tmp_path: Path) -> None:
     assert len(read(written(tmp_path, [op("aten::mm", 0, 5)], mark=BYTE_ORDER_MARK)).events) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "read_as"),
+    [
+        (b'a "b"', 'a "b"'),  # as torch 2.13 writes record_function('a "b"')
+        (rb"C:\new\a_library\m.py(3): f", r"C:\new\a_library\m.py(3): f"),  # as torch 2.0 does on Windows
+        (b"two\nlines\x07", "two lines "),
+        (b"no text \xff", "no text \ufffd"),
+        (rb"escaped \"a\" \u00e9, and \x", 'escaped "a" \u00e9, and \\x'),
+    ],
+)
+@pytest.mark.parametrize("packed", [False, True])
+def test_names_that_make_invalid_json_are_mended_and_told(
+    tmp_path: Path, name: bytes, read_as: str, packed: bool
+) -> None:
+    path = tmp_path / "trace.json"
+    one = b'{"ph": "X", "cat": "user_annotation", "name": "%s", "pid": 1, "tid": 1, "ts": 0, "dur": 9, "args": {}}'
+    two = b'{"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 1, "tid": 1, "ts": 1, "dur": 5, "args": {"x": NaN}}'
+    text = b'{"traceEvents": [' + one % name + b",\n" + two + b"]}"
+    path.write_bytes(gzip.compress(text) if packed else text)
+    trace = read(path)
+    assert [each.name for each in trace.events] == [read_as, "aten::mm"]
+    assert trace.notes == [MENDED]
+    mend(path)
+    assert read(path).notes == []
+    assert [each.name for each in read(path).events] == [read_as, "aten::mm"]
+
+
+def test_a_file_that_is_cut_off_is_refused_as_it_stands(tmp_path: Path) -> None:
+    path = written(tmp_path, [op("aten::mm", 0, 5)])
+    path.write_bytes(path.read_bytes()[:-20])
+    with pytest.raises(DataError, match="truncated"):
+        read(path)
 
 
 def test_a_null_category_is_told_and_the_rest_is_read(tmp_path: Path) -> None:

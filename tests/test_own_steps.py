@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.optim import SGD, AdamW, Optimizer
+from torch.profiler import record_function
 from torch.utils.checkpoint import checkpoint
 
 import fathom as suite
@@ -170,7 +173,24 @@ def test_a_decorated_step_has_its_network() -> None:
     def step() -> None:
         model(inputs)
 
-    assert profiled(step).parameters == WIDTH * WIDTH + WIDTH
+    record = profiled(step)
+    assert record.parameters == WIDTH * WIDTH + WIDTH
+    assert record.spec.phase == "infer", "it makes no backward pass"
+
+
+def test_a_mark_with_quotes_leaves_a_trace_that_is_valid_json(tmp_path: Path) -> None:
+    """Torch writes names of marks as they are."""
+    model, inputs = nn.Linear(WIDTH, WIDTH), torch.randn(ITEMS, WIDTH)
+
+    def step() -> None:
+        with record_function('the "step"'):
+            model(inputs)
+
+    path = tmp_path / "trace.json"
+    record = suite.profile(step, device="cpu", trace_out=path)
+    assert record.profile is not None
+    assert record.profile.op_s > 0
+    assert 'the "step"' in {event.get("name") for event in json.loads(path.read_text())["traceEvents"]}
 
 
 class Named(nn.Module):

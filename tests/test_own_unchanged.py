@@ -34,6 +34,8 @@ class Peculiar(nn.Module):
         self.count = 0
         self.history: list[int] = []
         self.cache: dict[str, Tensor] = {"scale": torch.ones(4)}
+        self.torchs, self.pythons = torch.Generator().manual_seed(1), random.Random(2)
+        self.numpys, self.old_numpys = np.random.default_rng(3), np.random.RandomState(4)
 
     def forward(self, x: Tensor) -> Tensor:
         self.calls += 1
@@ -41,9 +43,17 @@ class Peculiar(nn.Module):
         self.history.append(self.count)
         self.cache["scale"].add_(0.1)
         self.cache["last"] = x.detach()
-        noise = random.random() + float(np.random.rand())
+        noise = random.random() + float(np.random.rand()) + self.drawn()
         output: Tensor = self.head(self.frozen(self.still(self.norm(x)))) + noise
         return output
+
+    def drawn(self) -> float:
+        numpys = self.numpys.random() + float(self.old_numpys.random())
+        return numpys + self.pythons.random() + float(torch.rand((), generator=self.torchs))
+
+    def draws(self) -> list[Any]:
+        numpys = [self.numpys.bit_generator.state, str(self.old_numpys.get_state())]
+        return [self.pythons.getstate(), self.torchs.get_state().tolist(), *numpys]
 
 
 class Locked(Peculiar):
@@ -91,6 +101,7 @@ def condition(module: nn.Module) -> dict[str, Any]:
         "count": [getattr(module, "count", 0), list(getattr(module, "history", []))],
         "cache": {name: tensor.tolist() for name, tensor in getattr(module, "cache", {}).items()},
         "random": (torch.get_rng_state().tolist(), random.getstate(), str(np.random.get_state())),
+        "own random": module.draws() if isinstance(module, Peculiar) else [],
         "threads": torch.get_num_threads(),
     }  # fmt: skip
 

@@ -20,7 +20,7 @@ from fathom.measure.profiling import layers_marked, roles
 from fathom.trace import walk
 from fathom.trace.convolution import split_backward
 from fathom.trace.event import Event
-from fathom.trace.profile import as_profile
+from fathom.trace.profile import as_profile, from_trace
 from fathom.trace.reader import read
 from fathom.trace.rows import Breakdown
 from fathom.trace.taxonomy import short_name
@@ -365,6 +365,13 @@ def test_what_is_not_recorded_between_two_cycles_of_the_profiler_is_in_no_step()
     assert walk.breakdown([*events, kernel]).steps == [(0, 100), (100, 240), (5000, 5100), (5100, 5200)]
 
 
+def test_a_users_mark_of_a_step_within_the_profilers_is_no_further_step() -> None:
+    marks = [event(f"ProfilerStep#{step}", 100 * step, 100, "user_annotation") for step in (1, 2)]
+    theirs = [event(f"ProfilerStep#{step}", 100 * step + 10, 80, "user_annotation") for step in (1, 2)]
+    found = walk.breakdown([*marks, *theirs, event("aten::mm", 120, 60), event("aten::mm", 220, 60)])
+    assert found.steps == [(100, 200), (200, 300)]
+
+
 def test_a_trace_without_marked_steps_says_that_it_counts_as_one() -> None:
     events = [event("aten::mm", 0.0, 10.0), event("aten::mm", 20.0, 10.0)]
     found = walk.breakdown(events)
@@ -382,6 +389,23 @@ def test_steps_are_those_of_one_process_and_ops_outside_them_are_told() -> None:
     found = walk.breakdown([*marks, event("aten::mm", 0, 40), event("aten::mm", 60, 40), event("aten::mm", 160, 40)])
     assert found.steps == [(51, 151), (151, 251)]
     assert found.notes == ["not counted: 1 op call outside all steps"]
+
+
+def test_a_launch_id_of_two_processes_in_a_merged_trace_is_nobodys() -> None:
+    def of(process: int, begin: float, op: str, kernel: str) -> list[Event]:
+        host = [event(op, begin, 10), event("cudaLaunchKernel", begin + 1, 2, "cuda_runtime", correlation=7)]
+        own = [msgspec.structs.replace(each, pid=process) for each in host]
+        return [*own, event(kernel, begin + 20, 30, "kernel", tid=process, correlation=7)]
+
+    sync = event("cudaStreamSynchronize", 90, 5, "cuda_runtime", correlation=8)
+    merged = walk.breakdown([*of(1, 0, "aten::mm", "sgemm"), *of(2, 100, "aten::add", "elementwise_kernel"), sync])
+    assert {(row.op, row.type): row.device_s for row in merged.rows() if row.device_s} == pytest.approx(
+        {("sgemm", "MatMul"): 30e-6, ("elementwise_kernel", "Elementwise"): 30e-6}
+    )
+    assert [note for note in merged.notes if note.startswith("1 launch id of several processes")]
+    alone = walk.breakdown(of(1, 0, "aten::mm", "sgemm"))
+    assert {row.op for row in alone.rows() if row.device_s} == {"aten::mm"}
+    assert not [note for note in alone.notes if "launch id" in note]
 
 
 @pytest.mark.parametrize(
@@ -561,7 +585,7 @@ def test_a_foreign_trace_has_phases_but_no_roles(tmp_path: Path, train: bool) ->
     recorder.export_chrome_trace(str(tmp_path / "t.json"))
     found = walk.breakdown(read(tmp_path / "t.json").events)
     rows = found.rows()
-    assert found.phase == ("train" if train else "infer")
+    assert from_trace(tmp_path / "t.json").spec.phase == ("train" if train else "infer")
     assert {row.phase for row in rows} == ({"forward", "backward", "optimizer"} if train else {"forward"})
     assert {row.role for row in rows} == ({"", "optimizer"} if train else {""})
 

@@ -89,11 +89,10 @@ def nearest(model: Record | Profile, among: Sequence[Record] = ()) -> Nearest | 
     if isinstance(model, Record):
         measured = nearest_measured(model, among)
         return measured[0] if measured else nearest_published(model)
-    phase = phase_of(model)
-    groups = select(among, profiled=True, phases=(phase,)).groups
+    groups = select(among, profiled=True, phases=(model.phase,)).groups
     own = vector_of(model)
     found = nearest_of(own, {group.workload: group.seconds_by(todays_type) for group in groups})
-    return found or (nearest_of(in_2016(own), paper.op_percent()) if phase == "train" else None)
+    return found or (nearest_of(in_2016(own), paper.op_percent()) if model.phase == "train" else None)
 
 
 def nearest_measured(record: Record, among: Sequence[Record]) -> tuple[Nearest, str] | None:
@@ -121,10 +120,6 @@ def vector_of(model: Record | Profile) -> Vector:
         raise BadOption("the run has no profile to compare; a profiled run has one")
     seconds = seconds_by([profile], todays_type)
     return {kind: value for kind, value in seconds.items() if group_of(kind) != COMMUNICATION}
-
-
-def phase_of(profile: Profile) -> str:
-    return "train" if any(row.phase in ("backward", "optimizer") for row in profile.rows) else "infer"
 
 
 def todays_type(row: OpRow) -> str:

@@ -171,6 +171,11 @@ class Profile:
         return statistics.median(plain) if plain else None
 
     @property
+    def phase(self) -> str:
+        """train if the rows have a backward pass or an optimizer step, else infer."""
+        return "train" if any(row.phase in ("backward", "optimizer") for row in self.rows) else "infer"
+
+    @property
     def keeps_gpu_busy(self) -> bool:
         """Whether the GPU was busy in all but a little of a free-running step: a slower host takes no longer for it."""
         if self.gpu is None or not self.free_step_s:

@@ -338,4 +338,7 @@ def _trace(recorder: torch.profiler.profile, trace_out: Path | None) -> Trace:
     with tempfile.TemporaryDirectory() as folder:
         path = trace_out or Path(folder) / "trace.json"
         recorder.export_chrome_trace(str(path))
-        return reader.read(path)
+        trace = reader.read(path)
+        if trace.mended and trace_out:
+            reader.mend(path)
+        return trace

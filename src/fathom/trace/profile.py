@@ -41,7 +41,7 @@ def from_trace(path: Path) -> Record:
             workload=path.name[:LONGEST_NAME],
             source="trace",
             preset=OWN,
-            phase=found.phase,
+            phase=profile.phase,
             kind="profiled",
             device=device,
             precision=precision(profile),

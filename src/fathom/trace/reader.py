@@ -7,7 +7,9 @@ What cannot be read is counted and told, not guessed.
 from __future__ import annotations
 
 import gc
+import gzip
 import hashlib
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -26,6 +28,7 @@ from fathom.trace.event_columns import EventColumns, Kind
 LARGEST_FILE = 8_000_000_000  # bytes, unpacked: three times as much in memory
 LATEST_US = 1e18  # beyond any clock
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+GZIP = b"\x1f\x8b"
 # what a trace holds beside ops, calls and kernels, which are all that is needed: not worth a note
 PASSED_OVER = {"Trace", "gpu_user_annotation", "overhead", "cuda_sync", "cuda_event", "external_correlation", "wait"}
 READ = KINDS.keys() - PASSED_OVER
@@ -44,6 +47,13 @@ if TYPE_CHECKING:
 else:
     AnyEvent = Union[(Event, Instant, *_OTHERS)]  # told apart by "ph"
 T = TypeVar("T")
+# torch writes names of events as they are, also such as would have to be escaped: `record_function('head "a"')`
+NAME = re.compile(rb'("cat":\s*"[^"]*",\s*"name":\s*")((?:(?!"cat":).)*?)(",\s*"pid":)', re.DOTALL)
+BARE_QUOTE = re.compile(rb'(?<!\\)((?:\\\\)*)"')
+ESCAPE = re.compile(rb'\\(["\\/]|u[0-9a-fA-F]{4})?')  # one without a group is a backslash, as in Windows paths
+CONTROL = re.compile(rb"[\x00-\x1f]")
+NO_NUMBER = re.compile(rb"(?<=[:\[,])(\s*)-?(?:nan|inf(?:inity)?)(?=\s*[,\]}])", re.IGNORECASE)
+MENDED = "no valid JSON: quotes, backslashes or control characters in names, or NaN, were mended to read it"
 
 
 class _Device(msgspec.Struct):
@@ -77,6 +87,9 @@ class _Phase(msgspec.Struct):
     ph: str = ""
 
 
+_Contents = tuple[_Facts, list[AnyEvent], int]  # the events, and how many are malformed
+
+
 @dataclass
 class Trace:
     """The contents of a trace file."""
@@ -89,6 +102,7 @@ class Trace:
     left_out: dict[str, int] = field(default_factory=dict)  # category -> number of events that were not read
     malformed: int = 0  # events without a time, or that are no events
     digest: str = ""  # of the file's bytes
+    mended: bool = False  # whether the file was no valid JSON as it stood
 
     @property
     def events(self) -> Sequence[Event]:
@@ -98,6 +112,8 @@ class Trace:
     def notes(self) -> list[str]:
         """What was not read, for people."""
         found = [f"{count:,} events of category {name or 'none'} not read" for name, count in self.left_out.items()]
+        if self.mended:
+            found.append(MENDED)
         if self.malformed:
             found.append(f"{self.malformed:,} malformed events (no time, no duration, no event) not read")
         return found
@@ -120,12 +136,13 @@ def read(path: Path) -> Trace:
     """The timed events of a Chrome trace file, plain or gzipped."""
     raw = _bytes(path)
     try:
-        facts, events, malformed = _document(raw)
+        (facts, events, malformed), mended = _decoded(raw)
     except msgspec.ValidationError as error:
         raise DataError.at(path, f"not a torch.profiler trace: {error}") from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise DataError.at(path, f"not JSON: {error}") from None
     trace = _sorted_out(events, malformed)
+    trace.mended = mended
     if not trace.columns.of_category("cpu_op", *GPU_KINDS).any():
         raise DataError.at(path, "; ".join(["not a torch.profiler trace: no ops and no kernels", *trace.notes]))
     trace.gpus = [device.name for device in _part(facts.deviceProperties, list[_Device], []) if device.name]
@@ -137,12 +154,39 @@ def read(path: Path) -> Trace:
 
 def _bytes(path: Path) -> bytes:
     raw = files.read_bytes(path, LARGEST_FILE)
-    if raw[:2] == b"\x1f\x8b":
+    if raw[:2] == GZIP:
         raw = files.gunzipped(path, raw, LARGEST_FILE)
     return raw.removeprefix(BYTE_ORDER_MARK)
 
 
-def _document(raw: bytes) -> tuple[_Facts, list[AnyEvent], int]:
+def _decoded(raw: bytes) -> tuple[_Contents, bool]:
+    """The contents, and whether the file had to be mended for them; the error is that of the file as it stands."""
+    try:
+        return _document(raw), False
+    except msgspec.ValidationError:
+        raise
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        try:
+            return _document(_mended(raw)), True
+        except (msgspec.MsgspecError, RecursionError):
+            raise error from None
+
+
+def _mended(raw: bytes) -> bytes:
+    """As JSON what torch writes when names hold quotes, paths of Windows, line breaks or bytes of no text."""
+    text = raw.decode(errors="replace").encode()
+    text = NAME.sub(lambda name: name[1] + BARE_QUOTE.sub(rb'\1\\"', name[2]) + name[3], text)
+    text = ESCAPE.sub(lambda escape: escape[0] if escape[1] else rb"\\", text)
+    return NO_NUMBER.sub(rb"\1null", CONTROL.sub(b" ", text))
+
+
+def mend(path: Path) -> None:
+    """Makes a file that had to be mended valid JSON, which other readers of traces ask for."""
+    text = _mended(_bytes(path))
+    path.write_bytes(gzip.compress(text) if path.read_bytes()[:2] == GZIP else text)
+
+
+def _document(raw: bytes) -> _Contents:
     """The file's outermost object, its events and how many are malformed; a bare list of events is one, too."""
     if raw[:64].lstrip()[:1] == b"[":
         raw = b'{"traceEvents":' + raw + b"}"

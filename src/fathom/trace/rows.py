@@ -48,6 +48,7 @@ class Breakdown:
     columns: EventColumns = field(default_factory=lambda: EventColumns.of([]))  # all events
     marked: bool = True  # whether the trace tells its steps; without, all of it is one
     ops_outside: int = 0  # op calls, those inside others not among them, before, between and after the steps
+    ambiguous: int = 0  # launches under an id that several processes of a merged trace have
 
     @property
     def on_gpu(self) -> bool:
@@ -63,11 +64,6 @@ class Breakdown:
         return set(order[quarter : len(order) - quarter])
 
     @property
-    def phase(self) -> str:
-        """train if the trace has a backward pass or an optimizer step, else infer."""
-        return "train" if any(call.phase in {"backward", "optimizer"} for call in self.op_calls) else "infer"
-
-    @property
     def notes(self) -> list[str]:
         """Remarks on the rows, for people."""
         found = []
@@ -76,6 +72,11 @@ class Breakdown:
             found.append(
                 f"{percent:.3g} % of the kernel time was launched by no op in the trace (CUDA graphs, say): "
                 "these rows are kernels, without layer and FLOP"
+            )
+        if self.ambiguous:
+            found.append(
+                f"{formatting.count(self.ambiguous, 'launch id')} of several processes, as in a trace merged from those of "
+                "several ranks: whose kernels these are is not known. A folder with a trace of each rank tells"
             )
         if (devices := len({activity.stream[0] for activity in self.gpu_activities})) > 1:
             found.append(f"{devices} GPUs are in the trace: busy is the time in which any of them works, and idle none")

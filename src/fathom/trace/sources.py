@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from fathom.core.traced import SourceLine, Sources, Wait
-from fathom.trace.calls import OpCall
-from fathom.trace.event import LAUNCH, Event, launch_args
+from fathom.trace.calls import GpuActivity, OpCall
+from fathom.trace.event import Event
 from fathom.trace.reader import gc_disabled
 from fathom.trace.rows import Breakdown
 from fathom.trace.stacks import Place, has_call_stacks, has_frames, places
@@ -37,14 +37,12 @@ def sources(found: Breakdown) -> Sources | None:
     waits = _waits(found)
     if not (frames or exact or waits):
         return None
-    launches: dict[int, Event] = {}
     known: dict[int, Place] = {}
     if frames or exact:
-        launches = _launches(found)
         wanted = {id(call.event) for call in found.op_calls if call.event is not None}
-        wanted |= {id(event) for event, _ in waits} | {id(event) for event in launches.values()}
+        wanted |= {id(event) for event, _ in waits} | {id(each.launch) for each in _outside(found)}
         known = places(columns, wanted, exact)
-    totals, unknown_s = _totals(found, known, launches) if known else ({}, found.op_s())
+    totals, unknown_s = _totals(found, known) if known else ({}, found.op_s())
     lines = sorted(totals, key=lambda line: -totals[line].seconds)
     steps = len(found.typical_steps)
     return Sources(
@@ -73,11 +71,11 @@ def scaled(found: Sources, op_s: float) -> Sources:
     return replace(found, lines=lines, other_s=found.other_s * factor, unknown_s=found.unknown_s * factor)
 
 
-def _totals(found: Breakdown, known: dict[int, Place], launches: dict[int, Event]) -> tuple[dict[str, _Total], float]:
+def _totals(found: Breakdown, known: dict[int, Place]) -> tuple[dict[str, _Total], float]:
     """Line -> seconds of all typical steps, and those without a line."""
     totals: dict[str, _Total] = defaultdict(_Total)
     unknown_s, typical = 0.0, found.typical_steps
-    for call, event, part in _parts(found, launches):
+    for call, event, part in _parts(found):
         if call.step not in typical:
             continue
         seconds = (call.device_us if found.on_gpu else call.cpu_us) * part * 1e-6
@@ -95,16 +93,14 @@ def _totals(found: Breakdown, known: dict[int, Place], launches: dict[int, Event
     return totals, unknown_s
 
 
-def _parts(found: Breakdown, launches: dict[int, Event]) -> Iterable[tuple[OpCall, Event | None, float]]:
+def _parts(found: Breakdown) -> Iterable[tuple[OpCall, Event | None, float]]:
     """Op calls with their events. Kernels that no op launched share a call and may be launched at several lines."""
     for call in found.op_calls:
         if not call.kernel_only:
             yield call, call.event, 1.0
     launched: dict[int, list[tuple[float, Event | None]]] = defaultdict(list)
-    for activity in found.gpu_activities:
-        if activity.op_call is not None and activity.op_call.kernel_only:
-            duration = activity.end - activity.begin
-            launched[id(activity.op_call)].append((duration, launches.get(activity.correlation)))
+    for activity in _outside(found):
+        launched[id(activity.op_call)].append((activity.end - activity.begin, activity.launch))
     for call in found.op_calls:
         if call.kernel_only:
             parts = launched.get(id(call), [])
@@ -115,19 +111,9 @@ def _parts(found: Breakdown, launches: dict[int, Event]) -> Iterable[tuple[OpCal
                 yield call, event, duration / total
 
 
-def _launches(found: Breakdown) -> dict[int, Event]:
-    """Correlation id -> the call that launched a kernel outside all ops."""
-    outside = {
-        activity.correlation
-        for activity in found.gpu_activities
-        if activity.op_call is not None and activity.op_call.kernel_only
-    }
-    if not outside:
-        return {}
-    calls = (
-        (launch_args(event).correlation, event) for event in found.columns.chosen(found.columns.of_category(LAUNCH))
-    )
-    return {correlation: event for correlation, event in calls if correlation in outside}
+def _outside(found: Breakdown) -> Iterator[GpuActivity]:
+    """The activities that no op launched."""
+    return (each for each in found.gpu_activities if each.op_call is not None and each.op_call.kernel_only)
 
 
 def _line(line: str, total: _Total, steps: int) -> SourceLine:

@@ -35,7 +35,7 @@ class Steps:
         if own := _windows(columns, on_host & columns.named(lambda name: name == STEP)):
             return cls(own, waited=True)
         marks = on_host & columns.named(lambda name: name.startswith(PROFILER_STEP))
-        marks = _of_one_thread(columns, marks)
+        marks = _outermost(columns, _of_one_thread(columns, marks))
         theirs = _with_ops(_windows(columns, marks), columns)
         work = columns.on_gpu if theirs else columns.on_gpu | (on_host & ~columns.of_category("python_function"))
         windows = _whole(theirs, columns.begin[work], columns.end[work])
@@ -90,6 +90,18 @@ def _of_one_thread(columns: EventColumns, marks: Mask) -> Mask:
     own = np.array([(kind.process, kind.thread) == most for kind in columns.kinds], dtype=np.bool_)
     chosen: Mask = marks & columns.each(own)
     return chosen
+
+
+def _outermost(columns: EventColumns, marks: Mask) -> Mask:
+    """Without those inside others: a user's own mark of a step, in the profiler's, is no further step."""
+    index = np.flatnonzero(marks)
+    index = index[np.lexsort((-columns.end[index], columns.begin[index]))]
+    reached = np.maximum.accumulate(columns.end[index])
+    inside = np.zeros(len(index), dtype=np.bool_)
+    inside[1:] = (columns.end[index][1:] <= reached[:-1]) & (columns.begin[index][1:] < reached[:-1])
+    found = marks.copy()
+    found[index[inside]] = False
+    return found
 
 
 def _with_ops(marks: list[Window], columns: EventColumns) -> list[Window]:

@@ -79,6 +79,7 @@ def breakdown(events: Iterable[Event] | EventColumns, roles: Mapping[str, str] |
         columns=columns,
         marked=steps.marked,
         ops_outside=0 if steps.waited else walk.ops_outside,
+        ambiguous=len(walk.ambiguous.intersection(correlations)),
     )
 
 
@@ -105,6 +106,7 @@ class _Walk:
         self.ops_outside = 0
         self._launches: list[Launch] = []
         self.launches: dict[int, LaunchSite] = {}  # correlation id -> where a kernel was launched
+        self.ambiguous: set[int] = set()  # correlation ids that several processes have
         self.waits: list[tuple[Event, OpCall | None]] = []
         self.data_us = [0.0] * len(steps)
         self.events = [0] * len(steps)
@@ -273,13 +275,18 @@ class _Walk:
         return self._distinct.setdefault(args.key, args)
 
     def _launched(self, calls: list[OpCall | None]) -> None:
-        """Whose the calls are that launched or waited."""
+        """Whose the calls are that launched or waited; of an id that several processes have, nobody's."""
         for index, correlation, op, typed, phase, optimizer in self._launches:
             event, call = self.columns.events[index], calls[op] if op >= 0 else None
             if is_wait(event.name):
                 self.waits.append((event, call))
             if correlation >= 0:
+                known = self.launches.get(correlation)
+                if known is not None and known.event is not None and known.event.pid != event.pid:
+                    self.ambiguous.add(correlation)
                 self.launches[correlation] = LaunchSite(event, call, typed, phase, optimizer)
+        for correlation in self.ambiguous:
+            del self.launches[correlation]
 
 
 def _outermost_ops(columns: EventColumns, thread: HostThread) -> list[Interval]:

@@ -177,7 +177,14 @@ def _of_step(spec: RunSpec, step: Callable[[], Any], batch: Any, profiler: Profi
     check_step(step)
     network = network_of(step)
     session = StepSession(dataclasses.replace(spec, source="step"), step, network, device_of(network, spec.device))
-    return _told_apart(_record(session, profiler), None)
+    return _in_its_phase(_told_apart(_record(session, profiler), None))
+
+
+def _in_its_phase(record: Record) -> Record:
+    """A step runs as it is written, whatever was asked for: what it did says whether it trains."""
+    phase = record.profile.phase if record.profile else record.spec.phase
+    losses = record.losses if phase == "train" else []
+    return dataclasses.replace(record, spec=dataclasses.replace(record.spec, phase=phase), losses=losses)
 
 
 def _record(session: Session, profiler: Profiler) -> Record:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import random
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
@@ -132,8 +132,19 @@ def _same_memory(one: Tensor, other: Tensor) -> bool:
     return one.layout not in (torch.strided, torch.sparse_coo) or parts[0].data_ptr() == parts[1].data_ptr()
 
 
+def _rewinding(value: Any) -> Callable[[], object] | None:
+    """What puts a generator of random numbers back; None for anything else."""
+    if isinstance(value, torch.Generator):
+        return partial(value.set_state, value.get_state())
+    if isinstance(value, np.random.Generator):
+        return partial(setattr, value.bit_generator, "state", value.bit_generator.state)
+    if isinstance(value, np.random.RandomState):
+        return partial(value.set_state, value.get_state())
+    return partial(value.setstate, value.getstate()) if isinstance(value, random.Random) else None
+
+
 class PutBack(AbstractContextManager[None]):
-    """All that modules and optimizers hold, put back at the end: tensors, gradients, attributes, modes and hooks.
+    """All that modules and optimizers hold, put back at the end: tensors, gradients, attributes, modes, hooks, draws.
 
     Plain containers are followed; other objects are left alone.
     """
@@ -142,6 +153,7 @@ class PutBack(AbstractContextManager[None]):
         self._seen: dict[int, Any] = {}
         self._tensors: list[_Tensor] = []
         self._contents: list[tuple[Any, Any]] = []
+        self._rewinding: list[Callable[[], object]] = []
         for root in roots:
             self._look(root)
 
@@ -162,6 +174,9 @@ class PutBack(AbstractContextManager[None]):
                 self._contents.append((value, copy.copy(value)))
             for item in list(value.values() if isinstance(value, dict) else value):
                 self._look(item)
+        elif (rewind := _rewinding(value)) is not None:
+            self._seen[id(value)] = value
+            self._rewinding.append(rewind)
 
     def __enter__(self) -> None:
         for kept in self._tensors:
@@ -174,6 +189,8 @@ class PutBack(AbstractContextManager[None]):
             container.extend(content) if isinstance(container, list | deque) else container.update(content)
         for kept in self._tensors:
             kept.put_back()
+        for rewind in self._rewinding:
+            rewind()
 
 
 class RandomStates(AbstractContextManager[None]):
