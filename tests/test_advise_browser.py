@@ -54,9 +54,12 @@ FORM = Form(
     refusals=[
         FormRefusal(model="net", why="needs 13 GB, Slow has 12 GB", device="Slow", batch=20, precision="fp32"),
         FormRefusal(model="net", why="no bf16 peak of Slow is known", device="Slow", precision="bf16"),
+        FormRefusal(model=None, why="Slow has no Wire", device="Slow", interconnect="Wire"),
     ],
     items=10_000.0,
     epochs=10.0,
+    most=1e18,
+    most_price=1e9,
     uncertainty="Half to twice as long.",
     rules_source="the slides",
     prices={"Fast": 2.5},
@@ -137,6 +140,10 @@ def test_the_faster_engine_answers(form: Any) -> None:
         ({"items": 0}, "data size and epochs must be above 0"),
         ({"items": None}, "data size and epochs must be above 0"),
         ({"epochs": -1}, "data size and epochs must be above 0"),
+        ({"items": 1e300, "epochs": 1e300}, "data size and epochs must be below 1e+18"),
+        ({"price": -1}, "a price must be 0 or more"),
+        ({"price": 1e12}, "a price must be below 1e+9"),
+        ({"device": "Slow", "count": 2, "interconnect": "Wire"}, "Slow has no Wire"),
     ],
 )
 def test_what_cannot_be_is_told(form: Any, changes: dict[str, Any], why: str) -> None:
@@ -150,6 +157,8 @@ def test_next_changes_are_of_one_axis_and_faster(form: Any) -> None:
     assert found[0]["times"] == pytest.approx(7.5)
     slow = form.execute_script("return advise.changes(arguments[0])", CHOICE | {"device": "Slow"})
     assert [(each["axis"], each["to"], each["times"]) for each in slow] == [("device", "Fast", pytest.approx(10))]
+    nothing = form.execute_script("return advise.changes(arguments[0])", CHOICE | {"items": 1e300, "epochs": 1e300})
+    assert nothing == []
 
 
 def test_what_is_possible_instead_is_told(form: Any) -> None:
@@ -162,6 +171,12 @@ def test_what_is_possible_instead_is_told(form: Any) -> None:
     choose(form, device="Slow", batch=20)
     assert text(form, "next") == "Possible with one change"
     assert "device: Fast" in text(form, "changes")
+
+
+def test_a_long_job_has_readable_numbers(form: Any) -> None:
+    choose(form, items=1e17, epochs=1e17)
+    assert text(form, "hours") == "4.17e+27 days"
+    assert len(text(form, "bounds")) < 40
 
 
 def test_rules_follow_the_count(form: Any) -> None:

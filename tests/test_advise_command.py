@@ -433,7 +433,9 @@ def test_the_page_has_every_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     table = json.loads(text.partition('id="table">')[2].partition("</script>")[0])
     rows = {tuple(row[: table["columns"].index("engine")]) for row in table["rows"]}
     assert len(rows) == (2 + 1) * (1 + 3)  # precisions that the two have; one device, or two on three links
-    assert [each["why"] for each in table["refusals"]] == ["no bf16 peak of K40 is known"]
+    bf16, nvlink = table["refusals"]
+    assert bf16["why"] == "no bf16 peak of K40 is known"
+    assert (nvlink["device"], nvlink["interconnect"], nvlink["why"]) == ("K40", "NVLink 4", "K40 has no NVLink")
     assert "http://" not in text
     assert "https://" not in text
 

@@ -52,8 +52,13 @@ def test_a_gpu_takes_the_longer_of_host_and_device_and_a_cpu_their_sum() -> None
     gpu = estimate(STEP, replace(TARGET, host=slow))
     assert gpu.step_s == pytest.approx(28e-3)
     assert gpu.bound_by == "host"
+    slower = replace(TARGET, host=HostCosts(step_s=16e-3))  # by 1 ms than 15 ms of kernels, 12 of them compute
+    assert estimate(STEP, slower).bound_by == "host", "with faster kernels, the step takes as long"
+    assert estimate(STEP, replace(TARGET, host=HostCosts(step_s=14e-3))).bound_by == "compute"
     cpu = estimate(STEP, replace(TARGET, host=slow, gpu=False))
     assert cpu.step_s == pytest.approx(43e-3)
+    assert cpu.bound_by == "host"
+    assert estimate(STEP, replace(TARGET, host=HostCosts(step_s=11e-3), gpu=False)).bound_by == "compute"
     assert gpu.roofline_s == cpu.roofline_s == pytest.approx(15e-3)  # the baseline knows of no host
 
 

@@ -169,6 +169,15 @@ def test_the_next_best_change_is_of_one_axis() -> None:
     assert found.next_best(found.choices[0]) is None
 
 
+def test_a_change_beyond_the_budget_is_not_the_next_best() -> None:
+    """1 h on an H100 for 5, 10 h on a K40 for 1; a K40 in bf16 does not exist."""
+    prices = {"K40": 0.1, "H100 SXM": 5.0}
+    for budget, better in ((None, "device"), (4, None)):
+        found = planned(Job(items=36_000_000, prices=prices, budget=budget), counts=(1,), precisions=("fp32",))
+        slow = next(each for each in found.choices if each.device == "K40")
+        assert (found.next_best(slow) or (None,))[0] == better
+
+
 def test_one_device_instead_of_two_is_a_change_of_the_count() -> None:
     found = planned(Job(items=1e6), targets=[FAST], precisions=("fp32",))
     two = next(each for each in found.choices if each.count == 2)
@@ -242,6 +251,10 @@ def test_items_are_above_zero_and_below_a_limit(items: float, limit: str) -> Non
         ("P100", 16, "NVLink 1", "NVLink joins the devices of one server, 8 at most; more need a network"),
         ("P100", 16, "PCIe 3", "PCIe joins the devices of one server, 8 at most; more need a network"),
         ("P100", 16, "InfiniBand EDR", None),
+        ("K40", 2, "PCIe 5", "K40 has PCIe 3"),
+        ("K20", 2, "PCIe 3", "K20 has PCIe 2"),
+        ("H100 SXM", 2, "PCIe 3", None),  # an older slot
+        ("NVIDIA L40S", 2, "PCIe 5", None),  # in no catalogue: nobody knows
     ],
 )
 def test_what_an_interconnect_cannot_join(device: str, count: int, link: str, why: str | None) -> None:

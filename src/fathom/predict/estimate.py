@@ -157,10 +157,15 @@ def _together(step: StepWork, alone: _Alone, count: int, link: Link | None) -> _
 
 
 def _bound_by(step: StepWork, target: Target, each_s: Sequence[float], alone: _Alone, exposed_s: float) -> str:
-    sums: dict[str, float] = {COMPUTE: 0.0, MEMORY: 0.0, HOST: 0.0, COMMUNICATION: exposed_s}
-    for op, seconds, calls in zip(step.ops, each_s, step.calls, strict=True):
-        sums[COMPUTE if is_compute_bound(op, step, target) else MEMORY] += seconds * calls
-    sums[HOST] = alone.compute_s - alone.device_s if target.gpu else alone.host_s
+    """A GPU whose host is slower waits for it, whatever its kernels do: faster ones would not shorten the step."""
+    host_paces = alone.host_s > alone.device_s
+    sums = dict.fromkeys((COMPUTE, MEMORY, HOST, COMMUNICATION), 0.0)
+    if not target.gpu or not host_paces:
+        for op, seconds, calls in zip(step.ops, each_s, step.calls, strict=True):
+            sums[COMPUTE if is_compute_bound(op, step, target) else MEMORY] += seconds * calls
+    if not target.gpu or host_paces:
+        sums[HOST] = alone.host_s
+    sums[COMMUNICATION] = exposed_s
     return max(sums, key=lambda name: sums[name])
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from fathom.core.errors import BadOption
 from fathom.core.spec import EAGER
-from fathom.predict.catalogue import Interconnect, interconnect
+from fathom.predict.catalogue import Interconnect, interconnect, interconnects
 from fathom.predict.communication import Link
 from fathom.predict.estimate import Estimate
 from fathom.predict.measured_energy import JoulesPerItem
@@ -32,9 +32,24 @@ NVLINK = {  # device of the catalogue -> the NVLink that it has
     "H200": "NVLink 4",
     "B200": "NVLink 5",
 }
-PCIE = {"H100 PCIe": "PCIe 5", "MI300X": "PCIe 5"}  # what others have that have no NVLink, but for PCIe 3
+PCIE = {  # ... -> the newest PCIe that it has
+    "K20": "PCIe 2",
+    "K20X": "PCIe 2",
+    "K40": "PCIe 3",
+    "TITAN X": "PCIe 3",
+    "K80": "PCIe 3",
+    "P100": "PCIe 3",
+    "V100": "PCIe 3",
+    "A100 40GB": "PCIe 4",
+    "A100 80GB": "PCIe 4",
+    "H100 SXM": "PCIe 5",
+    "H100 PCIe": "PCIe 5",
+    "H200": "PCIe 5",
+    "B200": "PCIe 5",
+    "MI300X": "PCIe 5",
+}
 LOCAL = ("NVLink", "PCIe")  # links inside a server
-WITHOUT_NVLINK, NETWORKS = "PCIe 3", ("InfiniBand EDR", "Ethernet 10")  # compared where none is asked for
+OLDEST_PCIE, NETWORKS = "PCIe 3", ("InfiniBand EDR", "Ethernet 10")  # compared where none is asked for
 TIME, ENERGY, COST = "time", "energy", "cost"
 MOST = 1e18  # items or epochs of a job
 AT_TDP, MEASURED = "at the TDP of the devices alone", "from measured joules per item"
@@ -202,9 +217,9 @@ class Plan:
         )
 
     def next_best(self, choice: Choice) -> tuple[str, Choice] | None:
-        """The single change of one axis that saves the most time, and its name; None where none does."""
+        """The single change of one axis that saves the most time within the budget, and its name, if any."""
         near = [(axis, each) for each in self.choices if (axis := _only_difference(choice, each)) is not None]
-        faster = [(axis, each) for axis, each in near if each.seconds < choice.seconds]
+        faster = [(axis, each) for axis, each in near if each.seconds < choice.seconds and self.in_budget(each)]
         return min(faster, key=lambda pair: (pair[1].seconds, pair[1].count), default=None)
 
 
@@ -262,8 +277,9 @@ def _joined(target: Target, grid: Grid, refused: dict[Impossible, None]) -> Iter
 
 def usual_links(target: Target) -> list[Interconnect]:
     """What is compared by default: inside a server a GPU's own, and two networks, a fast and a slow one."""
-    own = NVLINK.get(target.model, PCIE.get(target.model, WITHOUT_NVLINK))
-    return [interconnect(name) for name in ([own] if target.gpu else []) + list(NETWORKS)]
+    own = NVLINK.get(target.model, PCIE.get(target.model, OLDEST_PCIE))
+    known = target.gpu and own in interconnects()
+    return [interconnect(name) for name in ([own] if known else []) + list(NETWORKS)]
 
 
 def cannot_join(device: str, count: int, link: str) -> str | None:
@@ -271,6 +287,8 @@ def cannot_join(device: str, count: int, link: str) -> str | None:
         return f"{device} has {NVLINK[device]}"
     if link.startswith("NVLink") and device not in NVLINK:
         return f"{device} has no NVLink"
+    if link.startswith("PCIe") and link > PCIE.get(device, link):
+        return f"{device} has {PCIE[device]}"
     if link.startswith(LOCAL) and count > IN_SERVER:
         return f"{link.split(maxsplit=1)[0]} joins the devices of one server, {IN_SERVER} at most; more need a network"
     return None

@@ -5,6 +5,7 @@
   const at = Object.fromEntries(data.columns.map((name, index) => [name, index]));
   const AXES = ["model", "device", "count", "interconnect", "batch", "precision"];
   const HOUR = 3600;
+  const LEAST_SAVED = 0.99; // of the time, from which a change is worth a line
   const steps = new Map();
   for (const row of data.rows) {
     const step = Object.fromEntries(data.columns.map((name) => [name, row[at[name]]]));
@@ -28,7 +29,9 @@
   /** Hours with their interval, energy and cost of a choice; or why there are none. */
   function answer(choice) {
     if (!(choice.items > 0) || !(choice.epochs > 0)) return { refused: "data size and epochs must be above 0" };
+    if (!(choice.items < data.most) || !(choice.epochs < data.most)) return { refused: `data size and epochs must be below ${data.most.toExponential()}` };
     if (choice.price !== null && !(choice.price >= 0)) return { refused: "a price must be 0 or more" };
+    if (choice.price !== null && !(choice.price < data.most_price)) return { refused: `a price must be below ${data.most_price.toExponential()}` };
     const step = steps.get(keyOf(choice));
     if (!step) return { refused: refusal(choice) };
     const number = Math.ceil(choice.items / (choice.count * step.items)) * choice.epochs;
@@ -47,7 +50,6 @@
   /** What is faster, or possible at all, when one thing is changed: the best of each axis, the fastest first. */
   function changes(choice) {
     const now = answer(choice);
-    if (!(choice.items > 0) || !(choice.epochs > 0)) return [];
     const best = new Map();
     for (const step of steps.values()) {
       const differ = AXES.filter((axis) => axis !== "model" && axis !== "interconnect" && step[axis] !== choice[axis]);
@@ -55,7 +57,7 @@
       if (step.model !== choice.model || differ.length + links !== 1) continue;
       const axis = links ? "interconnect" : differ[0];
       const there = answer({ ...choice, [axis]: step[axis], interconnect: step.interconnect ?? choice.interconnect });
-      const improves = now.refused ? !there.refused : there.hours < now.hours;
+      const improves = !there.refused && (now.refused || there.hours < LEAST_SAVED * now.hours);
       if (improves && !(best.get(axis)?.hours <= there.hours)) {
         const times = now.refused ? null : now.hours / there.hours;
         best.set(axis, { axis, to: step[axis], link: axis === "count" ? step.interconnect : null, hours: there.hours, times });
@@ -83,6 +85,7 @@
   /** Three digits, as a person reads them. */
   function shown(value) {
     if (value === 0) return "0";
+    if (value >= 1e15) return value.toExponential(2);
     if (value >= 1000) return Math.round(value).toLocaleString("en-US");
     return Number(value.toPrecision(3)).toString();
   }

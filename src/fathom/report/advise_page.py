@@ -58,7 +58,7 @@ class FormStep:
 class FormRefusal:
     """What cannot be, and why; None matches anything."""
 
-    model: str
+    model: str | None
     why: str
     device: str
     precision: str | None = None
@@ -77,6 +77,8 @@ class Form:
     refusals: Sequence[FormRefusal] = ()
     items: float = 1e8
     epochs: float = 10.0
+    most: float  # items, or epochs, below which there is an answer
+    most_price: float  # likewise
     uncertainty: str = ""
     threads_per_gpu: int = 2
     ram_per_gpu_memory: int = 2

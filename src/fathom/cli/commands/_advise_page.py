@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fathom.cli.commands._advise_plan import PlanOptions, devices, planned, targets, uncertainty
+from fathom.cli.commands._advise_plan import MOST_PRICE, PlanOptions, devices, planned, targets, uncertainty
 from fathom.cli.terminal import human
 from fathom.core.errors import BadOption
 from fathom.core.store import check_writable
 from fathom.predict import rules
-from fathom.predict.plan import Choice
+from fathom.predict.plan import MOST, Choice, cannot_join
+from fathom.predict.target import Target
 from fathom.report import advise_page
 from fathom.report.advise_page import Form, FormDevice, FormModel, FormRefusal, FormStep
 
@@ -43,9 +45,11 @@ def write_page(models: Sequence[tuple[str, Workload]], options: PlanOptions, pat
             for each in targets(known)
         ],
         steps=steps,
-        refusals=refusals,
+        refusals=[*refusals, *_not_joined(targets(known), options.counts, {each.interconnect for each in steps})],
         items=options.job.items,
         epochs=options.job.epochs,
+        most=MOST,
+        most_price=MOST_PRICE,
         uncertainty=uncertainty(known),
         threads_per_gpu=rules.THREADS_PER_GPU,
         ram_per_gpu_memory=rules.RAM_PER_GPU_MEMORY,
@@ -53,6 +57,16 @@ def write_page(models: Sequence[tuple[str, Workload]], options: PlanOptions, pat
         prices=dict(options.job.prices),
     )
     human.print(f"page: {advise_page.write(form, path)}", soft_wrap=True)
+
+
+def _not_joined(devices: Sequence[Target], counts: Sequence[int], links: Iterable[str | None]) -> list[FormRefusal]:
+    """The form has every link beside every device: why those do not fit that a plan does not even compare."""
+    found = []
+    for device, link in product(devices, sorted(filter(None, links))):
+        for count in sorted(each for each in counts if each > 1):
+            if (why := cannot_join(device.model, count, link)) is not None:
+                found.append(FormRefusal(model=None, why=why, device=device.name, count=count, interconnect=link))
+    return found
 
 
 def _step(name: str, choice: Choice) -> FormStep:

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 HERE = "here"  # this machine, by its measured ceilings
 FACTORS = (1 / 8, 1 / 2, 1, 2)  # of the workload's own batch, compared where none is asked for
 MOST_DEVICES = 65_536
+MOST_PRICE = 1e9  # of a device for an hour
 FORM_ITEMS = 1e8  # what the page's form begins with, as the Cookbook's does
 PLANNED_PRECISIONS = (*PRECISIONS, "fp16")
 DEFAULT_PRECISIONS = ("fp32", "bf16")
@@ -304,7 +305,7 @@ def prices_of(pairs: Sequence[str]) -> dict[str, float]:
             price = float(value) if equals else -1.0
         except ValueError:
             price = -1.0
-        if not 0 <= price < 1e9:
+        if not 0 <= price < MOST_PRICE:
             raise BadOption(f"--price takes device=price per device and hour, such as h100=2.5, not {pair[:60]!r}")
         found[name if name == HERE else catalogue.device(name).name] = price
     return found

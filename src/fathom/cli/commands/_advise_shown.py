@@ -77,7 +77,8 @@ def _next_best(found: Plan, choice: Choice) -> str:
     if better is None:
         return "; no single change that was compared is faster"
     axis, other = better
-    return f"; next best change: {axis} {other.axes[axis]} ({_hours(other.seconds)})"
+    joined = f" on {other.interconnect}" if axis == "count" and other.interconnect else ""
+    return f"; next best change: {axis} {other.axes[axis]}{joined} ({_hours(other.seconds)})"
 
 
 def _spent(choice: Choice) -> str:
