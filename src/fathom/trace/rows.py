@@ -75,8 +75,8 @@ class Breakdown:
             )
         if self.ambiguous:
             found.append(
-                f"{formatting.count(self.ambiguous, 'launch id')} of several processes, as in a trace merged from those of "
-                "several ranks: whose kernels these are is not known. A folder with a trace of each rank tells"
+                f"{formatting.count(self.ambiguous, 'launch id')} of several processes, as in a trace merged from "
+                "those of several ranks: whose kernels these are is not known. A folder with a trace of each rank tells"
             )
         if (devices := len({activity.stream[0] for activity in self.gpu_activities})) > 1:
             found.append(f"{devices} GPUs are in the trace: busy is the time in which any of them works, and idle none")
