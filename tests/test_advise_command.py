@@ -17,7 +17,7 @@ from fathom.cli.commands import _advise_model as of_model
 from fathom.cli.commands import _advise_predicted
 from fathom.cli.commands._advise_options import Asked, is_function, listed_in
 from fathom.cli.commands._advise_plan import duration, prices_of, uncertainty
-from fathom.core.advice import Setting, SettingTrial
+from fathom.core.advice import USUAL, Setting, SettingTrial
 from fathom.core.errors import BadOption
 from fathom.core.record import Record
 from fathom.experiments import advise
@@ -58,12 +58,12 @@ def tried(monkeypatch: pytest.MonkeyPatch) -> list[Setting]:
     """Settings that were tried: bf16 is twice as fast, compile is refused, all else is as fast."""
     asked: list[Setting] = []
 
-    def attempt(spec: Any, own: Any, setting: Setting, *_: object) -> SettingTrial:
+    def attempt(spec: Any, own: Any, setting: Setting, against: Setting, *_: object) -> SettingTrial:
         asked.append(setting)
         if setting.engine == "compile":
             return SettingTrial(setting=setting, failed="no compiler", refused=True)
-        step_s = 0.1 if setting.precision else 0.2
-        return SettingTrial(setting=setting, trial=trial_of(0.2, step_s), items=8, usual_items=8)
+        beside_s, step_s = (0.1 if each.precision else 0.2 for each in (against, setting))
+        return SettingTrial(setting=setting, against=against, trial=trial_of(beside_s, step_s), items=8, usual_items=8)
 
     def profiled(asked: Asked) -> Record:
         rows = [op_row("MatMul", 0.06), op_row("Add", 0.04)]
@@ -133,14 +133,18 @@ def kept_in(folder: Path, identity: object, *settings: Setting) -> tuple[list[Se
     """What was measured of these, and the file afterwards."""
     measured: list[Setting] = []
 
-    def measure(setting: Setting) -> SettingTrial:
-        measured.append(setting)
-        return SettingTrial(setting=setting, trial=trial_of(0.2, 0.1))
-
     kept = KeptTrials(folder, identity)
     for setting in settings:
-        assert kept.trial(setting, measure).setting == setting
+        assert keep(kept, setting, measured).setting == setting
     return measured, kept
+
+
+def keep(kept: KeptTrials, setting: Setting, measured: list[Setting], against: Setting = USUAL) -> SettingTrial:
+    def measure() -> SettingTrial:
+        measured.append(setting)
+        return SettingTrial(setting=setting, against=against, trial=trial_of(0.2, 0.1))
+
+    return kept.trial(setting, against, measure)
 
 
 def test_kept_trials_hold_for_the_same_model_machine_and_order_alone(tmp_path: Path) -> None:
@@ -150,6 +154,9 @@ def test_kept_trials_hold_for_the_same_model_machine_and_order_alone(tmp_path: P
     assert kept_in(tmp_path, "a", first, second, third)[0] == [third]
     assert kept_in(tmp_path, "b", first)[0] == [first], "of another model"
     assert kept_in(tmp_path, "a", first, third, second)[0] == [third, second], "in another order"
+    assert keep(KeptTrials(tmp_path, "a"), first, measured, third).against == third
+    assert measured == [first, second, first], "against another setting"
+    kept_in(tmp_path, "a", first)
     kept.path.write_text(kept.path.read_text()[:-20])
     assert kept_in(tmp_path, "a", first)[0] == [first], "of a damaged file none is taken"
 
@@ -157,9 +164,9 @@ def test_kept_trials_hold_for_the_same_model_machine_and_order_alone(tmp_path: P
 def test_what_failed_then_is_measured_again_and_the_others_are_not(tmp_path: Path) -> None:
     first, second, third = Setting(precision="bf16"), Setting(engine="compile"), Setting(threads=1)
     kept = KeptTrials(tmp_path, "a")
-    kept.trial(first, lambda each: SettingTrial(setting=each, failed="no CUDA", refused=True))
-    kept.trial(second, lambda each: SettingTrial(setting=each, failed="no progress for 5 s: ended"))
-    kept.trial(third, lambda each: SettingTrial(setting=each, trial=trial_of(0.2, 0.1)))
+    kept.trial(first, USUAL, lambda: SettingTrial(setting=first, failed="no CUDA", refused=True))
+    kept.trial(second, USUAL, lambda: SettingTrial(setting=second, failed="no progress for 5 s: ended"))
+    kept.trial(third, USUAL, lambda: SettingTrial(setting=third, trial=trial_of(0.2, 0.1)))
     assert kept_in(tmp_path, "a", first, second, third)[0] == [second]
 
 

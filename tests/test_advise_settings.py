@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -10,9 +10,9 @@ import pytest
 from sample_records import engine_run, op_row, record_of, trial_of
 
 from fathom.analysis.advice import AT_MOST, MEASURED, changes, in_code
-from fathom.core.advice import Setting, SettingTrial
+from fathom.core.advice import USUAL, Setting, SettingTrial
 from fathom.experiments import advise
-from fathom.experiments.advise import CONFIRMED, Found, Usual, candidates, gain, helps, ranked, search
+from fathom.experiments.advise import CONFIRMED, Found, Try, Usual, candidates, gain, helps, ranked, search
 
 BF16, COMPILE, FUSED, ONE = (
     Setting(precision="bf16"),
@@ -22,17 +22,21 @@ BF16, COMPILE, FUSED, ONE = (
 )
 
 
-def trial(setting: Setting, times: float = 1.0, *, wrong: bool = False) -> SettingTrial:
-    """So many times as many items a second as the usual setting, in every turn."""
+def trial(setting: Setting, times: float = 1.0, against: Setting = USUAL, *, wrong: bool = False) -> SettingTrial:
+    """So many times as many items a second as the usual or another setting, in every turn."""
     engine: dict[str, Any] = {"engine": engine_run(0.2 / times, [9.0, 9.0, 9.0])} if wrong else {}
-    return SettingTrial(setting=setting, trial=trial_of(0.2, 0.2 / times, **engine))
+    return SettingTrial(setting=setting, against=against, trial=trial_of(0.2, 0.2 / times, **engine))
 
 
-def tries(gains: Mapping[Setting, float], asked: list[Setting] | None = None) -> Callable[[Setting], SettingTrial]:
-    def attempt(setting: Setting) -> SettingTrial:
+def crashed(setting: Setting, against: Setting = USUAL) -> SettingTrial:
+    return SettingTrial(setting=setting, against=against, failed="crashed")
+
+
+def tries(gains: Mapping[Setting, float], asked: list[Setting] | None = None) -> Try:
+    def attempt(setting: Setting, against: Setting) -> SettingTrial:
         if asked is not None:
             asked.append(setting)
-        return trial(setting, gains.get(setting, 1.0))
+        return trial(setting, gains.get(setting, 1.0) / gains.get(against, 1.0), against)
 
     return attempt
 
@@ -136,7 +140,8 @@ def test_helpful_settings_are_combined_and_the_best_is_measured_again() -> None:
     found = search([COMPILE, FUSED, BF16, ONE], tries({COMPILE: 1.5, BF16: 1.3, both: 1.9}, asked))
     assert asked[:5] == [COMPILE, FUSED, BF16, ONE, both]
     assert found.advised == both
-    assert [each.setting for each in found.confirmed] == [both, COMPILE, BF16]
+    again = [(each.setting, each.against) for each in found.confirmed]
+    assert again == [(both, USUAL), (COMPILE, both), (BF16, both)], "those nearest to it run beside it"
     assert len(found.confirmed) == CONFIRMED
     assert found.distance == 0.0
 
@@ -183,65 +188,104 @@ def test_where_nothing_helps_the_usual_setting_is_advised_and_still_checked() ->
 
 
 def test_the_distance_is_of_the_second_measurement() -> None:
-    """What was best by luck is told to be worse."""
-    again = [trial(COMPILE, 1.2), trial(BF16, 1.5)]
+    """What was best by luck is told to be worse: beside another one, or than the usual setting."""
+    again = [trial(COMPILE, 1.2), trial(BF16, 1.25, COMPILE), trial(FUSED, 0.9, COMPILE)]
     assert Found([], COMPILE, again).distance == pytest.approx(0.2)
+    assert Found([], COMPILE, [trial(COMPILE, 0.8)]).distance == pytest.approx(0.2)
     assert Found([], Setting(), [trial(COMPILE, 1.25)]).distance == pytest.approx(0.2)
     assert Found([], COMPILE, []).distance is None
-    assert Found([], COMPILE, [SettingTrial(setting=COMPILE, failed="crashed")]).distance is None
+    assert Found([], COMPILE, [crashed(COMPILE)]).distance is None
+
+
+def test_two_settings_are_compared_beside_each_other_and_not_by_what_each_gained() -> None:
+    """The usual setting was slow in one of the trials, as where a host that changes its speed paces it."""
+    again = [trial(COMPILE, 1.2), trial(BF16, 0.8, COMPILE)]
+    found = Found([trial(COMPILE, 1.3), trial(BF16, 1.29)], COMPILE, again)
+    assert (found.distance, found.better) == (0.0, None)
 
 
 def test_what_is_faster_when_measured_again_is_told() -> None:
-    assert Found([], COMPILE, [trial(COMPILE, 1.2), trial(BF16, 1.5)]).better == BF16
-    assert Found([], COMPILE, [trial(COMPILE, 1.45), trial(BF16, 1.5)]).better is None  # within 5 %
-    assert Found([], COMPILE, [trial(COMPILE, 1.2), trial(BF16, 1.5, wrong=True)]).better is None
+    fresh = trial(COMPILE, 1.2)
+    assert Found([], COMPILE, [fresh, trial(BF16, 1.25, COMPILE)]).better == BF16
+    assert Found([], COMPILE, [fresh, trial(BF16, 1.04, COMPILE)]).better is None  # within 5 %
+    assert Found([], COMPILE, [trial(COMPILE, 0.9)]).better == USUAL
+    assert Found([], Setting(), [trial(BF16, 1.2), trial(COMPILE, 1.3, wrong=True)]).better == BF16
 
 
-def test_a_setting_that_was_luck_or_fails_the_second_time_is_not_advised() -> None:
+def test_a_setting_that_was_luck_is_not_advised() -> None:
     """The usual setting is better, and the third measurement bears that out."""
-    found = search([COMPILE], measured_in_turn({COMPILE: [1.1, 0.9, 0.92]}))
+    found = search([COMPILE], measured_in_turn({(COMPILE, USUAL): [1.1, 0.9, 0.92]}))
     assert (found.advised, found.better, found.distance) == (Setting(), None, 0.0)
-    failing = [trial(COMPILE, 1.1), *[SettingTrial(setting=COMPILE, failed="crashed")] * 2]
-    found = search([COMPILE], lambda setting: failing.pop(0))
+
+
+def test_a_setting_that_fails_twice_when_measured_again_is_not_advised() -> None:
+    """The next one is."""
+    failing = [trial(COMPILE, 1.1), crashed(COMPILE), crashed(COMPILE)]
+    found = search([COMPILE], lambda *_: failing.pop(0))
     assert (found.advised, found.better, failing) == (Setting(), None, [])
-    failing = [trial(COMPILE, 1.1), SettingTrial(setting=COMPILE, failed="crashed"), trial(COMPILE, 1.2)]
-    assert search([COMPILE], lambda setting: failing.pop(0)).advised == COMPILE
+    failing = [trial(COMPILE, 1.1), crashed(COMPILE), trial(COMPILE, 1.2)]
+    assert search([COMPILE], lambda *_: failing.pop(0)).advised == COMPILE
+    both = COMPILE.with_(BF16)
+    trials: dict[tuple[Setting, Setting], list[float | None]] = {
+        (COMPILE, USUAL): [1.5, None, None],
+        (BF16, USUAL): [1.3, 1.2],
+        (both, USUAL): [1.4, None, None],
+    }
+    found = search([COMPILE, BF16], measured_in_turn(trials))
+    assert (found.advised, found.distance) == (BF16, 0.0)
 
 
-def measured_in_turn(gains: Mapping[Setting, list[float]]) -> Callable[[Setting], SettingTrial]:
-    """Each setting's first, second, third trial."""
-    left = {setting: list(values) for setting, values in gains.items()}
-    return lambda setting: trial(setting, left[setting].pop(0))
+def measured_in_turn(gains: Mapping[tuple[Setting, Setting], list[float | None]]) -> Try:
+    """The first, second, third trial of each pair; None fails."""
+    left = {pair: list(values) for pair, values in gains.items()}
+
+    def attempt(setting: Setting, against: Setting) -> SettingTrial:
+        times = left[setting, against].pop(0)
+        return crashed(setting, against) if times is None else trial(setting, times, against)
+
+    return attempt
+
+
+ALONE = LUCKY, BETTER = [Setting(batch=16), Setting(batch=32)]
 
 
 def test_a_choice_that_was_luck_is_made_again_and_measured_a_third_time() -> None:
-    alone = [Setting(batch=16), Setting(batch=32)]
-    lucky, better = alone
-    found = search(alone, measured_in_turn({lucky: [1.2, 1.0, 1.02], better: [1.1, 1.2, 1.18]}))
-    assert found.advised == better
-    assert [gain(each) for each in found.confirmed] == [pytest.approx(each) for each in (1.0, 1.2, 1.18, 1.02)]
+    gains: dict[tuple[Setting, Setting], list[float | None]] = {
+        (LUCKY, USUAL): [1.2, 1.1],
+        (BETTER, USUAL): [1.1],
+        (BETTER, LUCKY): [1.2, 1.18],
+    }
+    found = search(ALONE, measured_in_turn(gains))
+    assert found.advised == BETTER
+    assert [gain(each) for each in found.confirmed] == [pytest.approx(each) for each in (1.1, 1.2, 1.18)]
     assert (found.distance, found.better) == (0.0, None)
 
 
 def test_what_helps_is_listed_once_by_its_newest_trial_and_the_advised_first() -> None:
-    refuted = search([COMPILE], measured_in_turn({COMPILE: [2.0, 0.8, 0.8]}))
+    refuted = search([COMPILE], measured_in_turn({(COMPILE, USUAL): [2.0, 0.8, 0.8]}))
     assert (refuted.advised, refuted.helpful) == (Setting(), [])
-    alone = [Setting(batch=16), Setting(batch=32)]
-    lucky, better = alone
-    found = search(alone, measured_in_turn({lucky: [2.0, 1.02, 1.03], better: [1.5, 1.5, 1.4]}))
-    assert [each.setting for each in found.helpful] == [better, lucky]
-    assert [gain(each) for each in found.helpful] == [pytest.approx(1.4), pytest.approx(1.03)]
-    near = Found([trial(lucky, 1.2), trial(better, 1.3)], lucky, [])
-    assert [each.setting for each in near.helpful] == [lucky, better], "the advised one first"
+    gains: dict[tuple[Setting, Setting], list[float | None]] = {
+        (LUCKY, USUAL): [2.0, 1.02],
+        (BETTER, USUAL): [1.5],
+        (BETTER, LUCKY): [1.4, 1.3],
+    }
+    found = search(ALONE, measured_in_turn(gains))
+    assert [each.setting for each in found.helpful] == [BETTER, LUCKY]
+    assert [gain(each) for each in found.helpful] == [pytest.approx(1.5), pytest.approx(1.02)]
+    near = Found([trial(LUCKY, 1.2), trial(BETTER, 1.3)], LUCKY, [])
+    assert [each.setting for each in near.helpful] == [LUCKY, BETTER], "the advised one first"
 
 
 def test_a_third_measurement_against_the_second_leaves_the_choice_as_it_was() -> None:
     """By both together the other one is hardly faster."""
-    alone = [Setting(batch=16), Setting(batch=32)]
-    first, other = alone
-    found = search(alone, measured_in_turn({first: [1.2, 1.0, 1.3], other: [1.1, 1.2, 1.1]}))
-    assert (found.advised, found.better) == (first, None)
-    assert found.distance == pytest.approx(1 - (1.0 * 1.3 / (1.2 * 1.1)) ** 0.5)
+    gains: dict[tuple[Setting, Setting], list[float | None]] = {
+        (LUCKY, USUAL): [1.2, 1.2],
+        (BETTER, USUAL): [1.1],
+        (BETTER, LUCKY): [1.2, 0.85],
+    }
+    found = search(ALONE, measured_in_turn(gains))
+    assert (found.advised, found.better) == (LUCKY, None)
+    assert found.distance == pytest.approx(1 - (1 / (1.2 * 0.85)) ** 0.5)
 
 
 def test_a_trial_that_scatters_is_made_again() -> None:
@@ -250,14 +294,14 @@ def test_a_trial_that_scatters_is_made_again() -> None:
     noisy = replace(usual, turn_step_s=[0.1] * 6 + [9.0])
     scattered = SettingTrial(setting=COMPILE, trial=trial_of(eager=usual, engine=noisy, rounded_losses=[[1.0]]))
     left = [scattered, trial(COMPILE, 1.8), trial(COMPILE, 1.8)]
-    found = search([COMPILE], lambda setting: left.pop(0))
+    found = search([COMPILE], lambda *_: left.pop(0))
     assert [gain(each) for each in found.trials] == [pytest.approx(1.8)]
     assert found.advised == COMPILE
     assert left == []
 
 
 def test_a_failed_trial_costs_only_itself() -> None:
-    def attempt(setting: Setting) -> SettingTrial:
+    def attempt(setting: Setting, _: Setting) -> SettingTrial:
         return SettingTrial(setting=setting, failed="it broke") if setting == COMPILE else trial(setting, 1.2)
 
     found = search([COMPILE, BF16], attempt)

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from fathom.core.advice import Setting, SettingTrial
+from fathom.core.advice import USUAL, Setting, SettingTrial
 from fathom.core.spec import OWN, RunSpec
 from fathom.core.trial import FIRST_STEPS
 from fathom.machine import host
@@ -124,10 +124,10 @@ def own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     torch.set_num_threads(threads)
 
 
-def tried(setting: Setting, function: str = "make", **changes: Any) -> SettingTrial:
+def tried(setting: Setting, function: str = "make", against: Setting = USUAL, **changes: Any) -> SettingTrial:
     fields = {"preset": OWN, "source": "model", "precision": None, "seed": None, "kind": "trial", "budget_s": 0.01}
     spec = RunSpec(workload="tried_model", device="cpu", **(fields | changes))
-    return settings.tried(spec, setting, lambda *_: None, target=f"tried_model:{function}")
+    return settings.tried(spec, setting, lambda *_: None, against, target=f"tried_model:{function}")
 
 
 @pytest.mark.parametrize("phase", ["train", "infer"])
@@ -268,6 +268,20 @@ def test_a_workload_is_tried_by_its_name() -> None:
     spec = RunSpec(workload="autoenc", preset="tiny", device="cpu", kind="trial", budget_s=0.01)
     found = settings.tried(spec, Setting(batch=8), lambda *_: None)
     assert (found.failed, found.items) == (None, 8)
+
+
+def test_two_settings_beside_each_other_are_timed_and_not_compared() -> None:
+    """Each side with its own threads, precision and batch; of a workload and of a user's module."""
+    one, other = Setting(batch=12, threads=1), Setting(precision="bf16")
+    for found in (of_autoenc(other, against=one), tried(other, against=one)):
+        assert (found.failed, found.setting, found.against) == (None, other, one)
+        assert (found.usual_items, found.agreement) == (12, "not compared")
+        assert found.trial is not None
+        assert not found.trial.rounded_losses
+        assert len(found.gains) == 2
+    refused = of_autoenc(other, against=Setting(engine="onnxruntime"))
+    assert refused.refused
+    assert refused.against.engine == "onnxruntime"
 
 
 def of_autoenc(setting: Setting, **changes: Any) -> SettingTrial:

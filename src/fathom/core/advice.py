@@ -1,4 +1,4 @@
-"""Settings under which the same model may run, and what a trial of one beside the usual setting found."""
+"""Settings under which the same model may run, and what a trial of one beside another found."""
 
 from __future__ import annotations
 
@@ -56,14 +56,18 @@ class Setting:
         return Setting(**both)
 
 
+USUAL = Setting()
+
+
 @dataclass(frozen=True, kw_only=True)
 class SettingTrial:
-    """One setting beside the usual one in one process, in turns; or why there is no such trial."""
+    """One setting beside another, mostly the usual one, in one process, in turns; or why there is no such trial."""
 
     setting: Setting
+    against: Setting = USUAL
     items: int = 1  # of a step
-    usual_items: int = 1
-    trial: Trial | None = None  # its `eager` is the usual setting, its `engine` the one that is tried
+    usual_items: int = 1  # of a step of what it is tried against
+    trial: Trial | None = None  # its `eager` is what it is tried against, its `engine` the setting
     precision: str = "fp32"  # that agreement is judged by
     compared: bool = True  # whether results could be compared: a step of another batch has others
     disturbed: list[str] = dataclasses.field(default_factory=list)
@@ -72,7 +76,7 @@ class SettingTrial:
 
     @property
     def gains(self) -> list[float]:
-        """Items per second over those of the usual setting, turn by turn."""
+        """Items per second over those of what it is tried against, turn by turn."""
         return [each * self.items / self.usual_items for each in self.trial.speedups] if self.trial else []
 
     @property

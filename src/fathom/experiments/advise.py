@@ -1,21 +1,21 @@
 """What makes a model run faster on this machine: settings tried one by one beside the usual one, then combined.
 
 Each trial is a process of its own, in which the setting and the usual one run in turns (measure/settings.py). A setting
-is better where it has more items per second and its results agree. The choice is confirmed by trials of its own: the
-best of many noisy ratios is better in the first trial than in the next.
+is better where it has more items per second and its results agree. The choice is confirmed by trials of its own, in
+which those nearest to it run beside it: the best of many noisy ratios is better in the first trial than in the next.
 """
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import msgspec
 
 from fathom.analysis.statistics import ratio_interval
-from fathom.core.advice import Setting, SettingTrial
+from fathom.core.advice import USUAL, Setting, SettingTrial
 from fathom.core.errors import DataError, FathomError
 from fathom.core.events import OnProgress, no_progress
 from fathom.core.spec import RunSpec
@@ -26,7 +26,7 @@ from fathom.machine.host import usable_cores
 
 LEAST_GAIN = 1.01  # items per second over the usual ones, below which a setting is not worth changing
 TARGET = 0.05  # that the advised setting may be slower than the best
-CONFIRMED = 3  # settings that are measured again: the advised one and those nearest to it
+CONFIRMED = 3  # fresh trials: the advised setting against the usual one, and those nearest to it against it
 MOST_COMBINED = 4  # trials of settings on top of each other
 LARGER = (2, 4)  # times the batch
 OWN_ENGINES = ("compile", "channels_last", "fused")
@@ -34,7 +34,7 @@ OWN_CUDA_ENGINES = ("compile+cudagraph",)
 WORKLOAD_ENGINES = ("compile", "channels_last", "fused", "onnxruntime", "openvino")
 WORKLOAD_CUDA_ENGINES = ("compile+cudagraph", "cudagraph")
 
-Try = Callable[[Setting], SettingTrial]
+Try = Callable[[Setting, Setting], SettingTrial]  # of the first against the second
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,10 +95,9 @@ class Found:
 
     @property
     def distance(self) -> float | None:
-        """How much slower the advised setting is than the best of those measured again.
+        """How much slower the advised setting is than the best of those measured again, the usual one among them.
 
-        The usual setting has a gain of 1 in every trial, and is one of them. None where none was measured again, or the
-        advised one failed then, or gave other results.
+        None where none was measured again, or the advised one failed then, or gave other results.
         """
         gains = self._gains_again
         if not self.confirmed or self.advised not in gains:
@@ -106,17 +105,24 @@ class Found:
         return 1 - gains[self.advised] / max(gains.values())
 
     @property
+    def _first_choice(self) -> Setting:
+        """What the others were measured against."""
+        return next((trial.against for trial in self.confirmed if trial.against.changes), USUAL)
+
+    @property
     def _gains_again(self) -> dict[Setting, float]:
-        """Of a setting that was measured again more than once, the geometric mean."""
-        gains: dict[Setting, list[float]] = {Setting(): [1.0]}
+        """Items per second over those of the first choice; of more trials than one the geometric mean."""
+        first = self._first_choice
+        gains: dict[Setting, list[float]] = {first: [1.0]}
         for trial in filter(is_sound, self.confirmed):
-            gains.setdefault(trial.setting, []).append(gain(trial))
+            other, times = (trial.setting, gain(trial)) if trial.against == first else (trial.against, 1 / gain(trial))
+            gains.setdefault(other, []).append(times)
         return {setting: statistics.geometric_mean(found) for setting, found in gains.items()}
 
     @property
     def helpful(self) -> list[SettingTrial]:
-        """The newest trial of each setting, where it helps: the advised one first, then the fastest."""
-        newest = {trial.setting: trial for trial in [*self.trials, *self.confirmed]}
+        """The newest trial of each against the usual one, where it helps: the advised one first, then the fastest."""
+        newest = {trial.setting: trial for trial in [*self.trials, *self.confirmed] if trial.against == USUAL}
         return sorted(ranked(newest.values()), key=lambda trial: trial.setting != self.advised)
 
     @property
@@ -127,13 +133,14 @@ class Found:
         """
         if not self.confirmed or (self.distance is not None and self.distance <= TARGET):
             return None
-        gains, helpful = self._gains_again, {trial.setting for trial in self.confirmed if helps(trial)}
-        fastest = max([Setting(), *helpful], key=lambda setting: gains[setting])
+        gains, first = self._gains_again, self._first_choice
+        faster = [trial.setting for trial in self.confirmed if trial.against == first and helps(trial)]
+        fastest = max([USUAL, *faster], key=lambda setting: gains.get(setting, 1.0))
         return fastest if fastest != self.advised else None
 
 
 def gain(trial: SettingTrial) -> float:
-    """Items per second over those of the usual setting: the median over turns."""
+    """Items per second over those of what it is tried against: the median over turns."""
     return statistics.median(trial.gains)
 
 
@@ -171,17 +178,16 @@ def search(singles: Sequence[Setting], attempt: Try, confirm: bool = True) -> Fo
         combined += 1
         if helps(both) and gain(both) > gain(best):
             best = both
-    advised = best.setting if best else Setting()
-    found = Found(trials, advised, _confirmed(trials, advised, attempt) if confirm else [])
-    return found if found.better is None else _chosen_again(found, found.better, attempt)
+    found = Found(trials, best.setting if best else USUAL)
+    return _confirmed(found, attempt) if confirm else found
 
 
 def _settled(setting: Setting, attempt: Try) -> SettingTrial:
     """The trial; where it seems faster and its turns scatter too much to tell, the second one."""
-    first = attempt(setting)
+    first = attempt(setting, USUAL)
     if not is_sound(first) or gain(first) < LEAST_GAIN or helps(first):
         return first
-    second = attempt(setting)
+    second = attempt(setting, USUAL)
     return second if is_sound(second) else first
 
 
@@ -193,23 +199,40 @@ def _adds(best: Setting, other: Setting) -> bool:
     return bool(other.engines - best.engines) or bool(set(theirs) - {"engine"})
 
 
-def _confirmed(trials: Sequence[SettingTrial], advised: Setting, attempt: Try) -> list[SettingTrial]:
-    """The advised setting and those nearest to it again, in fresh processes; where none helps, the fastest."""
-    sound = sorted(filter(is_sound, trials), key=lambda trial: -gain(trial))
-    chosen = dict.fromkeys([*([advised] if advised.changes else []), *(trial.setting for trial in sound)])
-    return [attempt(setting) for setting in list(chosen)[:CONFIRMED]]
+def _confirmed(found: Found, attempt: Try) -> Found:
+    """The choice against the usual setting again, and those nearest to it against the choice, in fresh processes.
+
+    What is clearly better then, and once more, is advised.
+    """
+    again: list[SettingTrial] = []
+    for advised in [*(trial.setting for trial in ranked(found.trials)), USUAL]:
+        again += _in_fresh_processes(advised, attempt)
+        if advised == USUAL or is_sound(again[-1]):
+            break
+    tried = {trial.setting for trial in again}
+    near = sorted(filter(is_sound, found.trials), key=lambda trial: -gain(trial))
+    others = list(dict.fromkeys(trial.setting for trial in near if trial.setting not in tried))
+    room = CONFIRMED - bool(advised.changes)
+    known = replace(found, advised=advised, confirmed=[*again, *(attempt(each, advised) for each in others[:room])])
+    if (better := known.better) is None:
+        return known
+    pair = (better, advised) if better.changes else (advised, USUAL)
+    settled = replace(known, confirmed=[*known.confirmed, attempt(*pair)])
+    return settled if settled.better is None else replace(settled, advised=settled.better)
 
 
-def _chosen_again(found: Found, better: Setting, attempt: Try) -> Found:
-    """The first choice was luck, or other programs ran then: both once more, and what is better by all of these."""
-    again = [attempt(setting) for setting in (better, found.advised) if setting.changes]
-    known = replace(found, confirmed=[*found.confirmed, *again])
-    return known if known.better is None else replace(known, advised=known.better)
+def _in_fresh_processes(advised: Setting, attempt: Try) -> Iterator[SettingTrial]:
+    """One trial against the usual setting; where it fails, one more."""
+    if advised.changes:
+        yield (first := attempt(advised, USUAL))
+        if not is_sound(first):
+            yield attempt(advised, USUAL)
 
 
 def in_process(
-    spec: RunSpec, own: dict[str, Any], setting: Setting, on_progress: OnProgress = no_progress,
-    timeout_s: float = TIMEOUT_S, rounded: dict[str, list[list[float]]] | None = None,
+    spec: RunSpec, own: dict[str, Any], setting: Setting, against: Setting = USUAL,
+    on_progress: OnProgress = no_progress, timeout_s: float = TIMEOUT_S,
+    rounded: dict[str, list[list[float]]] | None = None,
 ) -> SettingTrial:  # fmt: skip
     """The trial in a process of its own; whatever goes wrong there is a failed trial.
 
@@ -217,16 +240,18 @@ def in_process(
     `rounded` keeps, by precision, losses of a workload that all its trials are judged by: the first one finds them.
     """
     found: list[SettingTrial] = []
-    job = {"setting": setting.changes, "spec": spec.to_json(), **({} if own else {"rounded": rounded or {}}), **own}
+    job = {"setting": setting.changes, "against": against.changes, "spec": spec.to_json()}
+    job |= own or {"rounded": rounded or {}}
     try:
         ended = in_worker(
             job, on_progress, timeout_s, on_event=lambda event: found.append(_decoded(event)) if event else None
         )
     except FathomError as error:
-        return SettingTrial(setting=setting, failed=str(error))
+        return SettingTrial(setting=setting, against=against, failed=str(error))
     if found:
         return found[0]
-    return SettingTrial(setting=setting, failed=getattr(ended, "reason", "its process left no result"))
+    why = getattr(ended, "reason", "its process left no result")
+    return SettingTrial(setting=setting, against=against, failed=why)
 
 
 def keep_rounded(trial: SettingTrial, rounded: dict[str, list[list[float]]]) -> None:

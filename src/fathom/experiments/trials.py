@@ -33,14 +33,15 @@ class KeptTrials:
         """How many earlier ones have not been asked for yet."""
         return len(self._earlier)
 
-    def trial(self, setting: Setting, measure: Callable[[Setting], SettingTrial]) -> SettingTrial:
-        earlier = self._earlier.pop(0) if self._earlier and self._earlier[0].setting == setting else None
+    def trial(self, setting: Setting, against: Setting, measure: Callable[[], SettingTrial]) -> SettingTrial:
+        fits = bool(self._earlier) and (self._earlier[0].setting, self._earlier[0].against) == (setting, against)
+        earlier = self._earlier.pop(0) if fits else None
         if earlier and (earlier.failed is None or earlier.refused):
             self._taken.append(earlier)
             return earlier
         if earlier is None:
             self._earlier.clear()
-        self._taken.append(measure(setting))  # also what failed then: with more time or memory it may not
+        self._taken.append(measure())  # also what failed then: with more time or memory it may not
         with contextlib.suppress(OSError):  # on a full disk the search goes on, and cannot be resumed
             self.path.parent.mkdir(parents=True, exist_ok=True)
             replace_whole(self.path, "".join(json.dumps(each.to_json()) + "\n" for each in self._taken))

@@ -159,21 +159,23 @@ def _cell(
         raise EngineError(f"{type(error).__name__}: {first[:LONGEST_REASON]}") from None
 
 
-def _setting(progress: OnProgress, setting: Mapping[str, Any], spec: Mapping[str, Any], **own: Any) -> dict[str, Any]:
-    """The trial of a setting; of a user's model, `own` has its target, loss and optimizer."""
+def _setting(
+    progress: OnProgress, setting: Mapping[str, Any], against: Mapping[str, Any], spec: Mapping[str, Any], **own: Any
+) -> dict[str, Any]:
+    """The trial of a setting against another; of a user's model, `own` has its target, loss and optimizer."""
     faulthandler.enable(all_threads=False)
     from fathom.core.advice import Setting, SettingTrial
     from fathom.measure.settings import tried  # here, as it loads torch
 
-    asked = Setting(**setting)
+    asked, other = Setting(**setting), Setting(**against)
     try:
-        return tried(RunSpec.from_json(spec), asked, progress, **own).to_json()
+        return tried(RunSpec.from_json(spec), asked, progress, other, **own).to_json()
     except FathomError as error:
-        return SettingTrial(setting=asked, failed=str(error)).to_json()
+        return SettingTrial(setting=asked, against=other, failed=str(error)).to_json()
     except Exception as error:  # whatever a compiler raises: the other trials go on
         lines = [line.strip() for line in str(error).split("\n") if line.strip()]
         why = f"{type(error).__name__}: {(lines or ['no message'])[0][:LONGEST_REASON]}"
-        return SettingTrial(setting=asked, failed=why).to_json()
+        return SettingTrial(setting=asked, against=other, failed=why).to_json()
 
 
 def _calibrate(

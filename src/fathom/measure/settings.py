@@ -1,4 +1,4 @@
-"""A trial of one setting: the model as it is and under the setting, side by side in one process, timed in turns.
+"""A trial of one setting: the model as it is, or under another one, and under it, in one process, timed in turns.
 
 The work is a workload of the suite, or what a user's package.module:function makes. Of the latter both sides have a
 copy, so that neither trains the other's weights and the user's own are not touched.
@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from fathom.core.advice import Setting, SettingTrial
+from fathom.core.advice import USUAL, Setting, SettingTrial
 from fathom.core.errors import BadOption, FathomError
 from fathom.core.events import OnProgress
 from fathom.core.feeding import Feeding
@@ -57,18 +57,20 @@ def tried(
     base: RunSpec,
     setting: Setting,
     progress: OnProgress,
+    against: Setting = USUAL,
     target: str | None = None,
     rounded: Rounded | None = None,
     **given: Any,
 ) -> SettingTrial:
-    """The trial of a setting beside the base; given are the loss and the optimizer of the user's model, by name.
+    """The trial of a setting against another; given are the loss and the optimizer of the user's model, by name.
 
+    Results are compared where the other is the usual setting: Setting(), the base as it is.
     `rounded` are losses that an earlier trial of the same workload left: they are the same in every trial.
     """
     if target is None:
-        return _tried(base, setting, _Work(partial(_session, base)), progress, rounded or {})
+        return _tried(base, (against, setting), _Work(partial(_session, base)), progress, rounded or {})
     try:
-        return _tried(base, setting, _own(base, setting, target, given), progress)
+        return _tried(base, (against, setting), _own(base, setting, target, given), progress)
     except BaseException as error:
         raise users_fault(target, error) from None
 
@@ -107,33 +109,38 @@ def _of_workload(base: RunSpec, model: Workload, setting: Setting) -> Session:
 
 
 def _tried(
-    base: RunSpec, setting: Setting, work: _Work, progress: OnProgress, known: Rounded = MappingProxyType({})
+    base: RunSpec,
+    both: tuple[Setting, Setting],
+    work: _Work,
+    progress: OnProgress,
+    known: Rounded = MappingProxyType({}),
 ) -> SettingTrial:
     """Refused before anything runs where a session says why it cannot be."""
+    against, setting = both
     try:
-        sessions = [work.session(Setting()), work.session(setting)]
+        sessions = [work.session(each) for each in both]
         if setting.precision == "bf16" and sessions[1].device.type == "cpu" and has_bf16() is False:
             raise BadOption("this CPU has no instructions for bf16")  # tens of times as slow: a step may take minutes
     except FathomError as error:
-        return SettingTrial(setting=setting, failed=str(error), refused=True)
+        return SettingTrial(setting=setting, against=against, failed=str(error), refused=True)
     process = [_Process.of(each) for each in sessions]
     precision = _precision(work.computes_in, *(each.spec.precision for each in sessions))
-    comparable = setting.batch is None and not isinstance(sessions[1], StepSession)
+    comparable = against == USUAL and setting.batch is None and not isinstance(sessions[1], StepSession)
     with ExitStack() as closing:
         for each in sessions:
             closing.callback(each.close)
         before = known.get(precision) if comparable else None  # as many steps as then, however long they take now
         steps, within_s = (len(before[0]), math.inf) if before else (COMPARED_STEPS, COMPARED_S)
-        usual = _started(sessions[0], process[0], steps, within_s)
+        first = _started(sessions[0], process[0], steps, within_s)
         progress(1, PARTS)
-        steps = len(usual.results) if base.phase == "train" else steps
+        steps = len(first.results) if base.phase == "train" else steps
         rounded = before or (_rounded(work, process[0], precision, steps, progress) if comparable else [])
-        sides = [usual, _started(sessions[1], process[1], steps)]
+        sides = [first, _started(sessions[1], process[1], steps)]
         progress(ROUNDED + 2, PARTS)
         if problem := next(filter(None, map(_not_finite, sides)), None):
-            return SettingTrial(setting=setting, failed=problem)
+            return SettingTrial(setting=setting, against=against, failed=problem)
         if comparable and work.still:
-            found = [_compared_run(work, *own, steps) for own in zip((Setting(), setting), process, strict=True)]
+            found = [_compared_run(work, *own, steps) for own in zip(both, process, strict=True)]
             comparable = not any(each.drew for each in found)  # noise of its own, in the order of memory
             sides = [replace(side, results=each.results) for side, each in zip(sides, found, strict=True)]
         watch = Watch(sessions[1].device)
@@ -142,6 +149,7 @@ def _tried(
     trial = Trial(eager=runs[0], engine=runs[1])
     return SettingTrial(
         setting=setting,
+        against=against,
         items=_items(sessions[1]),
         usual_items=_items(sessions[0]),
         trial=compared(trial, sides[0].results, sides[1].results, rounded) if comparable else trial,
@@ -169,7 +177,7 @@ def _rounded(work: _Work, usual: _Process, precision: str, steps: int, progress:
     """What the model as it is gives with weights rounded otherwise, to the lower precision of both sides."""
     found = []
     for number in range(1, ROUNDED + 1):
-        found.append(_compared_run(work, Setting(), usual, steps, number, precision).results)
+        found.append(_compared_run(work, USUAL, usual, steps, number, precision).results)
         progress(1 + number, PARTS)
     return found
 

@@ -141,15 +141,18 @@ def searched(asked: Asked, usual: advise.Usual, known: list[Any], also: Sequence
         current = bar.add_task("")
         rounded: dict[str, list[list[float]]] = {}
 
-        def attempt(setting: Setting) -> SettingTrial:
-            bar.reset(current, description=str(setting), total=None)
+        def attempt(setting: Setting, against: Setting) -> SettingTrial:
+            named = f"{setting}, against {against}" if against.changes else str(setting)
+            bar.reset(current, description=named, total=None)
             watch = partial(_progressed, bar, current)
             trial = kept.trial(
-                setting, lambda each: advise.in_process(spec, given, each, watch, asked.timeout_s, rounded)
+                setting,
+                against,
+                lambda: advise.in_process(spec, given, setting, against, watch, asked.timeout_s, rounded),
             )
             advise.keep_rounded(trial, rounded)
             bar.advance(task)
-            bar.console.print(f"{setting}: {outcome(trial)}", highlight=False, soft_wrap=True)
+            bar.console.print(f"{named}: {outcome(trial)}", highlight=False, soft_wrap=True)
             return trial
 
         found = advise.search(singles, attempt)
@@ -211,14 +214,14 @@ def _print_untried(usual: advise.Usual, found: advise.Found, asked: Asked) -> No
 
 
 def print_trials(found: advise.Found) -> None:
-    """Every setting tried, then the advised one as it was measured again."""
+    """Every setting tried, then the advised one as it was measured again, and those nearest to it against it."""
     rows = [trial_row(trial) for trial in sorted(found.trials, key=lambda each: -_gain_or_nothing(each))]
     if rows:
         print_table("Settings tried, each against the usual one in its own process", COLUMNS, rows)
     print_text(f"Advised: {found.advised} ({in_code(found.advised)})")
     if found.confirmed:
-        again = [trial_row(trial) for trial in found.confirmed]
-        print_table("Measured again, in fresh processes", COLUMNS, again)
+        again = [[str(trial.against), *trial_row(trial)] for trial in found.confirmed]
+        print_table("Measured again, in fresh processes", ["against", *COLUMNS], again)
     if found.distance is not None:
         print_text(f"{100 * found.distance:.1f} % slower than the best of those measured again")
     if found.better is not None:
