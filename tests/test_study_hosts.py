@@ -73,7 +73,7 @@ def test_hosts_with_every_fault_do_not_keep_the_others_from_one_report(
     answer = json.loads(capsys.readouterr().out)
     assert answer["left out"] == {
         "b": "ssh: connect to host b port 22: Connection refused",
-        "d": "the same machine as a",
+        "d": "skipped: the same machine as a",
         "e": "ssh was killed by SIGKILL; 1 of 2 runs kept",
         "f": "ssh was killed by SIGKILL; 1 of 2 runs kept",
         "g": "no fathom there (sh: 1: fathom: not found): --remote-command says how it is started",
