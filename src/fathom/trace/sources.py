@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -12,10 +11,11 @@ from fathom.core.record import Profile
 from fathom.core.traced import SourceLine, Sources, Wait
 from fathom.trace.calls import GpuActivity, OpCall
 from fathom.trace.event import Event
+from fathom.trace.outside import outside_parts
 from fathom.trace.reader import gc_disabled
 from fathom.trace.rows import Breakdown
 from fathom.trace.stacks import Place, has_call_stacks, has_frames, places
-from fathom.trace.steps import Steps
+from fathom.trace.steps import Steps, usual
 
 LISTED = 100  # lines
 LISTED_PARTS = 8  # op types and library functions of a line
@@ -44,8 +44,7 @@ class _Spent:
 
     @property
     def usual_s(self) -> float:
-        """Of all steps, if none had been disturbed: as many as have such calls, each with the median's time."""
-        return statistics.median(self.seconds.values()) * len(self.seconds)
+        return usual(self.seconds.values())
 
 
 @dataclass
@@ -90,6 +89,7 @@ def sources(found: Breakdown, rows_of: Profile | None = None) -> Sources | None:
         unknown_s=(unknown.seconds + missing_s) / steps,
         waits=_summed(waits, known, steps),
         exact=exact and bool(lines),
+        outside=outside_parts(found, robust=rows_of is not None),
     )
 
 
