@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 import torch
 import trace_events
+from sample_records import op_row, profile_of
 from torch import nn
 
-from fathom.core.record import Record
+from fathom.core.record import Profile, Record
 from fathom.core.traced import Sources
 from fathom.trace import walk
 from fathom.trace.event import Event
@@ -93,6 +94,58 @@ def test_lines_add_up_to_the_op_rows() -> None:
     assert total == pytest.approx(sum(row.cpu_s for row in breakdown.rows()))
     assert found.unknown_s == 0
     assert not found.exact
+
+
+def steps_of(*relu_us: float) -> list[Event]:
+    """Steps in which a line calls relu and another a product of 20 us; only the time of the first differs."""
+    found = []
+    for number, us in enumerate(relu_us):
+        begin = 1000.0 * number
+        found += [
+            event("fathom.step", begin, 900, "user_annotation"),
+            frame(FORWARD, begin + 1, 400),
+            event("aten::relu", begin + 2, us),
+            event("aten::mm", begin + 401 - 20, 20),
+            frame(LOSS, begin + 410, 300),
+            event("aten::relu", begin + 420, 5),
+        ]
+    return found
+
+
+def rows_of(**seconds: float) -> Profile:
+    """The rows of another pass, by op."""
+    types = {"relu": "Relu", "mm": "MatMul", "exp": "Exp"}
+    return profile_of([op_row(types[op], each, op=f"aten::{op}", layer="") for op, each in seconds.items()])
+
+
+def test_a_disturbed_step_of_three_does_not_decide_how_rows_are_divided() -> None:
+    rows = rows_of(relu=30e-6, mm=50e-6)
+    for series in ((10.0, 10.0, 310.0), (10.0, 10.0, 10.0)):
+        found = sources(walk.breakdown(steps_of(*series)), rows)
+        assert found is not None
+        lines = {line.line: line for line in found.lines}
+        assert lines[FORWARD].types == pytest.approx({"Relu": 20e-6, "MatMul": 50e-6})
+        assert lines[LOSS].types == pytest.approx({"Relu": 10e-6})
+        assert found.unknown_s == 0
+
+
+def test_what_happens_in_one_step_of_three_counts_for_a_third() -> None:
+    events = [*steps_of(10, 10, 10), frame(TRAIN, 800, 90), event("aten::relu", 801, 30)]
+    rows = rows_of(relu=50e-6)
+    found = sources(walk.breakdown(events), rows)
+    assert found is not None
+    assert {line.line: line.seconds for line in found.lines} == pytest.approx(
+        {FORWARD: 20e-6, LOSS: 10e-6, TRAIN: 20e-6}
+    )
+
+
+def test_rows_without_a_call_in_the_pass_with_stacks_have_no_line() -> None:
+    """Such as ops of a thread that the step starts, which that pass does not record."""
+    rows = rows_of(relu=30e-6, exp=7e-6)
+    found = sources(walk.breakdown(steps_of(10, 10, 10)), rows)
+    assert found is not None
+    assert found.unknown_s == pytest.approx(7e-6)
+    assert sum(line.seconds for line in found.lines) == pytest.approx(30e-6)
 
 
 def test_python_code_in_a_backward_has_its_own_line() -> None:

@@ -10,16 +10,20 @@ import math
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import cached_property
 
 from fathom.analysis.limits import data_share
+from fathom.analysis.outside_lines import OutsideLine, longest, outside_lines
 from fathom.analysis.overview import exposed_communication, products, type_shares
-from fathom.analysis.selection import on_gpu, plain_scale, plain_step_s
+from fathom.analysis.selection import on_gpu, plain_scale, plain_step_s, starved
 from fathom.core.record import OpRow, Profile, Record
 from fathom.core.spec import SEPARATOR
 from fathom.trace.host import DATA, OPS, OUTSIDE, WAITING
+from fathom.trace.outside import TORCH
 from fathom.trace.waits import is_wait
 
 MOST = 3
+NAMED = 3  # functions of an action
 LEAST_GAIN = 0.03  # of the step: below it an action is not worth a line
 FUSABLE = {"A", "C"}  # classes whose ops a compiler joins with their neighbours: elementwise, reductions
 HAVE_FUSED = {"ApplyAdam", "ApplyAdamW", "ApplySGD", "ApplyAdagrad"}  # optimizers of torch that have fused=True
@@ -81,9 +85,22 @@ class View:
 
     def starved(self, what: str) -> float:
         """The part of the idle time in which a GPU waited for a host that was doing this."""
-        gpu = self.profile.gpu
-        idle_s = gpu.span_s - gpu.busy_s - (gpu.tail_s or 0.0) if gpu else 0.0
-        return min(1.0, gpu.starved_in.get(what, 0.0) / idle_s) if gpu and idle_s > 0 else 0.0
+        return starved(self.profile, what)
+
+    @cached_property
+    def python(self) -> list[OutsideLine]:
+        """The user's functions that take most of the step outside ops; with a GPU, while it waits for them.
+
+        Without unprofiled steps it is not known how much of that was recording their calls.
+        """
+        lines = outside_lines(self.profile) if self.profile.unprofiled_s is not None else []
+        own = sorted((line for line in lines if line.is_users), key=lambda line: -line.own_s)
+        return [line for line in own[:NAMED] if line.own_s >= LEAST_GAIN * self.step_s]
+
+    @property
+    def in_python(self) -> float:
+        """The part of the step in these functions, without torch's own time in them."""
+        return sum(line.own_s for line in self.python) / self.step_s
 
     def share(self, rows: Iterable[OpRow]) -> float:
         scale = plain_scale(self.profile)
@@ -112,7 +129,24 @@ def launching(view: View) -> Action | None:
     late = f"{100 * in_ops:.0f} % of that while the host is in ops and {100 * outside:.0f} % while it is outside ops"
     what = "less Python between graph launches" if view.uses_graphs else GRAPHS
     evidence = f"{100 * view.idle:.0f} % of the step the GPU is idle, {late}"
-    return Action(view.idle * (in_ops + outside), f"{what}, or larger batches", evidence)
+    gain = view.idle * (in_ops + outside) - view.in_python
+    return Action(gain, f"{what}, or larger batches", evidence)
+
+
+def python(view: View) -> Action | None:
+    """Python code of the user's own between ops: no setting makes it faster."""
+    if not view.python:
+        return None
+    parts = [f"{100 * line.own_s / view.step_s:.0f} % in {line.line}{_mostly(line)}" for line in view.python]
+    what = "is waiting for Python code between ops" if view.on_gpu else "is Python code between ops"
+    evidence = f"{100 * view.in_python:.0f} % of the step {what}: {', '.join(parts)}"
+    return Action(view.in_python, "vectorise it, or move it out of the step (done once, or in data workers)", evidence)
+
+
+def _mostly(line: OutsideLine) -> str:
+    """What a function called, if that is most of its time."""
+    below = [name for name, seconds in longest(line.callees, 1) if seconds > line.own_s / 2 and name != TORCH]
+    return f" (mostly {below[0]})" if below else ""
 
 
 def waiting(view: View) -> Action | None:
@@ -285,6 +319,9 @@ def outside_ops(view: View) -> Action | None:
         data_ops = view.share(row for row in view.profile.rows if row.phase == "data")
         share -= max(0.0, data_share(view.profile) - data_ops)
         beside = " and the preparation of data"
+    if view.python:
+        share -= view.in_python
+        beside += " and the Python functions named"
     evidence = f"{100 * share:.0f} % of the step is outside ops{beside}, in Python and torch's own code"
     what = "a larger batch" if view.compiled or view.compiled_in_part else "torch.compile, or a larger batch"
     return Action(share, f"{what}: the time per op stays the same", evidence)
@@ -292,6 +329,7 @@ def outside_ops(view: View) -> Action | None:
 
 RULES: tuple[Callable[[View], Action | None], ...] = (
     launching,
+    python,
     waiting,
     low_precision,
     alignment,

@@ -6,7 +6,9 @@ import statistics
 from collections.abc import Sequence
 
 from fathom.analysis.finding import Cell, Chart, Finding, Series, Table
+from fathom.analysis.outside_lines import longest, outside_lines
 from fathom.analysis.selection import (
+    bounded_percent,
     configuration,
     machine_name,
     on_gpu,
@@ -25,7 +27,13 @@ from fathom.trace.taxonomy import GROUPS, group_of
 OWN = {"trace", "parameters"}  # options that records of a user's traces and models have; older ones have no source
 SHOWN_LINES, SHOWN_WAITS, SHOWN_HOLDERS = 15, 10, 12
 SHOWN_TYPES = 3
-LEAST_PERCENT = 0.1  # of op time: lines below it are not shown
+LEAST_PERCENT = 0.1  # of op time, or of the step: lines below it are not shown
+LEAST_TOLD = 0.03  # of the step: a function below it is not in the summary
+OUTSIDE_NOTE = (
+    "Time outside ops counts for the innermost function that is neither torch's nor a library's, with what it calls of "
+    "these. Recording the calls slowed the steps, so shares of the unprofiled step are two estimates: as recorded, "
+    "and less what its calls cost the profiler if all cost the same. Functions of very many short calls may have less."
+)
 MEGA = 1e6
 
 
@@ -63,7 +71,14 @@ def _finding(record: Record, name: str) -> Finding:
         title=f"Your model: {name}",
         summary=_summary(record, profile),
         tables=[
-            each for each in (lines_table(profile), waits_table(profile), *_memory_tables(profile.memory)) if each.rows
+            each
+            for each in (
+                lines_table(profile),
+                outside_table(profile),
+                waits_table(profile),
+                *_memory_tables(profile.memory),
+            )
+            if each.rows
         ],
         charts=[
             _icicle(profile, record.spec.workload),
@@ -92,6 +107,10 @@ def _summary(record: Record, profile: Profile) -> str:
         first = profile.sources.lines[0]
         percent = 100 * first.seconds / profile.op_s
         parts.append(f"The ops called by {first.line} take {percent:.0f} % of op time.")
+    own = max((line for line in outside_lines(profile) if line.is_users), key=lambda line: line.own_s, default=None)
+    if own and own.own_s >= LEAST_TOLD * step_s:
+        waiting = " while the GPU waits" if on_gpu(profile) else ""
+        parts.append(f"Python code in {own.line} runs outside ops for {100 * own.own_s / step_s:.0f} % of it{waiting}.")
     return " ".join(parts)
 
 
@@ -120,6 +139,21 @@ def lines_table(profile: Profile) -> Table:
     columns = ["source line", "per step (ms)", "share of op time (%)", "backward (% of op time)", "op calls per step"]
     columns += ["largest op types", "in libraries"]
     return Table(title="Time of ops by the source line that called them", columns=columns, rows=rows)
+
+
+def outside_table(profile: Profile) -> Table:
+    """The functions that run outside ops for most of the time."""
+    step_s = plain_step_s(profile)
+    rows: list[list[Cell]] = []
+    heavy = [line for line in outside_lines(profile) if 100 * line.seconds >= LEAST_PERCENT * step_s]
+    for line in heavy[:SHOWN_LINES]:
+        bounds = sorted([line.by_calls_s / step_s, line.by_time_s / step_s])
+        shares: list[Cell] = [bounded_percent(*bounds), 100 * line.torch_s / line.seconds]
+        called = [f"{name} {_percent(time, line.seconds)}" for name, time in longest(line.callees, SHOWN_TYPES)]
+        rows.append([line.line or "(not known)", line.seconds * 1e3, *shares, ", ".join(called) or None])
+    columns = ["function", "per step (ms)", "share of step (%)", "of it torch's own (%)", "in calls of"]
+    waits = ", while the GPU waits" if on_gpu(profile) else ""
+    return Table(title=f"Time outside ops{waits}, by the function that ran", columns=columns, rows=rows)
 
 
 def waits_table(profile: Profile) -> Table:
@@ -262,6 +296,8 @@ def _notes(profile: Profile) -> list[str]:
             "An op counts for the innermost frame of its stack that is neither torch's nor a library's, or else for "
             f"the library's. A backward op counts for the line of its forward op. {which}"
         )
+    if profile.sources and profile.sources.outside:
+        notes.append(OUTSIDE_NOTE)
     if profile.memory and profile.memory.kinds:
         notes.append(
             "Memory at the peak is told by the op that allocated it and by how long it lived. Temporary: freed before "

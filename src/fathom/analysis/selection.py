@@ -247,6 +247,13 @@ def outside(profile: Profile) -> float:
     return (low + high) / 2 * plain_step_s(profile)
 
 
+def starved(profile: Profile, what: str) -> float:
+    """The part of the idle time in which a GPU waited for a host that was doing this."""
+    gpu = profile.gpu
+    idle_s = gpu.span_s - gpu.busy_s - (gpu.tail_s or 0.0) if gpu else 0.0
+    return min(1.0, gpu.starved_in.get(what, 0.0) / idle_s) if gpu and idle_s > 0 else 0.0
+
+
 def outside_bounds(profile: Profile) -> tuple[float, float]:
     """The least and the largest share of an unprofiled step that can be outside ops; both the same on a GPU.
 

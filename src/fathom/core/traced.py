@@ -29,6 +29,20 @@ class Wait:
 
 
 @dataclass(frozen=True, kw_only=True)
+class OutsidePart:
+    """Time outside ops in one function, per step, as profiled: recording each call in it took the profiler time.
+
+    On a GPU only that in which the GPU had nothing to do, as the host had not launched the next kernel.
+    """
+
+    line: str  # "file(line): function", the user's own where there is one; "" where no function is known or listed
+    callee: str  # the function that it called, of a library or in C; "torch" for all of torch's; "" for its own lines
+    in_torch: bool  # whether it is torch's own time, or that of a library's function that runs ops
+    seconds: float
+    calls: float  # of functions and ops that were recorded
+
+
+@dataclass(frozen=True, kw_only=True)
 class Sources:
     """Where in the source code the time is. Lines, other_s and unknown_s add up to the time of all ops."""
 
@@ -37,6 +51,7 @@ class Sources:
     unknown_s: float  # in ops of which the trace has no stack
     waits: list[Wait]  # longest first
     exact: bool  # whether a line is that of the call; else the one in which the calling function begins
+    outside: list[OutsidePart] = field(default_factory=list)  # longest first; empty without Python's functions
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -35,6 +35,7 @@ from fathom.measure.convolution import split_convolution_backward
 from fathom.measure.held import Held
 from fathom.measure.power_track import PowerTrack
 from fathom.trace import marks, reader, walk
+from fathom.trace.convolution import split_backward
 from fathom.trace.event_columns import EventColumns
 from fathom.trace.gpu import activities_of
 from fathom.trace.gputime import gpu_time
@@ -44,7 +45,7 @@ from fathom.trace.memory import memory as memory_of
 from fathom.trace.memory import with_known
 from fathom.trace.profile import as_profile
 from fathom.trace.reader import Trace
-from fathom.trace.sources import scaled, sources
+from fathom.trace.sources import sources
 from fathom.trace.step_work import from_rows, own_precision
 from fathom.trace.steps import STEP
 from fathom.workloads.base import Output
@@ -121,11 +122,12 @@ def _in_detail(session: Session, profile: Profile, stacks: bool) -> Profile:
         _, trace = _recorded(session, DETAIL_STEPS, shapes=False, memory=True, stacks=stacks)
     found = walk.breakdown(trace.columns, roles(networks))
     held = memory_of(found, trace.memory)
-    lines = sources(found) if stacks else None
+    split_backward(found)  # as the rows are
+    lines = sources(found, profile) if stacks else None
     return replace(
         profile,
         memory=with_known(held, before.bytes(), is_all=session.state_is_whole) if held else None,
-        sources=scaled(lines, sum(map(profile.seconds, profile.rows))) if lines else profile.sources,
+        sources=lines or profile.sources,
     )
 
 

@@ -111,6 +111,12 @@ def gpu_time(activities: Sequence[GpuActivity], host: HostTime, windows: Sequenc
     )
 
 
+def starved_gaps(activities: Sequence[GpuActivity], windows: Sequence[Window]) -> list[Interval]:
+    """When the GPU had nothing to do in these windows, as the next activity had not been launched."""
+    columns = _Activities.of(activities)
+    return [gap for window in windows for gap in _timeline(columns.within(window), window).starved_gaps]
+
+
 def _in_windows(times: Floats, windows: Sequence[Window]) -> NDArray[np.bool_]:
     """Whether each time lies in one of the windows, which are in order and do not overlap."""
     borders = np.array(windows, dtype=np.float64)

@@ -30,18 +30,34 @@ class HostTime:
         idle, known, before = Intervals.of(gaps), Intervals.of([]), 0.0
         found = {}
         for what, events in self._events_by_kind().items():
-            known = known | Intervals(self._columns.begin[events], self._columns.end[events])
+            known = known | self._when(events)
             covered = idle.covered_by(known)
             found[what] = covered - before
             before = covered
         return found | {OUTSIDE: idle.length - before}
 
+    def outside(self, gaps: Intervals) -> Intervals:
+        """The rest of these gaps: what doing() gives for it, in time."""
+        for events in self._events_by_kind().values():
+            gaps = gaps - self._when(events)
+        return gaps
+
+    def in_ops(self) -> Intervals:
+        """When any thread is in an op."""
+        return self._when(self._ops)
+
+    @property
+    def _ops(self) -> Mask:
+        return self._columns.of_category("cpu_op") & ~self._columns.named(is_mark)
+
+    def _when(self, events: Mask) -> Intervals:
+        return Intervals(self._columns.begin[events], self._columns.end[events])
+
     def _events_by_kind(self) -> dict[str, Mask]:
         columns = self._columns
         calls = columns.of_category(LAUNCH)
-        ops = columns.of_category("cpu_op") & ~columns.named(is_mark)
         return {
             WAITING: calls & columns.named(is_wait),
             DATA: columns.named(lambda name: name.startswith(DATA_MARKS)),
-            OPS: ops | calls,
+            OPS: self._ops | calls,
         }

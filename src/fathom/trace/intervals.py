@@ -29,6 +29,12 @@ class Intervals:
     def __or__(self, other: Intervals) -> Intervals:
         return Intervals(np.append(self.begins, other.begins), np.append(self.ends, other.ends))
 
+    def __sub__(self, other: Intervals) -> Intervals:
+        borders = np.unique(np.concatenate([self.begins, self.ends, other.begins, other.ends]))
+        begins, ends = borders[:-1], borders[1:]
+        left = self.touch((begins + ends) / 2) & ~other.touch((begins + ends) / 2)
+        return Intervals(begins[left], ends[left])
+
     def __iter__(self) -> Iterator[Interval]:
         return zip(self.begins.tolist(), self.ends.tolist(), strict=True)
 
@@ -39,6 +45,13 @@ class Intervals:
     def covered_by(self, other: Intervals) -> float:
         """How much of these intervals lies in others."""
         return float(other.within(self.begins, self.ends).sum())
+
+    def touch(self, times: Floats) -> NDArray[np.bool_]:
+        """Whether each time is in one of these intervals, or at its border."""
+        inside: NDArray[np.bool_] = np.searchsorted(self.begins, times, side="right") > np.searchsorted(
+            self.ends, times
+        )
+        return inside
 
     def within(self, begins: Floats, ends: Floats) -> Floats:
         """How much of each of several windows these intervals cover."""

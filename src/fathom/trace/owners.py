@@ -32,6 +32,9 @@ subprocess tempfile threading traceback types typing unittest uuid warnings weak
 LIBRARIES, STANDARD = frozenset(_LIBRARIES.split()), frozenset(_STANDARD.split())
 
 
+_INSTALLED = re.compile(r"(?:site|dist)-packages/(.+)")
+
+
 @cache
 def owner_of(frame: str) -> int:
     """Whose code a frame is, by its file."""
@@ -41,8 +44,8 @@ def owner_of(frame: str) -> int:
     path = found["path"].replace("\\", "/")
     if path.startswith("<") and not path.startswith("<ipython-input"):
         return FRAMEWORK  # "<frozen os>", "<string>", "<eval_with_key>.0"
-    installed = re.search(r"(?:site|dist)-packages/(.+)", path)
-    top = (installed[1] if installed else path).lstrip("./").partition("/")[0].removesuffix(".py")
+    installed = _INSTALLED.search(path)
+    top = _top(path)
     if top == "fathom" and (installed or not path.startswith("/")):
         return HARNESS
     if top in FRAMEWORKS or "/torchinductor_" in path:
@@ -51,3 +54,16 @@ def owner_of(frame: str) -> int:
         return LIBRARY
     standard = re.search(r"/lib/python3[^/]*/", path) or (top in STANDARD and not path.startswith("/"))
     return FRAMEWORK if standard else USERS
+
+
+@cache
+def is_torch(frame: str) -> bool:
+    """Whether it is of the framework itself, and not of Python's own library."""
+    found = FRAME.fullmatch(frame)
+    return found is not None and owner_of(frame) == FRAMEWORK and _top(found["path"].replace("\\", "/")) in FRAMEWORKS
+
+
+def _top(path: str) -> str:
+    """The package that a file is in, where packages are installed; else the first part of its path."""
+    installed = _INSTALLED.search(path)
+    return (installed[1] if installed else path).lstrip("./").partition("/")[0].removesuffix(".py")

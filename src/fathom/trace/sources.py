@@ -4,19 +4,47 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
+from fathom.core.record import Profile
 from fathom.core.traced import SourceLine, Sources, Wait
 from fathom.trace.calls import GpuActivity, OpCall
 from fathom.trace.event import Event
+from fathom.trace.outside import outside_parts
 from fathom.trace.reader import gc_disabled
 from fathom.trace.rows import Breakdown
 from fathom.trace.stacks import Place, has_call_stacks, has_frames, places
-from fathom.trace.steps import Steps
+from fathom.trace.steps import Steps, usual
 
 LISTED = 100  # lines
 LISTED_PARTS = 8  # op types and library functions of a line
 LISTED_WAITS = 50
+Row = tuple[str, str, str]  # op, layer and phase
+
+
+class _Calls(NamedTuple):
+    """Op calls of one kind at one place; one op, layer and phase is a row, or several of different shapes."""
+
+    op: str
+    layer: str
+    phase: str
+    type: str
+    place: Place  # without a line where the trace has no stack
+
+    @property
+    def row(self) -> Row:
+        return self.op, self.layer, self.phase
+
+
+@dataclass
+class _Spent:
+    calls: int = 0
+    seconds: dict[int, float] = field(default_factory=lambda: defaultdict(float))  # by step
+
+    @property
+    def usual_s(self) -> float:
+        return usual(self.seconds.values())
 
 
 @dataclass
@@ -29,8 +57,12 @@ class _Total:
 
 
 @gc_disabled()
-def sources(found: Breakdown) -> Sources | None:
-    """Time by source line, the mean of the typical steps as in op rows; None without stacks and without waits."""
+def sources(found: Breakdown, rows_of: Profile | None = None) -> Sources | None:
+    """Time by source line, the mean of the typical steps as in op rows; None without stacks and without waits.
+
+    The rows of a longer pass are divided among the lines as in this one: each by the medians over the steps, as one
+    disturbed step of three would else decide.
+    """
     columns = found.columns
     frames = has_frames(columns)
     exact = not frames and has_call_stacks(columns)
@@ -42,55 +74,65 @@ def sources(found: Breakdown) -> Sources | None:
         wanted = {id(call.event) for call in found.op_calls if call.event is not None}
         wanted |= {id(event) for event, _ in waits} | {id(each.launch) for each in _outside(found)}
         known = places(columns, wanted, exact)
-    totals, unknown_s = _totals(found, known) if known else ({}, found.op_s())
+    spent, steps = _spent(found, known), len(found.typical_steps)
+    seconds = {calls: sum(each.seconds.values()) for calls, each in spent.items()}
+    missing_s = 0.0
+    if rows_of is not None:
+        row_s = _by_row(((row.op, row.layer, row.phase), rows_of.seconds(row) * steps) for row in rows_of.rows)
+        seconds, missing_s = _divided(row_s, spent)
+    totals = _totals(spent, seconds)
+    unknown = totals.pop("", _Total())
     lines = sorted(totals, key=lambda line: -totals[line].seconds)
-    steps = len(found.typical_steps)
     return Sources(
         lines=[_line(line, totals[line], steps) for line in lines[:LISTED]],
         other_s=sum(totals[line].seconds for line in lines[LISTED:]) / steps,
-        unknown_s=unknown_s / steps,
+        unknown_s=(unknown.seconds + missing_s) / steps,
         waits=_summed(waits, known, steps),
         exact=exact and bool(lines),
+        outside=outside_parts(found, robust=rows_of is not None),
     )
 
 
-def scaled(found: Sources, op_s: float) -> Sources:
-    """The same shares of another total: of a pass that was slower, as it recorded stacks."""
-    total = sum(line.seconds for line in found.lines) + found.other_s + found.unknown_s
-    factor = op_s / total if total else 0.0
-    lines = [
-        replace(
-            line,
-            seconds=line.seconds * factor,
-            backward_s=line.backward_s * factor,
-            types={kind: seconds * factor for kind, seconds in line.types.items()},
-            libraries={name: seconds * factor for name, seconds in line.libraries.items()},
-        )
-        for line in found.lines
-    ]
-    return replace(found, lines=lines, other_s=found.other_s * factor, unknown_s=found.unknown_s * factor)
-
-
-def _totals(found: Breakdown, known: dict[int, Place]) -> tuple[dict[str, _Total], float]:
-    """Line -> seconds of all typical steps, and those without a line."""
-    totals: dict[str, _Total] = defaultdict(_Total)
-    unknown_s, typical = 0.0, found.typical_steps
+def _spent(found: Breakdown, known: Mapping[int, Place]) -> dict[_Calls, _Spent]:
+    """In the typical steps."""
+    spent: dict[_Calls, _Spent] = defaultdict(_Spent)
+    typical = found.typical_steps
     for call, event, part in _parts(found):
-        if call.step not in typical:
-            continue
-        seconds = (call.device_us if found.on_gpu else call.cpu_us) * part * 1e-6
-        place = known.get(id(event))
-        if place is None:
-            unknown_s += seconds
-            continue
-        total = totals[place.line]
-        total.seconds += seconds
-        total.backward_s += seconds if call.phase == "backward" else 0.0
-        total.calls += 1 if call.kernel_only else call.calls
-        total.types[call.type] += seconds
-        if place.library:
-            total.libraries[place.library] += seconds
-    return totals, unknown_s
+        if call.step in typical:
+            place = known.get(id(event), Place())
+            each = spent[_Calls(call.op, call.layer, call.phase, call.type, place)]
+            each.calls += 1 if call.kernel_only else call.calls
+            each.seconds[call.step] += (call.device_us if found.on_gpu else call.cpu_us) * part * 1e-6
+    return spent
+
+
+def _divided(row_s: Mapping[Row, float], spent: Mapping[_Calls, _Spent]) -> tuple[dict[_Calls, float], float]:
+    """The time of rows among the calls that they are of, and that of rows of none of them."""
+    usual_s = _by_row((calls.row, each.usual_s) for calls, each in spent.items())
+    parts = {row: row_s.get(row, 0.0) / whole for row, whole in usual_s.items() if whole}
+    divided = {calls: each.usual_s * parts.get(calls.row, 0.0) for calls, each in spent.items()}
+    return divided, sum(seconds for row, seconds in row_s.items() if row not in parts)
+
+
+def _by_row(parts: Iterable[tuple[Row, float]]) -> dict[Row, float]:
+    found: dict[Row, float] = defaultdict(float)
+    for row, seconds in parts:
+        found[row] += seconds
+    return found
+
+
+def _totals(spent: Mapping[_Calls, _Spent], seconds: Mapping[_Calls, float]) -> dict[str, _Total]:
+    """By line; those of calls without a stack under ""."""
+    totals: dict[str, _Total] = defaultdict(_Total)
+    for calls, each in spent.items():
+        total, own_s = totals[calls.place.line], seconds[calls]
+        total.seconds += own_s
+        total.backward_s += own_s if calls.phase == "backward" else 0.0
+        total.calls += each.calls
+        total.types[calls.type] += own_s
+        if calls.place.library:
+            total.libraries[calls.place.library] += own_s
+    return totals
 
 
 def _parts(found: Breakdown) -> Iterable[tuple[OpCall, Event | None, float]]:

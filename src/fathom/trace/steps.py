@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import statistics
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -17,6 +18,17 @@ STEP = "fathom.step"
 PROFILER_STEP = "ProfilerStep#"
 NO_STEP = -1
 Window = tuple[float, float]  # begin and end, in the trace's microseconds
+
+
+def is_step(name: str) -> bool:
+    """Whether a mark is that of a step."""
+    return name == STEP or name.startswith(PROFILER_STEP)
+
+
+def usual(each: Collection[float]) -> float:
+    """The sum over steps, had none been disturbed: as many as have anything, each with their median."""
+    present = [value for value in each if value > 0]
+    return statistics.median(present) * len(present) if present else 0.0
 
 
 class Steps:

@@ -138,7 +138,7 @@ def _report(record: Record, path: Path, references: list[Record], as_json: bool)
     """The lines that matter most first: what it reaches, what to do, then where the time goes."""
     from fathom.analysis.actions import actions
     from fathom.analysis.overview import overview
-    from fathom.analysis.own_model import lines_table, waits_table
+    from fathom.analysis.own_model import lines_table, outside_table, waits_table
 
     assert record.profile is not None
     rows, found, advised = by_type(record.profile), overview(record), actions(record)
@@ -163,7 +163,7 @@ def _report(record: Record, path: Path, references: list[Record], as_json: bool)
     print_table("Time by op type", ["op type", "class", "per step (s)", "%", "FLOP"], rows)
     if record.profile.depth is not None:
         print_depth(record.profile.depth)
-    for table in (lines_table(record.profile), waits_table(record.profile)):
+    for table in (lines_table(record.profile), outside_table(record.profile), waits_table(record.profile)):
         if table.rows:
             print_table(table.title, table.columns, table.rows)
     _print_similar(record, references)
@@ -195,6 +195,7 @@ def _print_similar(record: Record, references: list[Record]) -> None:
 
 def _print_profiler(profile: Profile) -> None:
     """What the profiler itself cost."""
+    from fathom.analysis.own_model import OUTSIDE_NOTE
     from fathom.analysis.selection import bounded_percent, outside_bounds
 
     if (slowdown := profile.slowdown) is not None:
@@ -203,6 +204,8 @@ def _print_profiler(profile: Profile) -> None:
         human.print(f"outside ops: {bounded_percent(low, high)} % of it; the table shows the middle", highlight=False)
     else:
         human.print("no unprofiled steps: times include the profiler's own time, on a CPU mostly outside ops")
+    if profile.sources and profile.sources.outside:
+        human.print(OUTSIDE_NOTE, highlight=False)
 
 
 def by_type(profile: Profile) -> list[list[Cell]]:
