@@ -188,7 +188,7 @@ class AsOnGPU(TorchFunctionMode):
 
     def _is_taken_apart(self, func: Any) -> bool:
         if self._lower is None or func in LISTED:
-            return func is F.multi_head_attention_forward
+            return func in TAKEN_APART
         return isinstance(func, FunctionType) and func.__module__ == F.__name__
 
     def _step_by_step(self, func: Any, args: Any, given: Any) -> Any:
@@ -380,4 +380,5 @@ REPLACED: dict[Any, Callable[..., Any]] = {
     torch.lstm_cell: _lstm_cell,
     F.scaled_dot_product_attention: _attention,
 }
+TAKEN_APART = {F.multi_head_attention_forward, F.gaussian_nll_loss}  # of which the latter asks for a value
 LISTED = {*LOWER, *FP32, *WIDEST, *REPLACED}
