@@ -61,6 +61,12 @@ PRODUCTS = [
     hand("linear", 2 * 7 * 2 * 3 * 5, 4 * (42 + 15 + 5 + 70), input=f32(7, 2, 3), weight=f32(5, 3), bias=f32(5)),
     hand("mkldnn_linear", 60, 4 * (6 + 15 + 10), self=f32(2, 3), weight=f32(5, 3)),
     hand("matmul", 2 * 7 * 2 * 3 * 5, 4 * (42 + 15 + 70), self=f32(7, 2, 3), other=f32(3, 5)),
+    # x A y of 4 rows, 8 and 7 values and 3 matrices: a product of x and A, then one with y
+    hand("_trilinear", 2 * (4 * 3 * 8 * 7 + 4 * 3 * 7), 4 * (32 + 168 + 28 + 12), i1=f32(4, 8), i2=f32(3, 8, 7),
+         i3=f32(4, 7), expand1=[1, 3], expand2=[0], expand3=[1, 2], sumdim=[2, 3]),
+    # the gradient of x: that of the result times A, then with y
+    hand("_trilinear", 2 * (4 * 3 * 8 * 7 + 4 * 8 * 7), 4 * (12 + 168 + 28 + 32), i1=f32(4, 3), i2=f32(3, 8, 7),
+         i3=f32(4, 7), expand1=[2, 3], expand2=[0], expand3=[1, 2], sumdim=[1, 3]),
     # float8 operands, float scales, bfloat16 result
     hand("_scaled_mm", 2 * 16 * 32 * 48, 16 * 32 + 32 * 48 + 2 * 4 + 2 * 16 * 48, self=of(FP8, 16, 32),
          mat2=of(FP8, 32, 48), scale_a=f32(), scale_b=f32(), out_dtype=torch.bfloat16),
@@ -363,6 +369,24 @@ POOLING = [
     # every input element is added once
     hand("adaptive_avg_pool2d", 384, 4 * (384 + 6), self=IMAGES, output_size=[1, 1]),
     hand("_adaptive_avg_pool2d_backward", 384, 4 * (6 + 384), grad_output=f32(2, 3, 1, 1), self=IMAGES),
+    # or compared once: 2 x 3 results, and where they were
+    hand("adaptive_max_pool2d", 384, 4 * 384 + 12 * 6, self=IMAGES, output_size=[1, 1]),
+    hand("adaptive_max_pool2d_backward", 6, 12 * 6 + 4 * 384, grad_output=f32(2, 3, 1, 1), self=IMAGES,
+         indices=i64(2, 3, 1, 1)),
+    hand("adaptive_max_pool3d", 48, 4 * 48 + 12 * 6, self=f32(2, 3, 2, 2, 2), output_size=[1, 1, 1]),
+    hand("adaptive_max_pool3d_backward", 6, 12 * 6 + 4 * 48, grad_output=f32(2, 3, 1, 1, 1), self=f32(2, 3, 2, 2, 2),
+         indices=i64(2, 3, 1, 1, 1)),
+    # 3 x 3 windows of 2 x 2 of each of 6 images, at places by two random numbers an image
+    hand("fractional_max_pool2d", 54 * 4, 4 * (384 + 12) + 12 * 54, self=IMAGES, kernel_size=[2, 2],
+         output_size=[3, 3], random_samples=f32(2, 3, 2)),
+    hand("fractional_max_pool2d_backward", 54, 12 * 54 + 4 * 384, grad_output=f32(2, 3, 3, 3), self=IMAGES,
+         kernel_size=[2, 2], output_size=[3, 3], indices=i64(2, 3, 3, 3)),
+    hand("fractional_max_pool3d_backward", 48, 12 * 48 + 4 * 384, grad_output=f32(2, 3, 2, 2, 2),
+         self=f32(2, 3, 4, 4, 4), kernel_size=[2, 2, 2], output_size=[2, 2, 2], indices=i64(2, 3, 2, 2, 2)),
+    # back to where the maxima were, and zero elsewhere
+    hand("max_unpool2d", 0, 12 * 96 + 4 * 384, self=POOLED, indices=i64(2, 3, 4, 4), output_size=[8, 8]),
+    hand("max_unpool3d", 0, 12 * 6 + 4 * 48, self=f32(2, 3, 1, 1, 1), indices=i64(2, 3, 1, 1, 1),
+         output_size=[2, 2, 2], stride=[2, 2, 2], padding=[0, 0, 0]),
 ]  # fmt: skip
 
 TABLE_OF, INDEX = f32(1000, 16), i64(3, 5)
@@ -396,10 +420,12 @@ LOOKUPS = [
     hand("gather_backward", 15, 4 * 15 + 8 * 15 + 4 * 16000, grad=f32(3, 5), self=TABLE_OF, dim=0, index=INDEX,
          sparse_grad=False),
     hand("select_backward", 0, 4 * 16 + 4 * 16000, grad_output=f32(16), input_sizes=[1000, 16], dim=0, index=3),
+    hand("diagonal_backward", 0, 4 * 4 + 4 * 20, grad_output=f32(4), input_sizes=[4, 5], offset=0, dim1=0, dim2=1),
     hand("unfold_backward", 60, 4 * 60 + 4 * 30, grad_in=f32(10, 6), input_sizes=[30], dim=0, size=6, step=3),
-    # whose indices are not in a trace
+    # whose indices are not in a trace; tests/test_layer_costs.py has them
     hand("index", 0, None, self=TABLE_OF, indices=None),
-    hand("index_put_", None, None, self=TABLE_OF, indices=None, values=f32(5, 16)),
+    hand("index_put_", 0, None, self=TABLE_OF, indices=None, values=f32(5, 16)),
+    hand("index_put_", None, None, self=TABLE_OF, indices=None, values=f32(5, 16), accumulate=True),
     # 15 rows into 2 bags: an addition per element, with weights a product, too; a mean divides
     hand("_embedding_bag", 240, 4 * 240 + 8 * (15 + 2) + 4 * 32, weight=TABLE_OF, indices=i64(15), offsets=i64(2)),
     hand("_embedding_bag", 240 + 32, 4 * 240 + 8 * (15 + 3) + 4 * 32, weight=TABLE_OF, indices=i64(15), offsets=i64(3),
@@ -412,6 +438,9 @@ LOOKUPS = [
     hand("_embedding_bag_dense_backward", 240, 4 * 32 + 8 * (15 + 15) + 4 * 16000, grad=f32(2, 16), indices=i64(15),
          offset2bag=i64(15), bag_size=i64(2), maximum_indices=i64(2), num_weights=1000, scale_grad_by_freq=False,
          mode=0, per_sample_weights=None),
+    # of each of 15 rows a product with the gradient of its bag: 16 products and additions
+    hand("_embedding_bag_per_sample_weights_backward", 2 * 240, 4 * (32 + 240 + 15) + 8 * (15 + 15), grad=f32(2, 16),
+         weight=TABLE_OF, indices=i64(15), offsets=i64(2), offset2bag=i64(15), mode=0),
     hand("_embedding_bag_sparse_backward", 0, 4 * 32 + 8 * (15 + 15) + 4 * 240, grad=f32(2, 16), indices=i64(15),
          offsets=i64(2), offset2bag=i64(15), bag_size=i64(2), num_weights=1000, scale_grad_by_freq=False, mode=0,
          per_sample_weights=None),
@@ -435,6 +464,14 @@ ELEMENTWISE = [
     hand("elu_backward", 12, 4 * 3 * 12, grad_output=f32(3, 4), alpha=1.0, scale=1.0, input_scale=1.0, is_result=False,
          self_or_result=f32(3, 4)),
     hand("relu", 12, 4 * 2 * 12, self=f32(3, 4)),
+    hand("log_sigmoid_forward", 12, 4 * 2 * 12, self=f32(3, 4)),
+    # with its slopes, which are drawn in training alone
+    hand("rrelu_with_noise", 12, 4 * 3 * 12, self=f32(3, 4), noise=f32(3, 4), training=True),
+    hand("rrelu_with_noise", 12, 4 * 2 * 12, self=f32(3, 4), noise=f32(3, 4)),
+    hand("rrelu_with_noise_backward", 12, 4 * 3 * 12, grad_output=f32(3, 4), self=f32(3, 4), noise=f32(3, 4),
+         lower=0.1, upper=0.3, training=True, self_is_result=False),
+    # gradients of the input and, element by element, of the slope of each of 4 channels
+    hand("_prelu_kernel_backward", 2 * 12, 4 * (4 * 12 + 4), grad_output=f32(3, 4), self=f32(3, 4), weight=f32(1, 4)),
     hand("threshold_backward", 12, 4 * 3 * 12, grad_output=f32(3, 4), self=f32(3, 4), threshold=0.0),
     hand("tanh", 12, 4 * 2 * 12, self=f32(3, 4)),
     hand("tanh_backward", 12, 4 * 3 * 12, grad_output=f32(3, 4), output=f32(3, 4)),
@@ -481,6 +518,18 @@ LOSSES = [
     # one per element, and one for the sum
     hand("mse_loss", 2 * 60, 4 * (2 * 60 + 1), self=LOGITS, target=LOGITS),
     hand("mse_loss_backward", 60, 4 * (1 + 3 * 60), grad_output=f32(), self=LOGITS, target=LOGITS, reduction=1),
+    hand("soft_margin_loss", 2 * 60, 4 * (2 * 60 + 1), self=LOGITS, target=LOGITS),
+    hand("soft_margin_loss_backward", 60, 4 * (1 + 3 * 60), grad_output=f32(), self=LOGITS, target=LOGITS, reduction=1),
+    # ten classes of each of 6 items, which are summed up in any case
+    hand("multi_margin_loss", 2 * 60, 4 * (60 + 10 + 6) + 8 * 6, self=LOGITS, target=i64(6), weight=f32(10),
+         reduction=0),
+    hand("multi_margin_loss_backward", 60, 4 * (1 + 2 * 60) + 8 * 6, grad_output=f32(), self=LOGITS, target=i64(6),
+         p=1, margin=1),
+    # how many labels an item has is in the data; of each class it is noted whether it is one
+    hand("multilabel_margin_loss_forward", None, 4 * (2 * 60 + 1) + 8 * 60, self=LOGITS, target=i64(6, 10),
+         reduction=1),
+    hand("multilabel_margin_loss_backward", None, 4 * (1 + 3 * 60) + 8 * 60, grad_output=f32(), self=LOGITS,
+         target=i64(6, 10), reduction=1, is_target=LOGITS),
     hand("huber_loss", 2 * 60, 4 * (2 * 60 + 1), self=LOGITS, target=LOGITS),
     hand("kl_div", 2 * 60, 4 * (2 * 60 + 1), self=LOGITS, target=LOGITS),
     # how long the sequences are is not in a trace
@@ -546,6 +595,18 @@ MOVEMENT = [
     hand("repeat_interleave", 0, 4 * (12 + 24), self=f32(3, 4), repeats=2, dim=0),
     hand("constant_pad_nd", 0, 4 * (12 + 3 * 7), self=f32(3, 4), pad=[1, 2]),
     hand("reflection_pad2d", 0, 4 * (12 + 5 * 6), self=f32(1, 3, 4), padding=[1, 1, 1, 1]),
+    hand("linspace", 0, 4 * 5, start=0, end=1, steps=5),
+    hand("diag_embed", 0, 4 * (6 + 2 * 16), self=f32(2, 3), offset=-1),
+    # 12 of the 30 gradients are added to those of what was copied
+    hand(
+        "reflection_pad2d_backward",
+        30,
+        4 * (30 + 12),
+        grad_output=f32(1, 5, 6),
+        self=f32(1, 3, 4),
+        padding=[1, 1, 1, 1],
+    ),
+    hand("replication_pad1d_backward", 18, 4 * (18 + 12), grad_output=f32(3, 6), self=f32(3, 4), padding=[1, 1]),
     hand("cat", 0, 4 * 2 * 30, tensors=[f32(10), f32(20)]),
     hand("where", 0, 12 + 4 * 3 * 12, condition=of(BOOL, 3, 4), self=f32(3, 4), other=f32(3, 4)),
     hand("where", 0, None, condition=of(BOOL, 3, 4)),
@@ -568,6 +629,8 @@ MOVEMENT = [
 
 IMAGE = f32(1, 2, 3, 4)  # 24 values
 TO_48 = {"output_size": [6, 8], "input_size": [1, 2, 3, 4]}  # and 96 of the result, by two channels
+AT_GRID = {"grad_output": f32(1, 2, 5, 5), "input": IMAGE, "grid": f32(1, 5, 5, 2), "interpolation_mode": 0,
+           "padding_mode": 0, "align_corners": False}  # fmt: skip
 RESAMPLING = [
     hand("upsample_nearest2d", 0, 4 * (24 + 96), self=IMAGE, output_size=[6, 8]),
     hand("upsample_nearest2d", 0, 4 * (24 + 2 * 4 * 6), input=IMAGE, output_size=None, scale_factors=[1.5, 1.5]),
@@ -599,6 +662,16 @@ RESAMPLING = [
          padding_mode=0, align_corners=False),
     hand("grid_sampler_3d", 15 * 27, 4 * (8 + 81 + 27), input=f32(1, 1, 2, 2, 2), grid=f32(1, 3, 3, 3, 3),
          interpolation_mode=0, padding_mode=0, align_corners=False),
+    # back to each of 4 values of the input a product and an addition; of each of two coordinates 7, and 2 more
+    hand("grid_sampler_2d_backward", 50 * (8 + 2 * 9), 4 * (2 * 24 + 3 * 50), output_mask=[True, True], **AT_GRID),
+    hand("grid_sampler_2d_backward", 50 * 8, 4 * (50 + 50 + 24), output_mask=[True, False], **AT_GRID),
+    hand("grid_sampler_2d_backward", 50, 4 * (50 + 50 + 24), output_mask=[True, False],
+         **{**AT_GRID, "interpolation_mode": 1}),
+    hand("grid_sampler_3d_backward", 27 * (16 + 3 * 17), 4 * (27 + 8 + 81 + 8 + 81), grad_output=f32(1, 1, 3, 3, 3),
+         input=f32(1, 1, 2, 2, 2), grid=f32(1, 3, 3, 3, 3), interpolation_mode=0, padding_mode=0, align_corners=False,
+         output_mask=[True, True]),
+    # two coordinates at 25 places: each is of two products and two additions
+    hand("affine_grid_generator", 5 * 50, 4 * (6 + 50), theta=f32(1, 2, 3), size=[1, 2, 5, 5], align_corners=False),
     hand("pixel_shuffle", 0, 4 * 2 * 36, self=f32(1, 4, 3, 3), upscale_factor=2),
     # 3 x 3 patches of 2 x 2 values of two channels
     hand("im2col", 0, 4 * (32 + 9 * 4 * 2), self=f32(1, 2, 4, 4), kernel_size=[2, 2], dilation=[1, 1],
@@ -630,11 +703,8 @@ UNKNOWN = [
     hand("dequantize", None, None, self=f32(3, 4)),
     hand("linalg_inv", None, None, A=f32(4, 4)),
     hand("_cdist_forward", None, None, x1=f32(3, 4), x2=f32(5, 4), p=2.0, compute_mode=None),
-    hand("soft_margin_loss", None, None, self=f32(3, 4), target=f32(3, 4)),
     hand("renorm", None, None, self=f32(3, 4), p=2.0, dim=0, maxnorm=1.0),
     hand("_upsample_bilinear2d_aa", None, None, self=f32(1, 2, 3, 4), output_size=[6, 8], align_corners=False),
-    hand("grid_sampler_2d_backward", None, None, grad_output=f32(1, 2, 5, 5), input=f32(1, 2, 3, 4),
-         grid=f32(1, 5, 5, 2), interpolation_mode=0, padding_mode=0, align_corners=False, output_mask=[True, True]),
     hand("histc", None, None, self=f32(12)),
 ]  # fmt: skip
 

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from functools import partial
+from typing import Any, NamedTuple
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
+from fathom.engine.op_calls import call_of
 from fathom.engine.simulate import Simulation, simulate
 from fathom.measure.own.model import OwnModel
+from fathom.trace.flops import cost
 from fathom.trace.step_work import BACKWARD, FORWARD
 
 B, T, C, H = 4, 6, 8, 16  # items, time, channels, hidden
@@ -283,3 +287,100 @@ def test_dropout_keeps_a_byte_an_element() -> None:
     elements = B * 1024 * C
     kept = simulate(workload, "train").activation_bytes
     assert kept == pytest.approx(elements, abs=2048), "its mask: what it gets and gives, a mean does not need again"
+
+
+TABLE, ROWS = (torch.empty(1000, 16, device="meta"), torch.empty(5, dtype=torch.int64, device="meta"))
+INDEX, PUT, PUT_INTO = torch.ops.aten.index.Tensor, torch.ops.aten.index_put.default, torch.ops.aten.index_put_.default
+INDEXED: list[tuple[Any, tuple[Any, ...], float | None, float | None]] = [
+    # 5 rows of 16; 5 of 16 columns; 5 elements, by two indices that are broadcast
+    (INDEX, (TABLE, [ROWS]), 0, 8 * 5 + 4 * 2 * 80),
+    (INDEX, (TABLE, [None, ROWS]), 0, 8 * 5 + 4 * 2 * 5000),
+    (INDEX, (TABLE, [ROWS[:, None], ROWS[:1]]), 0, 8 * 6 + 4 * 2 * 5),
+    # in place they are written, and read where they are added to; otherwise the whole table is
+    (PUT_INTO, (TABLE, [ROWS], TABLE[:5]), 0, 8 * 5 + 4 * 2 * 80),
+    (PUT_INTO, (TABLE, [ROWS], TABLE[:5], True), 80, 8 * 5 + 4 * 3 * 80),
+    (PUT, (TABLE, [ROWS], torch.empty((), device="meta")), 0, 8 * 5 + 4 * (1 + 2 * 16000)),
+    # how much a mask chooses is in its values
+    (INDEX, (TABLE, [TABLE > 0]), 0, None),
+    (PUT_INTO, (TABLE, [TABLE > 0], torch.empty((), device="meta"), True), None, None),
+]
+
+
+@pytest.mark.parametrize(("op", "args", "done", "moved"), INDEXED)
+def test_indices_are_known_where_a_step_is_simulated(
+    op: Any, args: tuple[Any, ...], done: float | None, moved: float | None
+) -> None:
+    assert cost(call_of(op, args, {})) == (done, moved)
+
+
+FORMERLY_UNCOUNTED: list[tuple[Callable[[], nn.Module], Callable[[], Tensor]]] = [
+    *((make, sequence) for make in (nn.PReLU, nn.RReLU, nn.LogSigmoid)),
+    *((pad, sequence) for pad in (partial(nn.ReflectionPad1d, 1), partial(nn.ReplicationPad1d, 1))),
+    *((pad, image()) for pad in (partial(nn.ReflectionPad2d, 1), partial(nn.ReplicationPad2d, 1))),
+    *((pool, image()) for pool in (partial(nn.AdaptiveMaxPool2d, 5), partial(nn.FractionalMaxPool2d, 2, 5))),
+    (partial(nn.AdaptiveMaxPool1d, 3), sequence),
+]
+
+
+@pytest.mark.parametrize(("make", "inputs"), FORMERLY_UNCOUNTED)
+def test_rare_layers_of_torch_have_formulas_forward_and_backward(
+    make: Callable[[], nn.Module], inputs: Callable[[], Tensor]
+) -> None:
+    workload = own(make, inputs)
+    workload.module.register_parameter("unused", nn.Parameter(torch.empty(0, device="meta")))
+    step = simulate(workload, "train")
+    assert not step.uncounted
+    assert step.work[BACKWARD].flop > 0
+
+
+def test_a_bilinear_layer_is_two_products() -> None:
+    """x A y for each of the results; the gradients of x, A and y are two products each."""
+
+    class Twice(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Bilinear(C, C, H, bias=False)
+
+        def forward(self, x: Tensor) -> Tensor:
+            result: Tensor = self.layer(x, x)
+            return result
+
+    step = simulate(own(Twice, lambda: torch.empty(B, C, requires_grad=True)), "train")
+    whole, row, matrix = B * H * C * C, B * H * C, B * C * C
+    assert step.work[FORWARD].mac == whole + row
+    assert step.work[BACKWARD].mac == (whole + matrix) + (row + whole) + (whole + row)
+
+
+class Loss(nn.Module):
+    """Of what a layer gives; the target is the second of its inputs."""
+
+    def __init__(self, function: Callable[[Tensor, Tensor], Tensor]) -> None:
+        super().__init__()
+        self.layer, self.function = nn.Linear(C, C), function
+
+    def forward(self, x: Tensor, target: Tensor) -> Tensor:
+        return self.function(self.layer(x), target)
+
+
+def ctc_loss(scores: Tensor, target: Tensor) -> Tensor:
+    return torch.ctc_loss(scores.log_softmax(-1).transpose(0, 1), target, [T] * B, [2] * B)
+
+
+LOSSES: list[tuple[Callable[[Tensor, Tensor], Tensor], tuple[int, ...], tuple[int, ...], torch.dtype]] = [
+    (F.soft_margin_loss, (B, C), (B, C), torch.float32),
+    (F.multi_margin_loss, (B, C), (B,), torch.int64),
+    (F.multilabel_margin_loss, (B, C), (B, C), torch.int64),
+    (ctc_loss, (B, T, C), (B, 2), torch.int64),  # with lengths as lists
+    (lambda x, target: F.gaussian_nll_loss(x, target, x.exp()), (B, C), (B, C), torch.float32),  # asks for a value
+]
+
+
+@pytest.mark.parametrize(("function", "shape", "target", "dtype"), LOSSES)
+def test_losses_that_the_meta_device_lacks_are_counted(
+    function: Callable[[Tensor, Tensor], Tensor], shape: tuple[int, ...], target: tuple[int, ...], dtype: torch.dtype
+) -> None:
+    with torch.device("meta"):
+        inputs = torch.empty(shape), torch.empty(target, dtype=dtype)
+        step = simulate(OwnModel(module=Loss(function), inputs=inputs, batch=B), "train")
+    assert not step.uncounted
+    assert not step.branches

@@ -24,6 +24,7 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map_only
 
+from fathom.engine.recurrent_on_cpu import CELLS, recurrent
 from fathom.engine.replaced import replaced
 
 META = "meta"
@@ -177,18 +178,24 @@ class AsOnGPU(TorchFunctionMode):
         if self._lower is not None:
             args, given = self._cast(func, args, given)
         if not self._layers:
-            return (
-                _attention(*args, **given, gpu=False)
-                if func is F.scaled_dot_product_attention
-                else func(*args, **given)
-            )
+            return self._on_cpu(func, args, given)
         if func in MODES:
             return _recurrent(MODES[func], *args)
         return REPLACED.get(func, func)(*args, **given)
 
+    def _on_cpu(self, func: Any, args: Any, given: Any) -> Any:
+        if func is F.scaled_dot_product_attention:
+            return _attention(*args, **given, gpu=False)
+        if (
+            func in CELLS and args[0].is_meta and not isinstance(args[2], Tensor)
+        ):  # rows that are packed are torch's own
+            with self:  # which casts the layer's products
+                return recurrent(func, *args)
+        return func(*args, **given)
+
     def _is_taken_apart(self, func: Any) -> bool:
         if self._lower is None or func in LISTED:
-            return func is F.multi_head_attention_forward
+            return func in TAKEN_APART
         return isinstance(func, FunctionType) and func.__module__ == F.__name__
 
     def _step_by_step(self, func: Any, args: Any, given: Any) -> Any:
@@ -380,4 +387,5 @@ REPLACED: dict[Any, Callable[..., Any]] = {
     torch.lstm_cell: _lstm_cell,
     F.scaled_dot_product_attention: _attention,
 }
+TAKEN_APART = {F.multi_head_attention_forward, F.gaussian_nll_loss}  # of which the latter asks for a value
 LISTED = {*LOWER, *FP32, *WIDEST, *REPLACED}

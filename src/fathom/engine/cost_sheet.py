@@ -67,6 +67,11 @@ def cost_sheet(workload: Workload, memory_bytes: int | None = None) -> CostSheet
         except NotTrainable as why:
             notes.append(f"training is not possible: {why}")
             continue
+        except RuntimeError as error:
+            if not simulations:
+                raise
+            notes.append(_impossible("inference", error))  # a model that takes gradients in its forward has none there
+            continue
         simulations[phase] = simulation
         steps[phase] = {_precisions(simulation.model, first)[0]: first}
     notes += _in_other_precisions(simulations, steps)
@@ -84,7 +89,7 @@ def cost_sheet(workload: Workload, memory_bytes: int | None = None) -> CostSheet
         forward=_per_item(first, FORWARD),
         training=_per_item(first) if trained else None,
         memory=[row for each, step in steps.get("train", {}).items() for row in _memory(each, own, step, kept)],
-        infer_peak={each: peak_bytes(workload, "infer", step) for each, step in steps["infer"].items()},
+        infer_peak={each: peak_bytes(workload, "infer", step) for each, step in steps.get("infer", {}).items()},
         kept_bytes=kept,
         largest={} if memory_bytes is None else _largest(simulations, tuple(known), memory_bytes),
         uncounted=sorted({op for step in known.values() for op in step.uncounted}),
@@ -101,10 +106,14 @@ def _in_other_precisions(
         try:
             found = {phase: simulation.step(each) for phase, simulation in simulations.items()}
         except Exception as error:  # a user's own code: an op without this type
-            yield f"{each} is not possible: {type(error).__name__}: {first_line(error)[:LONGEST_NOTE]}"
+            yield _impossible(each, error)
             continue
         for phase, step in found.items():
             steps[phase][each] = step
+
+
+def _impossible(what: str, error: Exception) -> str:
+    return f"{what} is not possible: {type(error).__name__}: {first_line(error)[:LONGEST_NOTE]}"
 
 
 def peak_bytes(workload: Workload, phase: str, step: Simulated) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -24,6 +25,9 @@ DTYPES = {
     torch.complex128: "c10::complex<double>",
 }
 Entry = tuple[Any, str, str, Any]  # dims, type, concrete value and strides of one argument
+NOT_TOLD: Entry = ([], "", "", [])
+INDICES = "List[Optional[Tensor]]"  # the type of an argument
+MASKS = (torch.bool, torch.uint8)
 
 
 def call_of(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> TracedCall:
@@ -33,7 +37,10 @@ def call_of(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> TracedC
         args[index] if index < len(args) else kwargs.get(each.name, each.default_value)
         for index, each in enumerate(schema)
     ]
-    columns = [_entry(value) for value in given]
+    columns = [
+        _indices(value) if isinstance(value, list | tuple) and str(each.type) == INDICES else _entry(value)
+        for each, value in zip(schema, given, strict=True)
+    ]
     return TracedCall(
         op=func._schema.name,
         dims=[column[0] for column in columns],
@@ -54,10 +61,17 @@ def _entry(value: Any) -> Entry:
         return [], "ScalarList", str(list(value)), []
     if isinstance(value, bool | int | float):
         return [], "Scalar", str(value), []
-    return [], "", "", []
+    return NOT_TOLD
+
+
+def _indices(tensors: Sequence[Tensor | None]) -> Entry:
+    """None for a dimension that is taken whole. Of a mask nothing: how much it chooses is in its values."""
+    if any(each is not None and each.dtype in MASKS for each in tensors):
+        return NOT_TOLD
+    return [None if each is None else list(each.shape) for each in tensors], "TensorList", "", []
 
 
 def _list_width(given: list[Any]) -> int | None:
     """Bytes per element of the tensors in lists: those of the first."""
-    firsts = [value[0] for value in given if isinstance(value, list | tuple) and value]
-    return next((each.element_size() for each in firsts if isinstance(each, Tensor)), None)
+    lists = (value for value in given if isinstance(value, list | tuple))
+    return next((each.element_size() for value in lists for each in value if isinstance(each, Tensor)), None)

@@ -87,13 +87,16 @@ class _Counter:
     def __init__(self, counted: bool, watch: Watch | None = None) -> None:
         self.counted, self._watch = counted, watch
         self.part = FORWARD
+        self.has_loss = (
+            False  # gradients before that are the model's own: a penalty of them, or a differential equation
+        )
         self.sums: dict[str, list[float]] = {}
         self.uncounted: Counter[str] = Counter()
         self.live: LiveBytes | None = None
         self.after_forward = 0
 
     def __call__(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if self.part == FORWARD and torch._C._current_graph_task_id() != -1:
+        if self.part == FORWARD and self.has_loss and torch._C._current_graph_task_id() != -1:
             self.part = BACKWARD
             self.after_forward = self.live.live if self.live else 0
         if self._watch is not None:
@@ -137,7 +140,7 @@ class Simulation:
             # parts in evaluation mode stay so, as frozen layers do, and those that its own train() puts there
             _set({part: mode and part.training for part, mode in modes.items()})
         as_on_gpu, counter = AsOnGPU(layers=self.gpu), _Counter(counted, watch)
-        engine = self._engine(_autocast(as_on_gpu, precision))
+        engine = self._engine(_autocast(as_on_gpu, precision), counter)
         live = counter.live = LiveBytes(counter, *((STAND_INS, convolution_bytes) if self.gpu else (ON_CPU, None)))
         held = [[*self.model.parameters(), *self.model.buffers()], _state_tensors(self.optimizer), _tensors(batch)]
         for tensors in held:
@@ -154,13 +157,19 @@ class Simulation:
         asked = tuple(as_on_gpu.branches)
         return replace(found, gradient_bytes=gradients, own_autocast=as_on_gpu.own_autocast, branches=asked)
 
-    def _engine(self, autocast: Callable[[], AbstractContextManager[Any]]) -> Eager:
+    def _engine(self, autocast: Callable[[], AbstractContextManager[Any]], counter: _Counter) -> Eager:
         model, workload = self.model, self.workload
+
+        def loss(batch: Any) -> Tensor:
+            found = workload.loss(model, batch)
+            counter.has_loss = True
+            return found
+
         state = State(
             model=model, device=META, source=None, batches=iter(()), optimizer=self.optimizer, autocast=autocast
         )
         clip = clipping(state, workload.clip_norm)
-        return Eager(state, partial(workload.loss, model), partial(workload.infer, model), clip)
+        return Eager(state, loss, partial(workload.infer, model), clip)
 
     def _simulated(self, items: int, counter: _Counter, held: list[int], peak: int, apply_peak: int) -> Simulated:
         weights, states, inputs = held

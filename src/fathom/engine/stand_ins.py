@@ -77,8 +77,9 @@ def _ctc_loss(log_probs_TBC: Tensor, targets: Tensor, *lengths_and_rest: Any, **
     return log_probs_TBC.new_empty(items), log_probs_TBC.new_empty(items, frames, 2 * longest + 1)
 
 
-def _ctc_loss_backward(grad: Tensor, log_probs_TBC: Tensor, *rest: Any, **_: Any) -> Tensor:
-    return torch.empty_like(log_probs_TBC)
+def _of_input(gradient: Tensor, x: Tensor, *rest: Any, **_: Any) -> Tensor:
+    """The gradient of the input, from that of the output."""
+    return torch.empty_like(x)
 
 
 def _batch_norm(x: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor]:
@@ -174,6 +175,8 @@ STAND_INS: dict[Any, Callable[..., Any]] = {
     aten._thnn_fused_lstm_cell.default: _lstm_cell,
     aten._thnn_fused_lstm_cell_backward_impl.default: _lstm_cell_backward,
     aten._ctc_loss.Tensor: _ctc_loss,
-    aten._ctc_loss_backward.Tensor: _ctc_loss_backward,
+    **dict.fromkeys((aten._ctc_loss_backward.default, aten._ctc_loss_backward.Tensor), _of_input),
+    **dict.fromkeys((aten.multi_margin_loss_backward.default, aten.multilabel_margin_loss_backward.default), _of_input),
+    aten.fractional_max_pool3d_backward.default: _of_input,
 }
 ON_CPU = {**STAND_INS, aten.native_batch_norm.default: _batch_norm_on_cpu}

@@ -139,6 +139,13 @@ class TracedCall(msgspec.Struct, frozen=True, gc=False):
         found = self.dims[index] if index < len(self.dims) else None
         return bool(found) and _are_shapes(found)
 
+    def optional_shapes(self, index: int) -> list[Shape | None]:
+        """The same of a list in which None may be; a trace has no shapes of such a list."""
+        found = self.dims[index] if index < len(self.dims) else None
+        if not found:
+            raise NotInTrace(f"{self.op}: no shapes of list {index}")
+        return list(found)
+
     def list_elements(self, *indices: int) -> int:
         return sum(prod(shape) for index in indices for shape in self.shapes(index))
 

@@ -114,8 +114,9 @@ def _print(sheet: CostSheet, items: float | None, memory: str | None) -> None:
     cells = [[row.precision, row.optimizer, *(_mib(getattr(row, key)) for key in columns[2:])] for row in sheet.memory]
     if cells:
         print_table("Memory of a training step (MiB)", columns, cells)
-    peaks = ", ".join(f"{precision} {_mib(peak):,} MiB" for precision, peak in sheet.infer_peak.items())
-    print_text(f"Peak of an inference step: {peaks}")
+    if sheet.infer_peak:
+        peaks = ", ".join(f"{precision} {_mib(peak):,} MiB" for precision, peak in sheet.infer_peak.items())
+        print_text(f"Peak of an inference step: {peaks}")
     from fathom.engine.cost_sheet import MOST_ITEMS
 
     for (phase, precision), most in sheet.largest.items():

@@ -10,7 +10,7 @@ from itertools import zip_longest
 from math import prod
 
 from fathom.trace.call import DEFAULT_WIDTH, WIDTH, NotInTrace, Shape, TracedCall
-from fathom.trace.formulas.rule import Rule, nothing
+from fathom.trace.formulas.rule import Rule, nothing, unknown
 
 FOREACH = "_foreach_"
 # how many operands an op has at most: what follows them is an output given by the caller
@@ -19,7 +19,7 @@ _TWO = (
     "eq ne lt le gt ge logical_and logical_or logical_xor bitwise_and bitwise_or bitwise_xor masked_fill _prelu_kernel "
     "_add_relu threshold_backward hardtanh_backward leaky_relu_backward elu_backward gelu_backward silu_backward "
     "tanh_backward sigmoid_backward softplus_backward hardsigmoid_backward hardswish_backward mish_backward "
-    "hardshrink_backward softshrink_backward logit_backward atan2 hypot logaddexp "
+    "hardshrink_backward softshrink_backward rrelu_with_noise_backward logit_backward atan2 hypot logaddexp "
     "logaddexp2 xlogy copysign nextafter heaviside gcd lcm igamma igammac bitwise_left_shift bitwise_right_shift "
     "special_xlog1py special_zeta special_chebyshev_polynomial_t special_chebyshev_polynomial_u "
     "special_chebyshev_polynomial_v special_chebyshev_polynomial_w special_hermite_polynomial_h "
@@ -31,10 +31,7 @@ _THREE = "addcmul addcdiv lerp where clamp log_sigmoid_backward"
 _OPERANDS = dict.fromkeys(_TWO.split(), 2) | dict.fromkeys(_THREE.split(), 3)
 
 # of an elementwise type, but with results of another number, size or width than one for each element: not counted
-_UNCOUNTED = (
-    "equal isin frexp positive log_sigmoid_forward rrelu_with_noise rrelu_with_noise_backward _prelu_kernel_backward "
-    "__and __or __xor __lshift __rshift __iand __ior __ixor"
-)
+_UNCOUNTED = "equal isin frexp positive __and __or __xor __lshift __rshift __iand __ior __ixor"
 UNCOUNTED = frozenset(_UNCOUNTED.split())
 
 # category of each dtype in torch's type promotion: the highest one wins
@@ -106,6 +103,18 @@ def _moved(call: TracedCall) -> float:
 
 ELEMENTWISE = Rule(output_elements, _moved)
 SELECTION = Rule(nothing, _moved)  # moves data only
+
+
+def _rrelu_bytes(call: TracedCall) -> float:
+    """(input, noise, ..., 4 training): slopes that are drawn are written."""
+    return _moved(call) + (call.nbytes(1) if call.value(4) is True else 0)
+
+
+# (gradient, input, weight): gradients of both for each element; those of the weight are then summed by another op
+_PRELU_GRADIENT = Rule(
+    lambda call: 2 * prod(call.shape(1)),
+    lambda call: call.nbytes(0, 1, 2) + 2 * prod(call.shape(1)) * call.width(1),
+)
 
 
 def _where_bytes(call: TracedCall) -> float:
@@ -205,6 +214,31 @@ _LOSS_GRADIENT = Rule(
 )
 
 
+def _by_class_bytes(call: TracedCall) -> float:
+    """(input, target, power, margin, weight, reduction)"""
+    written = _samples(call, 0) if call.integer(5) == 0 else 1
+    return call.nbytes(0, 1) + call.optional_nbytes(4) + written * call.width(0)
+
+
+def _labels_bytes(call: TracedCall) -> float:
+    """(input, labels, reduction): which classes are labels is a result, too."""
+    written = _samples(call, 0) if call.integer(2) == 0 else 1
+    return 2 * call.nbytes(0) + call.nbytes(1) + written * call.width(0)
+
+
+# one for each class, which are summed up whatever the reduction
+_BY_CLASS = Rule(lambda call: 2 * prod(call.shape(0)), _by_class_bytes)
+_BY_CLASS_GRADIENT = Rule(  # (gradient, input, target, power, margin, weight, ...)
+    lambda call: prod(call.shape(1)),
+    lambda call: call.nbytes(0, 1, 2) + call.optional_nbytes(5) + prod(call.shape(1)) * call.width(1),
+)
+# every label is compared with every other class: how many there are is in the data
+_LABELS = Rule(unknown, _labels_bytes)
+_LABELS_GRADIENT = Rule(  # (gradient, input, labels, reduction, which are labels)
+    unknown, lambda call: call.nbytes(0, 1, 2, 4) + prod(call.shape(1)) * call.width(1)
+)
+
+
 def _samples(call: TracedCall, logits: int) -> int:
     """How many targets there are for the logits [samples, classes, ...]."""
     shape = call.shape(logits)
@@ -252,13 +286,18 @@ RULES: dict[str, Rule] = {
     **dict.fromkeys(("_thnn_fused_lstm_cell_backward", "_thnn_fused_lstm_cell_backward_impl"), _LSTM_CELL_GRADIENT),
     "_thnn_fused_gru_cell": _GRU_CELL,
     "_thnn_fused_gru_cell_backward": _GRU_CELL_GRADIENT,
-    **dict.fromkeys(("mse_loss", "huber_loss", "smooth_l1_loss", "kl_div"), _loss(reduction=2)),
+    **dict.fromkeys(("mse_loss", "huber_loss", "smooth_l1_loss", "kl_div", "soft_margin_loss"), _loss(reduction=2)),
     "binary_cross_entropy": _loss(reduction=3),
     "binary_cross_entropy_with_logits": _loss(reduction=4),
     **dict.fromkeys(
         ("mse_loss_backward", "huber_loss_backward", "smooth_l1_loss_backward", "binary_cross_entropy_backward"),
         _LOSS_GRADIENT,
     ),
+    "soft_margin_loss_backward": _LOSS_GRADIENT,
+    "multi_margin_loss": _BY_CLASS,
+    "multi_margin_loss_backward": _BY_CLASS_GRADIENT,
+    "multilabel_margin_loss_forward": _LABELS,
+    "multilabel_margin_loss_backward": _LABELS_GRADIENT,
     "cross_entropy_loss": _CROSS_ENTROPY,
     **dict.fromkeys(("nll_loss", "nll_loss_nd", "nll_loss_forward", "nll_loss2d_forward"), _NLL),
     **dict.fromkeys(("nll_loss_backward", "nll_loss2d_backward"), _NLL_GRADIENT),
@@ -269,4 +308,6 @@ RULES: dict[str, Rule] = {
     "masked_fill": SELECTION,
     "where": Rule(nothing, _where_bytes),
     "nan_to_num": ELEMENTWISE,
+    "rrelu_with_noise": Rule(output_elements, _rrelu_bytes),
+    "_prelu_kernel_backward": _PRELU_GRADIENT,
 }

@@ -1,15 +1,18 @@
 """Look-ups and what goes back into a table: of the table, as much is read or written as is looked up.
 
-An addition into a table is one FLOP per element. The indices of aten::index and index_put are not in a trace.
+An addition into a table is one FLOP per element. The indices of aten::index and index_put are not in a trace, but known
+where a step is simulated.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import zip_longest
 from math import prod
 
-from fathom.trace.call import TracedCall
-from fathom.trace.formulas.rule import UNKNOWN, Rule, nothing, unknown
+from fathom.trace.call import NotInTrace, TracedCall
+from fathom.trace.formulas.elementwise import broadcast
+from fathom.trace.formulas.rule import Rule, nothing
 
 Elements = Callable[[TracedCall], int]
 
@@ -39,6 +42,31 @@ def _into(elements: Elements, sources: tuple[int, ...], *, adds: bool) -> Rule:
         return read + call.nbytes(0) + prod(call.shape(0)) * call.width(0)
 
     return Rule(lambda call: elements(call) if adds else 0, moved)
+
+
+def _chosen(call: TracedCall) -> int:
+    """(table, indices): an element of the other dimensions for each of the indices, broadcast."""
+    indices = call.optional_shapes(1)
+    kept = [size for size, index in zip_longest(call.shape(0), indices) if index is None]
+    return prod(broadcast([each for each in indices if each is not None])) * prod(kept)
+
+
+def _indices_bytes(call: TracedCall) -> int:
+    if call.list_width is None:
+        raise NotInTrace(f"{call.op}: no dtype of the indices")
+    return sum(prod(each) for each in call.optional_shapes(1) if each is not None) * call.list_width
+
+
+def _adds(call: TracedCall) -> bool:
+    """index_put(table, indices, values, accumulate)"""
+    return call.value(3) is True
+
+
+def _put_bytes(call: TracedCall) -> float:
+    read = _indices_bytes(call) + call.nbytes(2)
+    if call.is_in_place:
+        return read + _chosen(call) * call.width(0) * (2 if _adds(call) else 1)
+    return read + call.nbytes(0) + prod(call.shape(0)) * call.width(0)
 
 
 def _indexed(call: TracedCall) -> int:
@@ -119,6 +147,11 @@ _EMBEDDING_GRADIENT = Rule(
     lambda call: 0 if _is_sparse(call) else _gradient(call),
     lambda call: call.nbytes(0, 1) + _embedding_gradient(call) * call.width(0),
 )
+# (gradient of the bags, table, indices, offsets, bags): of each row looked up, its product with its bag's gradient
+_WEIGHTS_GRADIENT = Rule(
+    lambda call: 2 * prod(call.shape(2)) * call.shape(1)[-1],
+    lambda call: call.nbytes(0, 2, 4) + prod(call.shape(2)) * (call.shape(1)[-1] * call.width(1) + call.width(0)),
+)
 _SIZED = Rule(nothing, lambda call: call.nbytes(0) + _size_given(call) * call.width(0))
 _FROM_SOURCE: Elements = lambda call: prod(call.shape(3))  # noqa: E731
 
@@ -127,8 +160,14 @@ RULES: dict[str, Rule] = {
     "index_select": _looked_up(_selected, 2),
     "gather": _looked_up(_indexed, 2),
     **dict.fromkeys(("take", "take_along_dim"), _looked_up(lambda call: prod(call.shape(1)), 1)),
-    "index": Rule(nothing, unknown),
-    **dict.fromkeys(("index_put", "_index_put_impl"), UNKNOWN),
+    **dict.fromkeys(
+        ("index", "_unsafe_index"),
+        Rule(nothing, lambda call: 2 * _chosen(call) * call.width(0) + _indices_bytes(call)),
+    ),
+    **dict.fromkeys(
+        ("index_put", "_index_put_impl", "_unsafe_index_put"),
+        Rule(lambda call: _chosen(call) if _adds(call) else 0, _put_bytes),
+    ),
     "scatter": Rule(_scatter_flop, _into(_indexed, (3,), adds=False).bytes),
     **dict.fromkeys(("scatter_add", "scatter_reduce"), _into(_indexed, (3,), adds=True)),
     **dict.fromkeys(("index_add", "index_reduce"), _into(_FROM_SOURCE, (3,), adds=True)),
@@ -137,10 +176,11 @@ RULES: dict[str, Rule] = {
     **dict.fromkeys(("embedding_backward", "embedding_dense_backward"), _EMBEDDING_GRADIENT),
     "index_select_backward": _back(_gradient, 3, _size_given),
     "gather_backward": _back(_gradient, 3, lambda call: prod(call.shape(1))),
-    **dict.fromkeys(("select_backward", "slice_backward"), _SIZED),
+    **dict.fromkeys(("select_backward", "slice_backward", "diagonal_backward"), _SIZED),
     "unfold_backward": Rule(_gradient, _SIZED.bytes),
     **dict.fromkeys(("_embedding_bag", "_embedding_bag_forward_only"), Rule(_bag_flop, _bag_bytes)),
     "_embedding_bag_backward": _bag_gradient(bags=3, rows=6, mode=8, weights=10, sparse=9),
     "_embedding_bag_dense_backward": _bag_gradient(bags=2, rows=5, mode=7, weights=8, sparse=False),
+    "_embedding_bag_per_sample_weights_backward": _WEIGHTS_GRADIENT,
     "_embedding_bag_sparse_backward": _bag_gradient(bags=3, rows=5, mode=7, weights=8, sparse=True),
 }

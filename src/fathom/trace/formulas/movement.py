@@ -90,6 +90,17 @@ def _padded(call: TracedCall) -> float:
     return call.nbytes(0) + prod(sizes) * call.width(0)
 
 
+def _padding_gradient(call: TracedCall) -> float:
+    """(gradient, input, ...): of the input only the size is used."""
+    return call.nbytes(0) + prod(call.shape(1)) * call.width(0)
+
+
+def _diagonal_matrices(call: TracedCall) -> float:
+    """(diagonals, offset, ...): square matrices whose sides are longer by the offset."""
+    *batch, length = call.shape(0)
+    return call.nbytes(0) + prod(batch) * (length + abs(call.integer(1))) ** 2 * call.width(0)
+
+
 def _joined(call: TracedCall) -> float:
     return 2 * call.list_bytes(0)
 
@@ -137,7 +148,7 @@ _VIEWS = (
     "cudnn_is_acceptable _use_cudnn_ctc_loss empty empty_like empty_strided new_empty new_empty_strided resize "
     "_indices _values is_coalesced _sparse_coo_tensor_with_dims_and_tensors "
     "resize_as record_stream set_data set is_pinned broadcast_tensors to type_as resolve_conj resolve_neg dropout "
-    "_conj _neg_view "
+    "_conj _neg_view empty_permuted _efficientzerotensor is_same_size _has_same_storage_numel promote_types "
     # without an op inside that copies, these two are views, too
     "reshape flatten"
 )
@@ -167,6 +178,12 @@ RULES: Rules = {
     **dict.fromkeys(("repeat", "tile"), _moves(_repeated)),
     "repeat_interleave": _moves(_interleaved),
     **dict.fromkeys(("pad", "constant_pad_nd", *_PADDED), _moves(_padded)),
+    # each gradient is added to that of what was copied
+    **dict.fromkeys(
+        [f"{name}_backward" for name in _PADDED], Rule(lambda call: prod(call.shape(0)), _padding_gradient)
+    ),
+    "linspace": _moves(lambda call: call.integer(2) * call.dtype_width(3, DEFAULT_WIDTH)),
+    "diag_embed": _moves(_diagonal_matrices),
     **dict.fromkeys(("cat", "stack", "concat", "hstack", "vstack", "dstack"), _moves(_joined)),
     # what is selected depends on the data
     **dict.fromkeys(("masked_select", "masked_scatter", "nonzero"), _moves(unknown)),

@@ -156,6 +156,31 @@ def _int4_bytes(call: TracedCall) -> float:
     return call.nbytes(0, 1, 3) + call.shape(0)[0] * call.shape(3)[1] * call.width(0)
 
 
+def _trilinear_parts(call: TracedCall) -> tuple[list[set[int]], list[int], set[int]]:
+    """(a, b, c, where each is expanded, sums): which dimensions each has, their sizes, and what is summed over."""
+    expanded, summed = [call.integers(at) for at in (3, 4, 5)], set(call.integers(6))
+    shapes = []
+    for at, gone in enumerate(expanded):
+        shapes.append(call.shape(at))
+        for dim in sorted(gone):
+            shapes[at].insert(dim, 1)
+    axes = range(len(shapes[0]))
+    return [set(axes) - set(gone) for gone in expanded], [max(shape[axis] for shape in shapes) for axis in axes], summed
+
+
+def _trilinear_flop(call: TracedCall) -> float:
+    """Two products, as torch computes it: of a and b, summed over what c does not have, then with c."""
+    (a, b, c), sizes, summed = _trilinear_parts(call)
+    last = ((a | b) - (summed - c)) | c
+    return _multiply_adds(call, 0, sum(prod(sizes[axis] for axis in each) for each in (a | b, last)))
+
+
+def _trilinear_bytes(call: TracedCall) -> float:
+    _, sizes, summed = _trilinear_parts(call)
+    written = prod(size for axis, size in enumerate(sizes) if axis not in summed)
+    return call.nbytes(0, 1, 2) + written * call.width(0)
+
+
 def _matrix_rule(a: int) -> Rule:
     """Matrices at a and a + 1; with a = 1 an addend is at 0 and beta at 3."""
     return Rule(partial(_matrix_flop, a=a), partial(_matrix_bytes, a=a))
@@ -176,6 +201,7 @@ RULES: dict[str, Rule] = {
     **dict.fromkeys(("outer", "ger", "addr"), Rule(_outer_flop, _outer_bytes)),
     **dict.fromkeys(("linear", "mkldnn_linear"), _LINEAR),
     "matmul": Rule(_matmul_flop, _matmul_bytes),
+    "_trilinear": Rule(_trilinear_flop, _trilinear_bytes),
     "_int_mm": Rule(partial(_matrix_flop, a=0), lambda call: call.nbytes(0, 1) + prod(_product(call, 0)[:-1]) * INT32),
     "_scaled_mm": Rule(partial(_matrix_flop, a=0), _scaled_bytes(_scale_tensors, bias=4, dtype=6)),
     "_scaled_mm_v2": Rule(partial(_matrix_flop, a=0), _scaled_bytes(_scale_lists, bias=8, dtype=9)),

@@ -75,6 +75,40 @@ def _at_grid(dims: int) -> Rule:
     return Rule(flop, lambda call: call.nbytes(0, 1) + _sampled(call) * call.width(0))
 
 
+def _back_from_grid(dims: int) -> Rule:
+    """(gradient, input, grid, mode, ..., 6 which gradients are asked for): of the input's as above.
+
+    A coordinate's is a weighted sum of the n values, a product with the gradient, and an addition over the channels.
+    """
+
+    def flop(call: TracedCall) -> float:
+        sources: int = GRID_SOURCES[call.integer(3)] ** dims
+        of_input, of_grid = call.mask(6, 2)
+        if sources == 1:
+            return prod(call.shape(0)) * of_input
+        return prod(call.shape(0)) * (2 * sources * of_input + dims * (2 * sources + 1) * of_grid)
+
+    def moved(call: TracedCall) -> float:
+        of_input, of_grid = call.mask(6, 2)
+        written = prod(call.shape(1)) * of_input + prod(call.shape(2)) * of_grid
+        return call.nbytes(0, 2) + (call.nbytes(1) if of_grid else 0) + written * call.width(0)
+
+    return Rule(flop, moved)
+
+
+def _places(call: TracedCall) -> int:
+    """affine_grid(matrices [N, d, d + 1], size [N, C, ...]): d coordinates at each place."""
+    batch, _, *sizes = call.integers(1)
+    return batch * prod(sizes) * len(sizes)
+
+
+# each of d coordinates and 1: a weighted sum of d + 1
+_AFFINE = Rule(
+    lambda call: (2 * call.shape(0)[-1] - 1) * _places(call),
+    lambda call: call.nbytes(0) + _places(call) * call.width(0),
+)
+
+
 def _moved(written: Callable[[TracedCall], float]) -> Callable[[TracedCall], float]:
     return lambda call: call.nbytes(0) + written(call) * call.width(0)
 
@@ -92,4 +126,7 @@ RULES: dict[str, Rule] = {
     "col2im": Rule(lambda call: prod(call.shape(0)), _moved(_folded)),
     "grid_sampler_2d": _at_grid(2),
     "grid_sampler_3d": _at_grid(3),
+    "grid_sampler_2d_backward": _back_from_grid(2),
+    "grid_sampler_3d_backward": _back_from_grid(3),
+    "affine_grid_generator": _AFFINE,
 }
