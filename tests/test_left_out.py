@@ -185,7 +185,7 @@ def test_timit_is_known_by_its_core_speakers(tmp_path: Path) -> None:
     record(tmp_path / "TRAIN/DR1/FCJF0", "SX1")
     record(tmp_path / "TEST/DR1/MDAB0", "SX2")
     assert timit.has_core_test_set(tmp_path)
-    assert AN4.for_run(tmp_path, {}) is TIMIT
+    assert AN4.for_run(tmp_path, {}).protocol == TIMIT.protocol
 
 
 def test_a_run_notes_what_its_data_lacks(tmp_path: Path) -> None:

@@ -24,6 +24,8 @@ from fathom.data._audio import FEATURES, Scale, Sizes, Utterance, Utterances
 
 EXPECTS = "TIMIT's TRAIN and TEST folders (or any folder of 16 kHz .WAV recordings), with a .PHN beside each .WAV"
 
+WHOLE = {"train": 3696, "core": 192}  # utterances without the SA sentences
+
 PHONES = """
 aa ae ah ao aw ax ax-h axr ay b bcl ch d dcl dh dx eh el em en eng epi er ey f g gcl h# hh hv ih ix iy jh k kcl l
 m n ng nx ow oy p pau pcl q r s sh t tcl th uh uw ux v w y z zh
@@ -101,6 +103,12 @@ def is_present(folder: Path) -> bool:
 def has_core_test_set(folder: Path) -> bool:
     """Whether any of TIMIT's core test speakers are in the folder's test split; other corpora have none of them."""
     return any(one.split == "test" and one.speaker in CORE for one in _recordings(folder, []))
+
+
+def is_whole(folder: Path) -> bool:
+    """Whether it has as many utterances as the LDC's: those to train on, and the core test set."""
+    recordings = list(_recordings(folder, []))
+    return all(len(_in_folders(recordings, split)) == count for split, count in WHOLE.items())
 
 
 def read(folder: Path, split: str, sizes: Sizes, by_speaker: bool = False) -> Utterances:
