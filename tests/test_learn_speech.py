@@ -267,10 +267,9 @@ def test_a_part_of_timit_has_no_target(tmp_path: Path, monkeypatch: pytest.Monke
     assert (part.options, part.protocol) == (TIMIT.options, TIMIT.protocol)
     monkeypatch.setattr(timit, "WHOLE", recordings)
     assert AN4.for_run(tmp_path, {}) is TIMIT
-    for split in recordings:
-        monkeypatch.setitem(timit.WHOLE, split, recordings[split] + 1)
+    for split, count in recordings.items():
+        monkeypatch.setattr(timit, "WHOLE", {**recordings, split: count + 1})
         assert AN4.for_run(tmp_path, {}).target is None, f"some of {split} is missing"
-        monkeypatch.setitem(timit.WHOLE, split, recordings[split])
 
 
 def test_augmentation_options_still_go_by_their_old_names() -> None:
