@@ -34,6 +34,7 @@ _OTHER_IMAGES = {
 }
 CIFAR10 = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
 CIFAR10_SIZES = ((50_000, 10_000), (25_000, 5_000))  # training and test images: all, and the half we train on
+MOST_COMPARED = 100_000  # images of a split that are read to find those that another split has, too
 MOST_BYTES = 256 * MB  # of one image, packed: far beyond any photograph
 
 
@@ -86,6 +87,12 @@ class Images(Dataset):
 
     def subset(self, rows: Sequence[int]) -> Images:
         return Images(SomeFiles(self.files, np.asarray(rows)), self.side, self.augment)
+
+    def digests(self) -> NDArray[np.int64] | None:
+        """Of the files' bytes, as long as that takes no more than a minute or so."""
+        if len(self) > MOST_COMPARED:
+            return None
+        return np.array([hash(self.files.content(index)) for index in range(len(self))], np.int64)
 
     def _decoded(self, index: int, crop: Callable[[int, int], Box]) -> NDArray[np.uint8]:
         try:
