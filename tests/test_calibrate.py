@@ -31,8 +31,9 @@ from fathom.measure.calibration.op_times import OpTime, time_call
 from fathom.measure.calibration.run import Runner, file_name
 from fathom.predict import campaign as campaigns
 from fathom.predict.call_shape import Convolution, layer_of
-from fathom.predict.campaign import Campaign, source_of, write
+from fathom.predict.campaign import Campaign, read, source_of, write
 from fathom.predict.choice import calibrated, errors_file
+from fathom.predict.estimate import INDEPENDENT
 from fathom.predict.evaluation import OP_BY_OP, UNSEEN_WORKLOAD, Summary
 from fathom.predict.predictors.names import NEIGHBOURS
 from fathom.predict.probe import Probe
@@ -290,6 +291,14 @@ def test_a_calibration_without_calls_predicts_nothing(tmp_path: Path, fathom: Ty
     assert "has no op calls: run fathom calibrate with a longer --budget" in error
 
 
+def test_the_roofline_needs_no_calls_but_the_ceilings(tmp_path: Path, calibration: Path, fathom: Typed) -> None:
+    ceilings = replace(read(campaigns.find(calibration)[0]), calls=[], probes=[])
+    write(tmp_path / file_name(ceilings), ceilings)
+    arguments = ("predict", "autoenc", "--preset", "tiny", "--predictor", "roofline", "--json", "--calibration")
+    without, with_calls = (json.loads(fathom(*arguments, str(each))[1]) for each in (tmp_path, calibration))
+    assert 0 < without["step_s"] == without["roofline_s"] == with_calls["step_s"]
+
+
 @pytest.mark.parametrize("peak", ["1e300", "0", "nan"])
 def test_a_machine_beyond_all_bounds_is_refused(peak: str, fathom: Typed) -> None:
     code, _, error = fathom("predict", "autoenc", "--preset", "tiny", "--peak-tflops", peak, "--bandwidth", "1e300")
@@ -339,6 +348,17 @@ def test_the_same_step_on_a_device_that_is_not_here(fathom: Typed) -> None:
     assert "coverage not measured" in human  # of several devices
     assert "of held-out steps" in fathom("predict", "resnet-50", "--on", "P100", "--batch", "32")[1]
     assert "exposed" in human
+
+
+def test_devices_that_infer_are_said_to_work_independently(fathom: Typed) -> None:
+    arguments = ("predict", "memnet", "--on", "H100", "--phase", "infer", "--count")
+    one, two = (json.loads(fathom(*arguments, count, "--json")[1]) for count in "12")
+    assert (two["step_s"], two["items_per_s"]) == (one["step_s"], pytest.approx(2 * one["items_per_s"]))
+    assert INDEPENDENT in two["notes"]
+    assert INDEPENDENT not in one["notes"]
+    human = " ".join("".join(fathom(*arguments, "2")[1:]).split())
+    assert INDEPENDENT in human
+    assert "exposed" not in human
 
 
 REFUSED = {

@@ -102,9 +102,9 @@ def test_the_command_tells_what_it_took_and_trains_nothing_twice(
     wanted = {"metric", "quality", "target", "reached", "seconds", "items", "energy_j"}
     assert wanted <= document["runs"][0].keys()
     lines = first.stderr.splitlines()
-    assert (
-        lines[0]
-        == "autoenc on synthetic data: 2 runs, seeds 0, 1; the target is a variational bound of -100 nats or higher"
+    assert lines[0] == (
+        "autoenc on synthetic data: 2 runs of at most 2 evaluations, seeds 0, 1; the target is a variational bound of "
+        "-100 nats or higher"
     )
     for seed in (0, 1):
         assert any(line.startswith(f"seed {seed}, evaluation 2 of at most 2: loss") for line in lines), lines
@@ -377,17 +377,22 @@ def test_what_was_taken_from_the_data_is_told_before_the_first_run(
 
     runs_come_to(monkeypatch, note)
     arguments = ["--data", str(text), "--device", "cpu", "--set", "source_language=fr", "--set", "dropout=0.1"]
-    assert fathom(monkeypatch, "learn", "seq2seq", *arguments, "--out", str(tmp_path / "records")) == 1
+    arguments += ["--out", str(tmp_path / "records")]
+    assert fathom(monkeypatch, "learn", "seq2seq", *arguments) == 1
     lines = capsys.readouterr().err.splitlines()
-    assert lines[0] == "seq2seq: 1 run, seed 0; no target: evaluated by its BLEU alone"
+    assert lines[0] == "seq2seq: 1 run of at most 93 evaluations, seed 0; no target: evaluated by its BLEU alone"
     assert lines[1] == (
         "from the data: fr to en, 90 training pairs: source_vocabulary 2000, target_vocabulary 2000, source_length 4, "
-        "target_length 8, dropout 0.1, word_dropout 0.2; 93 evaluations; validation: 5 pairs of the training text, "
+        "target_length 8, dropout 0.1, word_dropout 0.2; validation: 5 pairs of the training text, "
         "test: 5 pairs of the training text; no target: that of 33 BLEU is for Multi30k from English to German"
     )
     options = asked[0].options
     assert (options["source_language"], options["target_language"], options["dropout"]) == ("fr", "en", 0.1)
     assert (options["source_vocabulary"], options["target_length"]) == (2000, 8)
+    assert fathom(monkeypatch, "learn", "seq2seq", *arguments, "--evaluations", "1") == 1
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0] == "seq2seq: 1 run of at most 1 evaluation, seed 0; no target: evaluated by its BLEU alone"
+    assert "93" not in lines[1], "which is what the data ask for"
 
 
 def test_too_little_text_is_one_line_before_anything_runs(

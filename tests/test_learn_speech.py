@@ -243,7 +243,7 @@ def _utterance(frames: int, phones: int) -> Utterance:
 def test_each_corpus_has_its_recipe(tmp_path: Path) -> None:
     assert Speech.recipe is AN4
     assert AN4.for_run(None, {}) is AN4
-    assert AN4.for_run(corpus(tmp_path), {}) is TIMIT
+    assert AN4.for_run(corpus(tmp_path), {}).protocol == TIMIT.protocol
     assert AN4.id != TIMIT.id
     for recipe in (AN4, TIMIT):
         Speech.configured(recipe.preset, **recipe.options)
@@ -257,6 +257,19 @@ def test_a_part_of_an4_has_no_target(tmp_path: Path) -> None:
         recipe = AN4.for_run(tmp_path, {})
         told = "" if target else "no target: that of 15 % is for the whole of AN4"
         assert (recipe.target, recipe.taken, recipe.options) == (target, told, AN4.options)
+
+
+def test_a_part_of_timit_has_no_target(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    recordings = {name: len(timit.read(corpus(tmp_path), name, Sizes(20, 8))) for name in timit.WHOLE}
+    assert timit.WHOLE == {"train": 3696, "core": 192}
+    part = AN4.for_run(tmp_path, {})
+    assert (part.target, part.taken) == (None, "no target: that of 25 % is for the whole of TIMIT")
+    assert (part.options, part.protocol) == (TIMIT.options, TIMIT.protocol)
+    monkeypatch.setattr(timit, "WHOLE", recordings)
+    assert AN4.for_run(tmp_path, {}) is TIMIT
+    for split, count in recordings.items():
+        monkeypatch.setattr(timit, "WHOLE", {**recordings, split: count + 1})
+        assert AN4.for_run(tmp_path, {}).target is None, f"some of {split} is missing"
 
 
 def test_augmentation_options_still_go_by_their_old_names() -> None:
@@ -296,8 +309,8 @@ def test_timit_is_learnt_with_its_protocol_in_the_record(tmp_path: Path) -> None
         )
     )
     found = learning_of(record)
-    assert (found.protocol, found.recipe) == (TIMIT.protocol, TIMIT.id)
-    assert found.target == 25
+    assert found.protocol == TIMIT.protocol
+    assert (found.target, found.recipe) == (None, TIMIT.without_target("the whole").id), "two recordings of it"
     assert len(found.artifacts[0].rows) == 2, "the SA sentence is left out"
     assert found.artifacts[0].rows[0][1] == "sil sh iy sil"
 

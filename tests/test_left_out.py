@@ -16,12 +16,13 @@ from test_timit import noise, sphere
 from fathom.core.errors import DataError
 from fathom.core.spec import RunSpec
 from fathom.data import imagenet, timit, wmt
+from fathom.data._audio import Sizes
 from fathom.data._jpeg import decode
 from fathom.data._left_out import TextCounts, left_out
 from fathom.data.base import InMemory, _Subset, notes_of
 from fathom.measure.loop import measure
 from fathom.workloads.alexnet import AlexNet
-from fathom.workloads.speech import AN4, OTHER_PHONES, TIMIT
+from fathom.workloads.speech import AN4, OTHER_PHONES, TIMIT, Speech
 
 
 def parallel(folder: Path, source: str, target: str, name: str = "train") -> Path:
@@ -105,6 +106,23 @@ def test_images_of_other_formats_are_counted(tmp_path: Path) -> None:
     assert small.notes == images.notes
 
 
+def test_images_in_other_folders_than_those_of_their_classes_are_counted(tmp_path: Path) -> None:
+    root = tmp_path / "train"
+    write_images(root / "n01/more/of/it")
+    write_images(root / "n02/.thumbnails")
+    for name in ("n01/1.jpg", "n02/1.jpg", "stray.jpg", "stray.png"):
+        (root / name).write_bytes(picture("JPEG"))
+    (note,) = imagenet.read(tmp_path, "train", 8, 10).notes
+    assert note == "8 files left out, 2 kept: 6 in subfolders, 2 beside the class folders"
+
+
+def test_a_class_whose_images_are_in_a_subfolder_says_so(tmp_path: Path) -> None:
+    """As in Tiny ImageNet: train/n01/images/*.JPEG."""
+    write_images(tmp_path / "train/n01/images")
+    with pytest.raises(DataError, match="in this class folder; 6 in subfolders cannot be read: .* or move them here"):
+        imagenet.read(tmp_path, "train", 8, 10)
+
+
 @pytest.mark.parametrize("resident", [0, 64])
 def test_files_that_are_left_out_of_the_training_images_are_told_of_these_alone(resident: int, tmp_path: Path) -> None:
     write_images(tmp_path / "train/n01")
@@ -175,17 +193,25 @@ def test_other_speech_is_not_called_timit(tmp_path: Path, layout: str) -> None:
     assert recipe.target is None
     assert "none of TIMIT's core test set" in recipe.protocol
     assert recipe.id != TIMIT.id
-    from fathom.workloads.speech import Speech
-
     workload = Speech.configured("tiny", frames=20, phones=8)
     assert len(recipe.evaluation_data(workload, tmp_path, "test")) == 2
+
+
+def test_recordings_outside_train_and_test_are_counted(tmp_path: Path) -> None:
+    for place in ("TRAIN/a", "TRAIN/b", "TEST/c", "MORE/d", "MORE/e"):
+        record(tmp_path / place, "u1")
+    (tmp_path / "MORE/e/u1.PHN").unlink()
+    for split in ("train", "train_subset", "validation", "test"):
+        (note,) = timit.read(tmp_path, split, Sizes(20, 8)).notes
+        assert note.endswith("kept: 2 outside the folders TRAIN and TEST")
+    assert len(OTHER_PHONES.evaluation_data(Speech.configured("tiny"), tmp_path, "test")) == 1, "and none refuses"
 
 
 def test_timit_is_known_by_its_core_speakers(tmp_path: Path) -> None:
     record(tmp_path / "TRAIN/DR1/FCJF0", "SX1")
     record(tmp_path / "TEST/DR1/MDAB0", "SX2")
     assert timit.has_core_test_set(tmp_path)
-    assert AN4.for_run(tmp_path, {}) is TIMIT
+    assert AN4.for_run(tmp_path, {}).protocol == TIMIT.protocol
 
 
 def test_a_run_notes_what_its_data_lacks(tmp_path: Path) -> None:

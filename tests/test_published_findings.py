@@ -143,6 +143,10 @@ def test_a_gpus_gain_is_of_the_same_work_on_the_same_host() -> None:
     assert found == {name: pytest.approx(gain) for name, gain in gains.items()}
     assert "1.00 over 5 workloads (p = " in finding.summary
     assert row(finding, 0, workload="vgg")["published, program"] == pytest.approx(6.03, abs=0.01)
+    (chart,) = finding.charts
+    shown = {point.name: (point.workload, *point.x, *point.y, *point.text) for point in chart.series}
+    assert shown["memnet"] == ("memnet", pytest.approx(20), pytest.approx(0.5), "published: does not scale")
+    assert list(shown) == ["residual", "vgg", "memnet", "speech", "deepq"], "each point has its name in the legend"
 
 
 def test_of_two_cards_in_one_host_the_faster_one_counts_in_whatever_order() -> None:

@@ -270,8 +270,10 @@ class Utterances(InMemory):
         sentences: Sequence[str],
         skipped: Mapping[str, int],
         folding: Mapping[str, str] | None = None,
+        spoken: NDArray[np.int64] | None = None,
     ) -> None:
         super().__init__(**columns)
+        self.spoken = spoken  # digests of the features before they are scaled; None of synthetic utterances
         self.phones = list(phones)
         self.sentences = list(sentences)
         self.skipped = dict(skipped)  # reason -> number of utterances left out
@@ -285,7 +287,11 @@ class Utterances(InMemory):
     def subset(self, rows: Sequence[int]) -> Self:
         chosen = super().subset(rows)
         chosen.sentences = [self.sentences[row] for row in rows]
+        chosen.spoken = None if self.spoken is None else self.spoken[np.asarray(rows)]
         return chosen
+
+    def digests(self) -> NDArray[np.int64] | None:
+        return self.spoken
 
     def transcript(self, numbers: Iterable[int]) -> str:
         """The names of phones; "?" for an output of the network that the corpus has no phone for."""
@@ -336,7 +342,8 @@ def padded(
         "phones": torch.from_numpy(phones),
         "phone_count": torch.tensor([len(utterance.phones) for utterance in kept]),
     }
-    return Utterances(columns, inventory, [utterance.sentence for utterance in kept], skipped, folding)
+    spoken = np.array([hash(utterance.features.tobytes()) for utterance in kept], np.int64)
+    return Utterances(columns, inventory, [utterance.sentence for utterance in kept], skipped, folding, spoken)
 
 
 def _scale_by_speaker(utterances: Iterable[Utterance]) -> dict[str, Scale]:

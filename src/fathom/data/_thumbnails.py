@@ -17,6 +17,8 @@ from fathom.data.base import InMemory
 class Thumbnails(InMemory):
     """Square images of one size as bytes [3, side, side], and their labels."""
 
+    compared = ("image",)
+
     def __init__(
         self, image: Tensor, label: Tensor, class_names: Sequence[str], left_out: Mapping[str, int] | None = None
     ) -> None:

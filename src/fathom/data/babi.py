@@ -65,6 +65,8 @@ class Stories(InMemory):
     answer [items]. Sentences are padded on the right with NIL.
     """
 
+    compared = ("story", "question")
+
     def __init__(self, vocabulary: list[str], per_task: Sequence[Stories] = (), **columns: Tensor) -> None:
         super().__init__(**columns)
         self.vocabulary = vocabulary  # word id -> word

@@ -21,6 +21,7 @@ from typing import Any, ClassVar, Self, TypeVar, cast
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import DataLoader, Sampler
 
@@ -62,6 +63,10 @@ class Dataset(ABC):
         """The same with these items alone."""
         return _Subset(self, rows)
 
+    def digests(self) -> NDArray[np.int64] | None:
+        """A number for each item, equal in this process for equal items; None where they are not compared."""
+        return None
+
     def share_of(self, rank: int, ranks: int) -> Self:
         """The same items; feed() gives every ranks-th batch, so that all ranks together see each item once an epoch."""
         shared = copy(self)
@@ -93,6 +98,10 @@ class _Subset(Dataset):
         found: list[int] = self.rows[np.asarray(indices)].tolist()
         return found
 
+    def digests(self) -> NDArray[np.int64] | None:
+        found = self.whole.digests()
+        return None if found is None else found[self.rows]
+
     @property
     def notes(self) -> list[str]:
         return self.whole.notes
@@ -119,6 +128,23 @@ def part_of_training(read: Callable[[str], DatasetT], split: str) -> DatasetT:
 def notes_of(sources: Mapping[str, Any]) -> list[str]:
     """The notes of the data of a run, each with its name; an environment, which is no dataset, has none."""
     return [f"{name} data: {note}" for name, source in sources.items() for note in getattr(source, "notes", [])]
+
+
+def repeated(splits: Mapping[str, Any], items: str) -> list[str]:
+    """How many items of each split are in an earlier one too: a network is evaluated there on what it has seen."""
+    known: dict[str, NDArray[np.int64]] = {}
+    notes = []
+    for name, source in splits.items():
+        if not isinstance(source, Dataset):
+            continue
+        if (digests := source.digests()) is None:
+            notes.append(f"{name} data: {items} that are in another split, too, were not looked for")
+            continue
+        for other, earlier in known.items():
+            if same := int(np.isin(digests, earlier).sum()):
+                notes.append(f"{name} data: {same:,} of {len(digests):,} {items} also in the {other} data")
+        known[name] = digests
+    return notes
 
 
 class Reader(ABC):
@@ -151,6 +177,8 @@ def reader_for(workload: str, folder: Path) -> Reader | None:
 class InMemory(Dataset):
     """A dataset that fits in memory as tensors, one row per item."""
 
+    compared: ClassVar[tuple[str, ...]] = ()  # the columns in which two items that are the same are equal
+
     def __init__(self, **columns: Tensor) -> None:
         lengths = {len(column) for column in columns.values()}
         if len(lengths) != 1 or lengths == {0}:
@@ -168,6 +196,12 @@ class InMemory(Dataset):
         chosen = copy(self)
         chosen.columns = self[rows]
         return chosen
+
+    def digests(self) -> NDArray[np.int64] | None:
+        if not self.compared:
+            return None
+        items = zip(*(self.columns[name].numpy() for name in self.compared), strict=True)
+        return np.array([hash(b"".join(part.tobytes() for part in item)) for item in items], np.int64)
 
     @property
     def nbytes(self) -> int:

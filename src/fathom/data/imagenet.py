@@ -34,6 +34,7 @@ _OTHER_IMAGES = {
 }
 CIFAR10 = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
 CIFAR10_SIZES = ((50_000, 10_000), (25_000, 5_000))  # training and test images: all, and the half we train on
+MOST_COMPARED = 100_000  # images of a split that are read to find those that another split has, too
 MOST_BYTES = 256 * MB  # of one image, packed: far beyond any photograph
 
 
@@ -86,6 +87,12 @@ class Images(Dataset):
 
     def subset(self, rows: Sequence[int]) -> Images:
         return Images(SomeFiles(self.files, np.asarray(rows)), self.side, self.augment)
+
+    def digests(self) -> NDArray[np.int64] | None:
+        """Of the files' bytes, as long as that takes no more than a minute or so."""
+        if len(self) > MOST_COMPARED:
+            return None
+        return np.array([hash(self.files.content(index)) for index in range(len(self))], np.int64)
 
     def _decoded(self, index: int, crop: Callable[[int, int], Box]) -> NDArray[np.uint8]:
         try:
@@ -248,6 +255,8 @@ class ClassFolders:
             found = _image_names(root / name, self.left_out)
             names += found
             labels.extend([number_of[name]] * len(found))
+        beside = sum(_is_image(path.name) and path.is_file() for path in root.iterdir())
+        self.left_out["beside the class folders"] = beside
         # one array: the reference counts of a list's items would make every worker copy its memory
         self.names = np.array(names)
         self.labels = np.array(labels, np.int64)
@@ -339,6 +348,14 @@ def _is_jpeg(name: str, left_out: Counter[str]) -> bool:
     return suffix in _SUFFIXES
 
 
+def _is_image(name: str) -> bool:
+    return PurePosixPath(name).suffix.lower() in (*_SUFFIXES, *_OTHER_IMAGES)
+
+
+def _images_below(folder: Path) -> int:
+    return sum(_is_image(name) for _, _, names in os.walk(folder) for name in names)
+
+
 def _image_names(folder: Path, left_out: Counter[str]) -> list[bytes]:
     """The names of the JPEG files in a folder, sorted."""
     own: Counter[str] = Counter()
@@ -346,17 +363,18 @@ def _image_names(folder: Path, left_out: Counter[str]) -> list[bytes]:
     try:
         with os.scandir(folder) as entries:
             for entry in entries:
-                if not _is_jpeg(entry.name, own):
-                    continue
-                if entry.is_file():
-                    names.append(entry.name)
-                else:
-                    own["that are no regular files"] += 1
+                if _is_jpeg(entry.name, own):
+                    if entry.is_file():
+                        names.append(entry.name)
+                    else:
+                        own["that are no regular files"] += 1
+                elif entry.is_dir(follow_symlinks=False) and not entry.name.startswith("."):
+                    own["in subfolders"] += _images_below(folder / entry.name)
     except OSError as error:
         raise DataError.at(folder, f"cannot be read: {error.strerror or error}") from None
     if not names:
-        others = ", ".join(f"{count} {reason}" for reason, count in own.items())
-        hint = f"; {others} cannot be read: convert them" if others else ""
+        others = ", ".join(f"{count} {reason}" for reason, count in own.items() if count)
+        hint = f"; {others} cannot be read: convert them, or move them here" if others else ""
         raise DataError.at(folder, f"no JPEG image (*.JPEG, *.jpg) in this class folder{hint}")
     left_out.update(own)
     return [os.fsencode(name) for name in sorted(names)]

@@ -32,6 +32,8 @@ _DIGITS = {  # images of each digit in MNIST itself
 class Digits(InMemory):
     """Images as rows of 784 bytes, and their labels 0 to 9."""
 
+    compared = ("pixels",)
+
 
 def read(folder: Path, split: str = "train") -> Digits:
     prefix = _PREFIX[split]

@@ -3,7 +3,8 @@
 The layout is that of the LDC: TRAIN/DR1/FCJF0/SX37.WAV (in SPHERE format) beside SX37.PHN, .WRD and .TXT.
 The two SA sentences, which every speaker reads, are left out, as is usual. The split "core" is the core test set, on
 which results are usually compared. In a folder without TRAIN and TEST every fourth utterance, by name, is the test
-split. Every tenth training speaker is validation; where there is one speaker only, every tenth utterance.
+split. Every tenth training speaker is validation; where there is one speaker only, every tenth utterance. Where
+there is TRAIN or TEST, nothing outside of them is read.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ from fathom.data import _audio
 from fathom.data._audio import FEATURES, Scale, Sizes, Utterance, Utterances
 
 EXPECTS = "TIMIT's TRAIN and TEST folders (or any folder of 16 kHz .WAV recordings), with a .PHN beside each .WAV"
+
+WHOLE = {"train": 3696, "core": 192}  # utterances without the SA sentences
 
 PHONES = """
 aa ae ah ao aw ax ax-h axr ay b bcl ch d dcl dh dx eh el em en eng epi er ey f g gcl h# hh hv ih ix iy jh k kcl l
@@ -52,7 +55,8 @@ mdab0 mwbt0 felc0 mtas1 mwew0 fpas0 mjmp0 mlnt0 fpkt0 mlll0 mtls0 fjlm0
 mbpm0 mklt0 fnlp0 mcmj0 mjdh0 fmgd0 mgrt0 mnjm0 fdhc0 mjln0 mpam0 fmld0
 """.split()  # noqa: SIM905
 
-SA, UNLABELLED = LEFT_OUT = ("that are SA sentences", "without a .PHN")  # recordings that are never read
+# recordings that are never read
+SA, UNLABELLED, OUTSIDE = LEFT_OUT = ("that are SA sentences", "without a .PHN", "outside the folders TRAIN and TEST")
 
 # Some corpora come with phones already folded to 48 classes. The three classes that are not among the 61 phones are
 # read as a frequent member, which folds to the same class again.
@@ -101,6 +105,12 @@ def is_present(folder: Path) -> bool:
 def has_core_test_set(folder: Path) -> bool:
     """Whether any of TIMIT's core test speakers are in the folder's test split; other corpora have none of them."""
     return any(one.split == "test" and one.speaker in CORE for one in _recordings(folder, []))
+
+
+def is_whole(folder: Path) -> bool:
+    """Whether it has as many utterances as the LDC's: those to train on, and the core test set."""
+    recordings = list(_recordings(folder, []))
+    return all(len(_in_folders(recordings, split)) == count for split, count in WHOLE.items())
 
 
 def read(folder: Path, split: str, sizes: Sizes, by_speaker: bool = False) -> Utterances:
@@ -177,15 +187,17 @@ def _in_folders(recordings: list[_Recording], split: str) -> list[_Recording]:
 
 def _left_out_of(split: str, passed_over: list[_PassedOver], recordings: list[_Recording]) -> Counter[str]:
     """Why recordings that would be of the split are not read; where nothing tells, they count for every split."""
-    own = passed_over
+    own, outside = passed_over, list[str]()
     if any(recording.split for recording in recordings):
+        splits = [one.split for one in recordings] + [one.split for one in passed_over]
+        outside = [OUTSIDE] * splits.count(None)
         own = [one for one in own if one.split == ("test" if split in ("test", "core") else "train")]
         if split == "core":
             own = [one for one in own if one.speaker in CORE]
         elif split in ("train_subset", "validation"):
             held_out = {recording.speaker for recording in _in_split(recordings, "validation")}
             own = [one for one in own if (one.speaker in held_out) == (split == "validation")]
-    return Counter(one.reason for one in own)
+    return Counter([*(one.reason for one in own), *outside])
 
 
 def _utterance(recording: _Recording) -> Utterance:

@@ -55,6 +55,7 @@ class ParallelText(InMemory):
         self.truncated = 0  # pairs of a held-out split that were truncated
         self.lines: list[tuple[str, str]] = []  # the original text of a held-out split
         self.counts: TextCounts | None = None  # of the text that was read; None of synthetic text
+        self.text_digests: NDArray[np.int64] | None = None  # of the raw text of each pair; None of synthetic text
 
     @property
     def notes(self) -> list[str]:
@@ -63,7 +64,11 @@ class ParallelText(InMemory):
     def subset(self, rows: Sequence[int]) -> Self:
         chosen = super().subset(rows)
         chosen.lines = [self.lines[row] for row in rows] if self.lines else []
+        chosen.text_digests = None if self.text_digests is None else self.text_digests[np.asarray(rows)]
         return chosen
+
+    def digests(self) -> NDArray[np.int64] | None:
+        return self.text_digests
 
     def texts(self) -> list[tuple[str, str]]:
         """Each pair as text: the original where it was kept, else decoded from the ids."""
@@ -134,6 +139,7 @@ def _encoded(
     source, target = sides
     rows = _Rows(source.length), _Rows(target.length)
     lines: list[tuple[str, str]] = []
+    digests = array("q")
     counts = TextCounts(split.startswith("train"), (source.length, target.length - 1))
     for line in pairs(folder, split, source.language, target.language):
         words, translation = (encode(text) for encode, text in zip(encoders, line, strict=True))
@@ -148,6 +154,7 @@ def _encoded(
         counts.keep(kept)
         rows[0].append(kept[0])
         rows[1].append([*kept[1], EOS])
+        digests.append(hash(line))
         if not counts.is_training:
             lines.append(line)
     if not rows[0].lengths:
@@ -157,6 +164,7 @@ def _encoded(
         raise DataError.at(folder, f"{problem}; {way}")
     text = ParallelText(rows[0].padded(), rows[1].padded(), vocabularies)
     text.counts, text.dropped, text.lines = counts, counts.empty, lines
+    text.text_digests = np.asarray(digests)
     text.too_long, text.truncated = (counts.too_long, 0) if counts.is_training else (0, counts.too_long)
     return text
 

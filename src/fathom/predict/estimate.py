@@ -22,6 +22,7 @@ from fathom.trace.step_work import OPTIMIZER, StepWork
 from fathom.trace.taxonomy import family_of
 
 COMPUTE, MEMORY, HOST, COMMUNICATION = "compute", "memory bandwidth", "host", "communication"
+INDEPENDENT = "in inference the devices work independently, each on a batch of its own: no communication"
 
 
 @dataclass(frozen=True)
@@ -112,6 +113,7 @@ def estimate(
         fits=None if target.memory_bytes is None else step.peak_bytes <= target.memory_bytes,
         bound_by=_bound_by(step, target, each, alone, together.exposed_s),
         by_family=_by_family(step, each),
+        notes=[INDEPENDENT] if count > 1 and step.phase != "train" else [],
     )
 
 

@@ -28,7 +28,7 @@ from fathom.engine.ranks.session import RankSession
 from fathom.engine.ranks.timeline import Timeline
 from fathom.machine.clock import wait
 from fathom.machine.host import fingerprint, gpu_uuid
-from fathom.training.trainer import HeldOut, held_out_for, recipe_for
+from fathom.training.trainer import HeldOut, data_notes, held_out_for, recipe_for
 from fathom.workloads.recipe import Recipe
 
 SPLIT = "train_subset"  # what is trained on, also by recipes that hold nothing out: a job is judged by validation
@@ -75,6 +75,7 @@ class _Run:
         total = self.evaluations * self.steps
         self.schedule = recipe.schedule(session.workload, session.state.optimizer, total)
         self.held_out = _held_out(session, recipe) if group.rank == 0 else None
+        self.notes = data_notes(session, self.held_out) if self.held_out else []
         self.curve: list[Point] = []
         self.diverged: str | None = None
         self.best: tuple[int, Learnt] | None = None  # evaluation, from 1 on, and its weights; on rank 0
@@ -219,5 +220,5 @@ def _record(spec: RunSpec, session: RankSession, group: Group, run: _Run, result
         parameters=session.parallel.parameters,
         learning=result,
         ranks=Ranks(backend=group.backend, ranks=group.ranks, nodes=group.nodes, settings=settings),
-        notes=[*session.parallel.notes, *session.data_notes],
+        notes=[*session.parallel.notes, *run.notes],
     )

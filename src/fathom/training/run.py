@@ -14,7 +14,6 @@ from fathom.core.errors import DataError
 from fathom.core.events import OnEvent, OnProgress, throttled
 from fathom.core.record import Artifact, EarlierMachine, Learning, Point, Record
 from fathom.core.spec import RunSpec
-from fathom.data.base import notes_of
 from fathom.engine.session import Session
 from fathom.machine.clock import wait
 from fathom.machine.host import fingerprint, gpu_shared, gpu_uuid
@@ -22,7 +21,7 @@ from fathom.machine.meter import Counters, Target
 from fathom.measure.loop import recorded
 from fathom.training.checkpoint import Checkpoint
 from fathom.training.data_id import data_id
-from fathom.training.trainer import Trainer, held_out_for, recipe_for, trainer_for, training_split
+from fathom.training.trainer import Trainer, data_notes, held_out_for, recipe_for, trainer_for, training_split
 from fathom.training.whereabouts import Whereabouts
 
 
@@ -37,7 +36,9 @@ def _train(spec: RunSpec, on_progress: OnProgress, on_event: OnEvent) -> Record:
     """Intervals until validation says enough or the recipe ends, then the test; what was done before a kill counts."""
     recipe = recipe_for(spec)
     with Session(spec, split=training_split(recipe)).setup() as session:
-        trainer = trainer_for(session, recipe, held_out_for(session, recipe))
+        held_out = held_out_for(session, recipe)
+        trainer = trainer_for(session, recipe, held_out)
+        notes = data_notes(session, held_out, recipe.validated_on)
         run = TrainingRun(trainer, session)
         on_event({"items_per_step": trainer.items_per_step})
         if run.resume():
@@ -45,8 +46,7 @@ def _train(spec: RunSpec, on_progress: OnProgress, on_event: OnEvent) -> Record:
         run.run(throttled(on_progress), on_event)
         learning = run.result()
         machine = fingerprint(session.device)
-        held_out = {"validation": trainer.held_out.validation, "test": trainer.held_out.test}
-        told = [*machine.cpu.quota_notes, *session.data_notes, *notes_of(held_out), *trainer.notes()]
+        told = [*machine.cpu.quota_notes, *notes, *trainer.notes()]
         return Record(
             spec=spec,
             machine=machine,

@@ -20,7 +20,7 @@ from fathom.core import plugins
 from fathom.core.errors import BadOption, first_line
 from fathom.core.record import Artifact
 from fathom.core.spec import RunSpec
-from fathom.data.base import folder_at
+from fathom.data.base import folder_at, notes_of, repeated
 from fathom.engine.session import Session
 from fathom.workloads.base import State, workload_class
 from fathom.workloads.recipe import Recipe
@@ -268,6 +268,17 @@ def held_out_for(session: Session, recipe: Recipe[Any]) -> HeldOut:
     folder = folder_at(spec.data, workload.expects)
     validation = recipe.evaluation_data(workload, folder, recipe.validated_on)
     return HeldOut(validation, recipe.evaluation_data(workload, folder, recipe.split))
+
+
+def data_notes(session: Session, held_out: HeldOut, validated_on: str = "validation") -> list[str]:
+    """What the readers left out, and how many items of real data are in more than one split."""
+    parts = {"validation": held_out.validation, "test": held_out.test}
+    notes = [*session.data_notes, *notes_of(parts)]
+    if session.spec.data is None:
+        return notes
+    compared = parts if validated_on == "validation" else {"test": held_out.test}  # the other is the training data
+    items = f"{session.workload.item_of(session.spec.phase)}s"
+    return notes + repeated({"training": session.state.source, **compared}, items)
 
 
 def _other_seed(seed: int, number: int) -> int:

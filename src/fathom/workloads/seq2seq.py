@@ -114,7 +114,7 @@ class TranslationRecipe(Recipe["Seq2Seq"]):
         )
         changed = {**taken, **{name: options[name] for name in taken if name in options}}
         settings = ", ".join(f"{name} {value}" for name, value in changed.items() if not name.endswith("language"))
-        told = f"{source} to {target}, {text.count:,} training pairs: {settings}; {found.evaluations} evaluations"
+        told = f"{source} to {target}, {text.count:,} training pairs: {settings}"
         if subwords is not None:
             short = (subwords <= [changed["source_length"], changed["target_length"] - 1]).all(1).mean()
             told += f"; {100 * (1 - short):.0f} % of the pairs are longer and left out" if short < SHORT_ENOUGH else ""

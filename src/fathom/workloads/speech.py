@@ -58,7 +58,9 @@ class SpeechRecipe(Recipe["Speech"]):
             return self
         if Speech.is_an4(folder):
             return self if an4.is_whole(folder) else self.without_target("the whole of AN4")
-        return TIMIT if timit.has_core_test_set(folder) else OTHER_PHONES
+        if not timit.has_core_test_set(folder):
+            return OTHER_PHONES
+        return TIMIT if timit.is_whole(folder) else TIMIT.without_target("the whole of TIMIT")
 
     def schedule(self, workload: Speech, optimizer: Optimizer, steps: int) -> LambdaLR:
         return warmup_cosine(optimizer, steps, max(1.0, WARM_UP * steps))

@@ -173,17 +173,17 @@ def _figure_table(curves: Sequence[Curve]) -> Table:
 
 
 def _chart(rows: Sequence[Row]) -> Chart:
-    groups: dict[str, list[Row]] = {
-        kind: [row for row in rows if row.published == kind] for kind in (WELL, BADLY, UNSAID)
-    }
-    series = []
-    for kind, own in groups.items():
-        known = [(row.curve.name, row.efficiency.median, row.gain.value) for row in own if row.efficiency and row.gain]
-        if known:
-            names, efficiencies, gains = map(list, zip(*known, strict=True))
-            series.append(
-                Series(name=f"published: {kind}", x=[100 * value for value in efficiencies], y=gains, text=names)
-            )
+    series = [
+        Series(
+            name=row.curve.name,
+            x=[100 * row.efficiency.median],
+            y=[row.gain.value],
+            text=[f"published: {row.published}"],
+            workload=row.curve.workload,
+        )
+        for row in sorted(rows, key=lambda row: (WELL, BADLY, UNSAID).index(row.published))
+        if row.efficiency and row.gain
+    ]
     if not series:  # no GPU: efficiency alone
         known_rows = [row for row in rows if row.efficiency]
         names = [row.curve.name for row in known_rows]

@@ -135,7 +135,8 @@ def _announce(spec: RunSpec, recipe: Recipe[Any], specs: Sequence[RunSpec]) -> N
     synthetic = spec.data is None and not kind.interactive
     what = f"{spec.workload} on synthetic data" if synthetic else spec.workload
     seeds = ", ".join(str(each.seed) for each in specs)
-    _say(f"{what}: {count(len(specs), 'run')}, seed{'s' if len(specs) > 1 else ''} {seeds}; {aim(vars(recipe))}")
+    runs = f"{count(len(specs), 'run')} of at most {count(spec.evaluations or recipe.evaluations, 'evaluation')}"
+    _say(f"{what}: {runs}, seed{'s' if len(specs) > 1 else ''} {seeds}; {aim(vars(recipe))}")
     if recipe.taken:
         sized = kind.recipe is None or recipe.options != kind.recipe.options
         kept = f"; but preset {spec.preset} keeps its own sizes" if sized and spec.preset != recipe.preset else ""

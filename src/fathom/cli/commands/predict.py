@@ -101,7 +101,11 @@ def command(
     if as_json:
         print_json(
             dataclasses.asdict(found)
-            | {"notes": [*choice.notes, *step.left_out], "items_per_s": found.items_per_s, "engine": engine}
+            | {
+                "notes": [*found.notes, *choice.notes, *step.left_out],
+                "items_per_s": found.items_per_s,
+                "engine": engine,
+            }
         )
     else:
         _print(found, step, choice, engine)
@@ -179,7 +183,7 @@ def _print(found: Estimate, step: StepWork, choice: Choice, engine: str) -> None
         ("memory", f"{found.memory_bytes / GIB:.3g} GiB{_fits(found)}"),
         ("predictor", found.predictor),
     ]
-    if found.count > 1:
+    if found.count > 1 and found.phase == "train":
         text = f"{seconds(found.communication_s)}, {seconds(found.exposed_s)} of it exposed"
         rows.insert(3, ("communication", text))
     many = f"{found.count} x " if found.count > 1 else ""
@@ -189,7 +193,7 @@ def _print(found: Estimate, step: StepWork, choice: Choice, engine: str) -> None
     total = sum(found.by_family.values()) or 1.0
     cells = [[family, took, 100 * took / total] for family, took in found.by_family.items() if took > total / 1000]
     print_table("Time in ops", ["class", "seconds", "percent"], cells)
-    for note in (*choice.notes, *step.left_out):
+    for note in (*found.notes, *choice.notes, *step.left_out):
         human.print(note, style="dim", highlight=False, markup=False)
 
 
