@@ -207,6 +207,15 @@ def test_recordings_outside_train_and_test_are_counted(tmp_path: Path) -> None:
     assert len(OTHER_PHONES.evaluation_data(Speech.configured("tiny"), tmp_path, "test")) == 1, "and none refuses"
 
 
+def test_where_no_recording_is_left_those_that_were_not_read_are_named(tmp_path: Path) -> None:
+    for name in ("SA1", "SX1"):
+        record(tmp_path / "TRAIN/a", name)
+    (tmp_path / "TRAIN/a/SX1.PHN").unlink()
+    told = r"no utterance of the train split \(recordings: 1 that are SA sentences, 1 without a .PHN\); the folder must"
+    with pytest.raises(DataError, match=told):
+        timit.read(tmp_path, "train", Sizes(20, 8))
+
+
 def test_timit_is_known_by_its_core_speakers(tmp_path: Path) -> None:
     record(tmp_path / "TRAIN/DR1/FCJF0", "SX1")
     record(tmp_path / "TEST/DR1/MDAB0", "SX2")

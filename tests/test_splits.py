@@ -203,6 +203,9 @@ def test_one_utterance_cannot_be_held_out(tmp_path: Path) -> None:
         an4.read(tmp_path, "validation", SIZES)
     with pytest.raises(UnknownName, match="no split 'core'"):
         an4.read(tmp_path, "core", SIZES)
+    (tmp_path / "etc/an4_train.fileids").write_text("")
+    with pytest.raises(DataError, match=r"an4_train\.fileids: empty: it names no utterance"):
+        an4.read(tmp_path, "train", SIZES)
 
 
 def test_features_are_scaled_by_what_is_trained_on(tmp_path: Path) -> None:

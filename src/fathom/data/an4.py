@@ -89,7 +89,9 @@ def _utterances(folder: Path, split: str, dictionary: dict[str, list[int]]) -> I
     names = _names(folder, split)
     transcription = folder / "etc" / f"an4_{split}.transcription"
     fileids, transcripts = _audio.read_lines(names), _audio.read_lines(transcription)
-    if not fileids or len(fileids) != len(transcripts):
+    if not fileids:
+        raise DataError.at(names, "empty: it names no utterance")
+    if len(fileids) != len(transcripts):
         problem = f"{len(transcripts)} transcripts for {len(fileids)} utterances of {names.name}"
         raise DataError.at(transcription, problem)
     for number, (fileid, transcript) in enumerate(zip(fileids, transcripts, strict=True), start=1):

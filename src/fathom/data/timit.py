@@ -118,14 +118,16 @@ def read(folder: Path, split: str, sizes: Sizes, by_speaker: bool = False) -> Ut
     passed_over: list[_PassedOver] = []
     recordings = list(_recordings(folder, passed_over))
     chosen = _in_split(recordings, split)
+    skipped = _left_out_of(split, passed_over, recordings)
     if not chosen:
-        raise DataError.at(folder, f"no utterance of the {split} split; the folder must contain {EXPECTS}")
+        others = ", ".join(f"{count:,} {reason}" for reason, count in skipped.items())
+        problem = f"no utterance of the {split} split{f' (recordings: {others})' if others else ''}"
+        raise DataError.at(folder, f"{problem}; the folder must contain {EXPECTS}")
     utterances = [_utterance(recording) for recording in chosen]
     scale = None
     if not by_speaker:
         other = () if split.startswith("train") else _in_split(recordings, "train_subset")
         scale = Scale.of((_utterance(one) for one in other) if other else utterances)
-    skipped = _left_out_of(split, passed_over, recordings)
     return _audio.padded(folder, utterances, scale, PHONES, sizes, skipped, FOLDING)
 
 
