@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from conftest import fathom
 
 from fathom.cli.commands.cost import size_of
 from fathom.core.errors import BadOption
+from fathom.engine.live import BLOCK
 from fathom.measure.own.cost import cost_of_target, step_of_target
 
 OWN = """
@@ -524,6 +526,10 @@ def fused():
     model = nn.Linear(64, 10)
     return model, torch.randn(8, 64), None, torch.optim.AdamW(model.parameters(), fused=True)
 
+def adafactor():
+    model = nn.Linear(64, 96)
+    return model, torch.randn(8, 64), None, torch.optim.Adafactor(model.parameters())
+
 def lazy():
     return nn.Sequential(nn.Flatten(), nn.LazyLinear(10)), torch.randn(4, 3, 8, 8)
 
@@ -568,6 +574,16 @@ def test_a_fused_optimizer_and_lazy_layers_are_counted(ordinary: str) -> None:
     fused = step_of_target(f"{ordinary}:fused", "train", "fp32", None, gpu=True)
     assert [op.op for op in fused.ops if op.part == "optimizer"] == ["aten::_foreach_add_", "aten::_fused_adamw_"]
     assert cost_of_target(f"{ordinary}:lazy").parameters == 192 * 10 + 10
+
+
+def test_an_optimizer_that_reads_values_is_counted(ordinary: str) -> None:
+    """Adafactor keeps the sums of rows and of columns, and scales its update by norms that it reads."""
+    sheet = cost_of_target(f"{ordinary}:adafactor")
+    own = next(row for row in sheet.memory if "Adafactor" in row.optimizer)
+    assert own.state == 3 * BLOCK, "rows and columns of the weight, and the bias"
+    step = step_of_target(f"{ordinary}:adafactor", "train", "fp32", None, gpu=False)
+    updates = Counter(step.ops[at].op for at in step.sequence if step.ops[at].part == "optimizer")
+    assert (updates["aten::mm"], updates["aten::rsqrt_"], updates["aten::linalg_vector_norm"]) == (1, 2, 6)
 
 
 @pytest.mark.parametrize("name", ["partly_evaluated", "keeps_evaluating"])

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributions import Distribution
 from torch.optim import Optimizer, SparseAdam, adam
+from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
 from fathom.engine.as_on_gpu import AsOnGPU
@@ -213,8 +214,16 @@ def _step(
         live.restart_peak()
         counter.part = OPTIMIZER
         engine.clip()
-        engine.apply()
+        with _AnyValue():
+            engine.apply()
         return peak, live.peak
+
+
+class _AnyValue(TorchFunctionMode):
+    """An update reads 1 of any tensor, as the meta device has no values: Adafactor scales by the norms of weights."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return 1.0 if func is Tensor.item and args[0].is_meta else func(*args, **(kwargs or {}))
 
 
 @contextmanager
@@ -255,7 +264,8 @@ def _with_state(workload: Workload, model: nn.Module, gpu: bool) -> Optimizer:
     for weight in model.parameters():
         weight.grad = _any_gradient(weight, optimizer) if weight.requires_grad else None
     # Adam asks for it in its first step whatever the optimizer says, and does not list the meta device
-    with LiveBytes(stand_ins=STAND_INS), replaced(adam, {"_device_dtype_check_for_fused": lambda *_, **__: None}):
+    unchecked = replaced(adam, {"_device_dtype_check_for_fused": lambda *_, **__: None})
+    with _AnyValue(), LiveBytes(stand_ins=STAND_INS), unchecked:
         optimizer.step()
     for weight in model.parameters():
         weight.grad = None
