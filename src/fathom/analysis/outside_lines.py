@@ -29,7 +29,7 @@ class OutsideLine:
 
     @property
     def seconds(self) -> float:
-        """The middle of what is possible."""
+        """The middle of the two estimates."""
         return (self.by_calls_s + self.by_time_s) / 2
 
     @property

@@ -186,9 +186,8 @@ class AsOnGPU(TorchFunctionMode):
     def _on_cpu(self, func: Any, args: Any, given: Any) -> Any:
         if func is F.scaled_dot_product_attention:
             return _attention(*args, **given, gpu=False)
-        if (
-            func in CELLS and args[0].is_meta and not isinstance(args[2], Tensor)
-        ):  # rows that are packed are torch's own
+        packed = func in CELLS and isinstance(args[2], Tensor)  # rows that are packed are left to torch
+        if func in CELLS and args[0].is_meta and not packed:
             with self:  # which casts the layer's products
                 return recurrent(func, *args)
         return func(*args, **given)

@@ -88,9 +88,7 @@ class _Counter:
     def __init__(self, counted: bool, watch: Watch | None = None) -> None:
         self.counted, self._watch = counted, watch
         self.part = FORWARD
-        self.has_loss = (
-            False  # gradients before that are the model's own: a penalty of them, or a differential equation
-        )
+        self.has_loss = False  # gradients taken before it are the model's own, as those of a differential equation
         self.sums: dict[str, list[float]] = {}
         self.uncounted: Counter[str] = Counter()
         self.live: LiveBytes | None = None
