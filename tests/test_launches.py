@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import math
 import statistics
+import sys
 from dataclasses import replace
+from importlib.util import cache_from_source
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,7 +21,8 @@ from fathom.analysis.questions import sections, variance
 from fathom.analysis.questions._launches import launched, same_work
 from fathom.analysis.statistics import distribution
 from fathom.core.fingerprint import Gpu
-from fathom.core.record import Record, Sections
+from fathom.core.record import COMPILED_ANEW, Record, Sections
+from fathom.machine.host import import_notes
 
 SERVER, H200 = "Server CPU, 16 cores", "NVIDIA H200"
 
@@ -187,6 +191,25 @@ def test_only_runs_that_are_not_shown_have_a_note() -> None:
     assert [row[:4] for row in rows] == [["vgg", "train", "CPU", "small"], ["vgg", "train", "CPU+GPU", "small"]]
     (note,) = [note for note in finding.notes if note.startswith("Not shown")]
     assert note.endswith(f"superseded by launches of a fixed number of steps: vgg train on {H200} (paper).")
+
+
+def test_launches_that_compiled_their_imports_are_counted() -> None:
+    runs = launches("autoenc", 4.0, 5.0, 6.0)
+    notes = sections.analyse([*runs[:1], *(replace(run, notes=[COMPILED_ANEW]) for run in runs[1:])]).notes
+    assert f"2 of 3 launches: {COMPILED_ANEW}." in notes
+    assert not any(COMPILED_ANEW in note for note in sections.analyse(runs).notes)
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_a_torch_without_compiled_files_is_found(kept: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    package, cached = tmp_path / "torch" / "__init__.py", tmp_path / "torch" / "__pycache__"
+    (cached if kept else package.parent).mkdir(parents=True)
+    package.touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
+    if kept:
+        Path(cache_from_source(str(package))).touch()
+    assert import_notes() == ([] if kept else [COMPILED_ANEW])
 
 
 def test_the_notes_say_that_the_studys_main_leaves_start_up_out() -> None:

@@ -37,6 +37,9 @@ _WRONG = (  # what a document that is no record may raise
 )
 
 
+COMPILED_ANEW = "imports took longer: no compiled Python files of torch are kept here, so each start compiles them"
+
+
 @dataclass(frozen=True, kw_only=True)
 class Sections:
     """Where a program's time went, as the Minsky study cut it; wall_s is seen from outside, by a parent process."""

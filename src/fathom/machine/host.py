@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import psutil
 
 from fathom.core.fingerprint import Cpu, Gpu, Machine
+from fathom.core.record import COMPILED_ANEW
 
 if TYPE_CHECKING:
     import torch
@@ -61,6 +62,12 @@ def fingerprint(device: torch.device | None = None) -> Machine:
         environment={name: _told(value) for name, value in sorted(os.environ.items()) if name.startswith(VARIABLES)},
         commit=commit(),
     )
+
+
+def import_notes() -> list[str]:
+    """Under PYTHONDONTWRITEBYTECODE, or in a folder that cannot be written, each start compiles what it imports."""
+    spec = importlib.util.find_spec("torch")
+    return [COMPILED_ANEW] if spec and spec.cached and not Path(spec.cached).exists() else []
 
 
 def host_id(root: Path = Path("/"), container: str | None = None) -> str | None:

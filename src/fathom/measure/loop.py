@@ -17,7 +17,7 @@ from fathom.core.events import OnProgress, throttled
 from fathom.core.record import Record, Sections, moment
 from fathom.core.spec import RunSpec
 from fathom.machine.disturbance import Watch
-from fathom.machine.host import fingerprint, gpu_uuid
+from fathom.machine.host import fingerprint, gpu_uuid, import_notes
 from fathom.machine.meter import Target
 from fathom.machine.sampler import Sampler
 from fathom.measure.energy import energy_of, missing
@@ -194,7 +194,7 @@ def as_record(
         peak_host_bytes=peak_host_bytes,
         peak_device_bytes=peak_device_bytes,
         profile=profile,
-        notes=[*notes, *machine.cpu.quota_notes, *session.data_notes],
+        notes=[*notes, *import_notes(), *machine.cpu.quota_notes, *session.data_notes],
     )
 
 
@@ -218,6 +218,7 @@ def _traced(session: Session, moments: _Moments) -> Record:
         reason=problem,
         sections=moments.sections(session),
         program=program,
+        notes=import_notes(),
     )
 
 

@@ -35,7 +35,7 @@ from fathom.analysis.questions._launches import (
 from fathom.analysis.selection import machine_name, on_cpu, select, summarised, usable, workload_order
 from fathom.analysis.statistics import LEAST_LAUNCHES, Interval
 from fathom.core.formatting import least_and_most, listed, mean_and_range
-from fathom.core.record import Record
+from fathom.core.record import COMPILED_ANEW, Record
 from fathom.core.spec import PHASES
 
 TITLE = "How much of a program is start-up, and how much does a GPU save?"
@@ -85,7 +85,7 @@ def analyse(records: Sequence[Record]) -> Finding:
         summary=_summary(rows, shown),
         tables=[*_relative_tables(rows), _seconds_table(shown), _parts_table(shown)],
         charts=[*_charts(rows), _start_up_chart(shown)],
-        notes=[measured_on(shown), *_notes(), *_limited_note(shown), *notes],
+        notes=[measured_on(shown), *_notes(), *_imports_note(shown), *_limited_note(shown), *notes],
     )
 
 
@@ -378,6 +378,12 @@ def _notes() -> list[str]:
         f"{published.MINSKY_START_PERCENT} % of the time of the smallest models, and that initialising all four GPUs, "
         f"of which it used one, took about {published.MINSKY_FOUR_GPUS_PERCENT} % of the smallest workload.",
     ]
+
+
+def _imports_note(shown: Sequence[Launches]) -> list[str]:
+    runs = [run for each in shown for run in each.runs]
+    compiled = sum(COMPILED_ANEW in run.notes for run in runs)
+    return [f"{compiled} of {len(runs)} launches: {COMPILED_ANEW}."] if compiled else []
 
 
 def _limited_note(shown: Sequence[Launches]) -> list[str]:

@@ -9,7 +9,7 @@ from typing import Any
 from fathom.cli.commands._options import Json
 from fathom.cli.terminal import print_facts, print_json, text
 from fathom.core import plugins
-from fathom.machine.host import devices_expected, fingerprint, gpus, libraries
+from fathom.machine.host import devices_expected, fingerprint, gpus, import_notes, libraries
 from fathom.machine.meter import Target, find_hints, find_meters
 
 
@@ -45,7 +45,7 @@ def _advice() -> list[str]:
         advice.append("deepq plays Atari: pip install 'fathom[atari]'")
     if not os.environ.get("FATHOM_DATA"):
         advice.append("data are synthetic unless --data names a folder; set FATHOM_DATA to the parent of such folders")
-    return advice
+    return [*advice, *import_notes()]
 
 
 def _flattened(key: str, value: Any) -> list[tuple[str, str]]:
