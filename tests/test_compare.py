@@ -20,7 +20,8 @@ from conftest import fathom
 from numpy.typing import NDArray
 from sample_records import GPU, failed_record, op_row, record_of
 
-from fathom.analysis.compare import OUTSIDE, Comparison, compare, geometric_mean
+from fathom.analysis.compare import Comparison, compare, geometric_mean
+from fathom.analysis.explained_change import OUTSIDE
 from fathom.analysis.ratio import FEW, FLOOR, Ratio, launches_needed, ratio
 from fathom.core.disturbance import Disturbance
 from fathom.core.errors import BadOption, Refused, UnknownName

@@ -530,6 +530,23 @@ def adafactor():
     model = nn.Linear(64, 96)
     return model, torch.randn(8, 64), None, torch.optim.Adafactor(model.parameters())
 
+class Reading(torch.optim.Optimizer):
+    def __init__(self, weights):
+        super().__init__(weights, {})
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for weight in (weight for group in self.param_groups for weight in group["params"]):
+            norm = weight.grad.norm()
+            if norm > 0:
+                weight.mul_(1 - 0.1 * int(norm))
+            for _ in range((weight.grad > 0).sum().item()):
+                weight.sub_(weight.grad, alpha=0.1 / float(norm))
+
+def reading():
+    model = nn.Linear(64, 96, bias=False)
+    return model, torch.randn(8, 64), None, Reading(model.parameters())
+
 def lazy():
     return nn.Sequential(nn.Flatten(), nn.LazyLinear(10)), torch.randn(4, 3, 8, 8)
 
@@ -584,6 +601,9 @@ def test_an_optimizer_that_reads_values_is_counted(ordinary: str) -> None:
     step = step_of_target(f"{ordinary}:adafactor", "train", "fp32", None, gpu=False)
     updates = Counter(step.ops[at].op for at in step.sequence if step.ops[at].part == "optimizer")
     assert (updates["aten::mm"], updates["aten::rsqrt_"], updates["aten::linalg_vector_norm"]) == (1, 2, 6)
+    step = step_of_target(f"{ordinary}:reading", "train", "fp32", None, gpu=False)
+    updates = Counter(step.ops[at].op for at in step.sequence if step.ops[at].part == "optimizer")
+    assert (updates["aten::mul_"], updates["aten::sub_"]) == (1, 1), "each value that is read counts as 1"
 
 
 @pytest.mark.parametrize("name", ["partly_evaluated", "keeps_evaluating"])

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from fathom.core.energy import POWER
-from fathom.machine.host import gpu_shared
+from fathom.machine.gpus import gpu_shared
 from fathom.machine.meter import Counters, Target, find_meters
 from fathom.machine.meters import rapl
 

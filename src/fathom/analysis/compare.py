@@ -12,9 +12,10 @@ from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise
 from typing import Any, Literal
 
+from fathom.analysis.explained_change import Change, explanation, slowdown
 from fathom.analysis.labels import card
 from fathom.analysis.ratio import FEW, launches_needed, ratio
-from fathom.analysis.selection import RunGroup, configuration, op_type, trusted, workload_order
+from fathom.analysis.selection import configuration, trusted, workload_order
 from fathom.analysis.step_time import levels, settled_steps
 from fathom.core.formatting import seconds
 from fathom.core.record import Record
@@ -22,7 +23,6 @@ from fathom.core.spec import RunSpec
 
 Verdict = Literal["faster", "slower", "no change", "not comparable"]
 Key = tuple[str, str]  # a configuration's id, and a kind of device
-OUTSIDE = "outside ops"
 CHOICES = (
     "preset",
     "precision",
@@ -47,22 +47,7 @@ _SHOWN = {
     "power_cap_w": "power cap (W)",
     "clock_cap_mhz": "clock cap (MHz)",
 }  # of these, names that are not words
-EXPLAINED = 5  # op types that an explanation names at most, beside those that only one side has
-LEAST = 0.01  # of the largest difference: a smaller one explains nothing
 AUTO = "auto"  # the device of a run that failed before it had one
-
-
-@dataclass(frozen=True, kw_only=True)
-class Change:
-    """One op type in a profiled step of either side, and what it adds to the difference."""
-
-    type: str
-    a_s: float
-    b_s: float
-    difference_s: float
-    share: float | None  # of the whole difference; None where the profiled steps do not differ as the timed ones do
-    calls_a: float
-    calls_b: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -255,8 +240,8 @@ def _compared(one: Runs, other: Runs, change: float) -> Comparison:
         launches_needed=launches_needed(found, min(len(a), len(b)), change),
         paired=paired,
         remark="; ".join([*one.failure("A"), *other.failure("B"), *_remarks(a, b)]),
-        explanation=_explanation(a, b, found.value) if same else [],
-        slowdowns=(_slowdown(a), _slowdown(b)),
+        explanation=explanation(a, b, found.value) if same else [],
+        slowdowns=(slowdown(a), slowdown(b)),
         **facts,
     )
 
@@ -365,37 +350,3 @@ def _choices(spec: RunSpec) -> dict[str, Any]:
 def _either(a: object, b: object) -> str:
     shown = ["default" if value is None else str(value) for value in (a, b)]
     return shown[0] if shown[0] == shown[1] else " → ".join(shown)
-
-
-def _explanation(a: Sequence[Record], b: Sequence[Record], measured: float) -> list[Change]:
-    """The op types that differ most, and those that only one side has; nothing where a side has no profile."""
-    profiled = [[run for run in side if run.profile] for side in (a, b)]
-    if not all(profiled):
-        return []
-    (ours, calls_a), (theirs, calls_b) = map(_op_types, profiled)
-    whole = sum(theirs.values()) - sum(ours.values())
-    changes = []
-    for kind in ours | theirs:
-        a_s, b_s = ours.get(kind, 0.0), theirs.get(kind, 0.0)
-        share = (b_s - a_s) / whole if whole * (measured - 1) > 0 else None
-        calls = {"calls_a": calls_a.get(kind, 0.0), "calls_b": calls_b.get(kind, 0.0)}
-        changes.append(Change(type=kind, a_s=a_s, b_s=b_s, difference_s=b_s - a_s, share=share, **calls))
-    changes.sort(key=lambda each: -abs(each.difference_s))
-    least = LEAST * abs(changes[0].difference_s)
-    large = [each for each in changes[:EXPLAINED] if abs(each.difference_s) > least]
-    return large + [each for each in changes if each not in large and (each.calls_a == 0) != (each.calls_b == 0)]
-
-
-def _slowdown(runs: Sequence[Record]) -> float | None:
-    known = [slowdown for run in runs if run.profile and (slowdown := run.profile.slowdown)]
-    return statistics.median(known) if known else None
-
-
-def _op_types(runs: list[Record]) -> tuple[dict[str, float], dict[str, float]]:
-    """Seconds and calls per step of each op type, and the seconds outside them: means over the runs."""
-    group = RunGroup("", "", "", runs)
-    calls: dict[str, float] = defaultdict(float)
-    for profile in group.profiles:
-        for row in profile.rows:
-            calls[row.type] += row.calls / len(group.profiles)
-    return group.seconds_by(op_type) | {OUTSIDE: group.outside_s}, calls

@@ -37,7 +37,7 @@ _WRONG = (  # what a document that is no record may raise
 )
 
 
-COMPILED_ANEW = "imports took longer: no compiled Python files of torch are kept here, so each start compiles them"
+COMPILED_ANEW = "imports take seconds longer: torch has no compiled Python files (.pyc), so each start compiles it"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -35,6 +35,7 @@ from fathom.trace.step_work import BACKWARD, FORWARD, OPTIMIZER
 from fathom.workloads.base import State, Workload
 
 META = torch.device("meta")
+READS = {Tensor.item: float, Tensor.__float__: float, Tensor.__int__: int, Tensor.__bool__: bool}
 WITHOUT_WORK = ("prim", "profiler")  # namespaces of ops: questions about a tensor, and marks
 Watch = Callable[[str, Any, tuple[Any, ...], dict[str, Any]], None]  # part of the step, op, arguments
 
@@ -221,7 +222,10 @@ class _AnyValue(TorchFunctionMode):
     """An update reads 1 of any tensor, as the meta device has no values: Adafactor scales by the norms of weights."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        return 1.0 if func is Tensor.item and args[0].is_meta else func(*args, **(kwargs or {}))
+        if func not in READS or not args[0].is_meta:
+            return func(*args, **(kwargs or {}))
+        whole = func is Tensor.item and not args[0].is_floating_point()
+        return 1 if whole else READS[func](1)
 
 
 @contextmanager

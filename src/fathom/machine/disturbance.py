@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING
 
 from fathom.core.disturbance import Disturbance
 from fathom.machine.cpu_speed import fastest_s, loop_s
-from fathom.machine.host import affinity, cgroup_folders, gpu_shared, gpu_throttles, usable_cores
+from fathom.machine.gpus import gpu_shared, gpu_throttles
+from fathom.machine.host import affinity, cgroup_folders, usable_cores
 
 if TYPE_CHECKING:
     import torch

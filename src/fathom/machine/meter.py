@@ -31,7 +31,7 @@ class Target:
 
     @classmethod
     def of(cls, device: torch.device, *, estimates: bool = False) -> Target:
-        from fathom.machine.host import gpu_uuid
+        from fathom.machine.gpus import gpu_uuid
 
         uuid = gpu_uuid(device)
         return cls(gpu_uuids=(uuid,) if uuid else (), estimates=estimates)

@@ -28,7 +28,8 @@ from fathom.core.record import Record
 from fathom.core.spec import RunSpec
 from fathom.engine.ranks.group import Group
 from fathom.machine.clock import fastest, wait
-from fathom.machine.host import fingerprint, gpu_uuid
+from fathom.machine.gpus import gpu_uuid
+from fathom.machine.host import fingerprint
 from fathom.measure.contention import overlaps, shared_work
 
 SAMPLES = 12

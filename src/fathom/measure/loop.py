@@ -17,7 +17,8 @@ from fathom.core.events import OnProgress, throttled
 from fathom.core.record import Record, Sections, moment
 from fathom.core.spec import RunSpec
 from fathom.machine.disturbance import Watch
-from fathom.machine.host import fingerprint, gpu_uuid, import_notes
+from fathom.machine.gpus import gpu_uuid
+from fathom.machine.host import fingerprint, import_notes
 from fathom.machine.meter import Target
 from fathom.machine.sampler import Sampler
 from fathom.measure.energy import energy_of, missing

@@ -24,7 +24,8 @@ from fathom.engine.ranks.drag import Drag, slowness
 from fathom.engine.ranks.group import Clock, Group
 from fathom.engine.ranks.session import RankSession
 from fathom.engine.ranks.timeline import StepSpans, Timeline
-from fathom.machine.host import affinity, fingerprint, gpu_uuid
+from fathom.machine.gpus import gpu_uuid
+from fathom.machine.host import affinity, fingerprint
 from fathom.measure.rank_series import parts_of
 
 FIRST_CHUNK = 5  # steps after which the ranks agree for the first time whether the budget is spent

@@ -27,7 +27,8 @@ from fathom.engine.ranks.group import Group
 from fathom.engine.ranks.session import RankSession
 from fathom.engine.ranks.timeline import Timeline
 from fathom.machine.clock import wait
-from fathom.machine.host import fingerprint, gpu_uuid
+from fathom.machine.gpus import gpu_uuid
+from fathom.machine.host import fingerprint
 from fathom.training.trainer import HeldOut, data_notes, held_out_for, recipe_for
 from fathom.workloads.recipe import Recipe
 

@@ -16,7 +16,8 @@ from fathom.core.record import Artifact, EarlierMachine, Learning, Point, Record
 from fathom.core.spec import RunSpec
 from fathom.engine.session import Session
 from fathom.machine.clock import wait
-from fathom.machine.host import fingerprint, gpu_shared, gpu_uuid
+from fathom.machine.gpus import gpu_shared, gpu_uuid
+from fathom.machine.host import fingerprint
 from fathom.machine.meter import Counters, Target
 from fathom.measure.loop import recorded
 from fathom.training.checkpoint import Checkpoint

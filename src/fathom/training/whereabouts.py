@@ -9,7 +9,8 @@ from typing import Any, Self
 import torch
 
 from fathom.core.record import EarlierMachine
-from fathom.machine.host import fingerprint, gpu_uuid
+from fathom.machine.gpus import gpu_uuid
+from fathom.machine.host import fingerprint
 
 
 @dataclass(frozen=True)

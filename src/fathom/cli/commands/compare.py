@@ -26,7 +26,8 @@ from fathom.experiments.interleave import BUDGET_S, STEPS, Launch, interleave, l
 from fathom.workloads.catalogue import suite
 
 if TYPE_CHECKING:  # the statistics take a second to load
-    from fathom.analysis.compare import Change, Comparison
+    from fathom.analysis.compare import Comparison
+    from fathom.analysis.explained_change import Change
 
 MANY = 500  # runs that nobody would wait for
 MEASURING = ("runs", "phase", "preset", "device", "engine", "out")  # options of --interleave

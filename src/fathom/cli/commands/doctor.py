@@ -9,7 +9,8 @@ from typing import Any
 from fathom.cli.commands._options import Json
 from fathom.cli.terminal import print_facts, print_json, text
 from fathom.core import plugins
-from fathom.machine.host import devices_expected, fingerprint, gpus, import_notes, libraries
+from fathom.machine.gpus import gpus
+from fathom.machine.host import devices_expected, fingerprint, import_notes, libraries
 from fathom.machine.meter import Target, find_hints, find_meters
 
 
@@ -45,7 +46,8 @@ def _advice() -> list[str]:
         advice.append("deepq plays Atari: pip install 'fathom[atari]'")
     if not os.environ.get("FATHOM_DATA"):
         advice.append("data are synthetic unless --data names a folder; set FATHOM_DATA to the parent of such folders")
-    return [*advice, *import_notes()]
+    cure = "unset PYTHONDONTWRITEBYTECODE, or run python -m compileall over its folder once"
+    return [*advice, *(f"{note}: {cure}" for note in import_notes())]
 
 
 def _flattened(key: str, value: Any) -> list[tuple[str, str]]:
@@ -54,7 +56,8 @@ def _flattened(key: str, value: Any) -> list[tuple[str, str]]:
     if isinstance(value, list) and value and isinstance(value[0], dict):
         return [row for index, item in enumerate(value) for row in _flattened(f"{key} {index}", item)]
     if isinstance(value, list):
-        return [(key, ", ".join(map(text, value)) or "none")]
+        between = "\n" if key == "advice" else ", "  # sentences have commas of their own
+        return [(key, between.join(map(text, value)) or "none")]
     if key.endswith("memory_bytes") and value is not None:
         return [(key.removesuffix("_bytes"), f"{value / 2**30:.1f} GiB")]
     return [(key, text(value))]

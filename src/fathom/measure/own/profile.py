@@ -21,7 +21,8 @@ from fathom.engine.base import engine_class
 from fathom.engine.session import Session
 from fathom.machine.devices import resolve
 from fathom.machine.disturbance import Watch
-from fathom.machine.host import fingerprint, gpu_uuid
+from fathom.machine.gpus import gpu_uuid
+from fathom.machine.host import fingerprint
 from fathom.measure.loop import non_finite
 from fathom.measure.own.batch import items_in
 from fathom.measure.own.model import OwnModel, OwnSession, precision_of, prepared
