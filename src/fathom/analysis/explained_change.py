@@ -48,7 +48,8 @@ def explanation(a: Sequence[Record], b: Sequence[Record], measured: float) -> li
 
 
 def slowdown(runs: Sequence[Record]) -> float | None:
-    known = [slowdown for run in runs if run.profile and (slowdown := run.profile.slowdown)]
+    """How many times as long profiled steps took as timed ones: the median over runs; None without profiles."""
+    known = [factor for run in runs if run.profile and (factor := run.profile.slowdown)]
     return statistics.median(known) if known else None
 
 
