@@ -88,7 +88,7 @@ def no_deep_networks(monkeypatch: pytest.MonkeyPatch) -> None:
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     found = Clock()
     monkeypatch.setattr(running, "time_call", found.time_call)
-    monkeypatch.setattr(running, "_step_s", lambda *_: 0.5)
+    monkeypatch.setattr(running, "step_s", lambda *_: 0.5)
     monkeypatch.setattr(running, "PROBES", 1)
     monkeypatch.setattr(running, "SAVE_S", 200.0)  # each call is a second, and a file takes longer than a call
     return found

@@ -178,10 +178,11 @@ def test_calls_and_steps_of_an_earlier_version_are_timed_again_and_kept_until_th
 
     def time_call(spec: str, device: torch.device) -> OpTime:
         timed.append(spec)
-        return OpTime(1e-6, 2e-5, LOOP_S)
+        return OpTime(2e-6, 2e-5, LOOP_S)
 
     monkeypatch.setattr(running, "time_call", time_call)
-    monkeypatch.setattr(running, "_step_s", lambda *_: 0.5)
+    monkeypatch.setattr(running, "step_s", lambda *_: 0.5)
+    monkeypatch.setattr(running, "graph_s", lambda *_: 0.25)
     monkeypatch.setattr(running, "PROBES", 2)
     monkeypatch.setattr(running, "DEEP_PROBES", 0)
     monkeypatch.setattr(Runner, "_gpu", True)
@@ -197,6 +198,8 @@ def test_calls_and_steps_of_an_earlier_version_are_timed_again_and_kept_until_th
     assert [each.launch_loops for each in whole.calls] == pytest.approx([0.2] * len(whole.calls))
     assert len(whole.probes) == 4
     first = whole.probes[0]
+    in_graphs = [(each.graph_s, each.kernel_calls == sum(each.calls.values())) for each in whole.probes]
+    assert in_graphs == [(None, False), (0.25, True)] * 2, "inference alone, in which each call took 2 us"
     assert first.launch_loops == pytest.approx(0.2 * sum(first.calls.values()))
     assert len(timed) == len(set(timed)), "nothing twice"
 
@@ -209,6 +212,8 @@ def test_calls_and_steps_of_an_earlier_version_are_timed_again_and_kept_until_th
     assert [(each.name, each.phase) for each in some.probes] == [(each.name, each.phase) for each in whole.probes]
     again = [each for each in some.calls if each.launch_loops is not None]
     assert len(some.calls) == len(whole.calls)
-    assert [each.seconds for each in again] == [1e-6] * 10
+    assert [each.seconds for each in again] == [2e-6] * 10
     assert {each.work.spec: each.sources for each in some.calls} == {each.work.spec: each.sources for each in old.calls}
     assert run(some, 300.0).probes[0].launch_loops == first.launch_loops
+    without_graphs = replace(whole, probes=[replace(each, graph_s=None) for each in whole.probes])
+    assert sorted(each.phase for each in run(without_graphs, 300.0).probes if each.graph_s) == ["infer", "infer"]

@@ -12,6 +12,7 @@ import msgspec
 
 from fathom.core.errors import DataError
 from fathom.core.files import MB, gunzipped, read_bytes, replace_whole
+from fathom.predict.graph_costs import fit_graphs
 from fathom.predict.host_costs import fit_host
 from fathom.predict.launches import Launches
 from fathom.predict.probe import Probe
@@ -68,7 +69,7 @@ class Campaign:
     def target(self) -> Target:
         """The device as measured."""
         target = Target.measured_as(self, fit_host(self.probes, self.gpu), self.memory_bytes)
-        return replace(target, launches=launches_of(self.calls))
+        return replace(target, launches=launches_of(self.calls), graphs=fit_graphs(self.probes))
 
 
 def launches_of(calls: Iterable[TimedCall]) -> Launches:

@@ -36,7 +36,7 @@ from fathom.predict.predictors.op_by_op import OpByOp
 from fathom.predict.predictors.regression import has_scikit_learn
 from fathom.predict.predictors.roofline import Roofline
 from fathom.predict.reference import as_reached, nearest, shipped
-from fathom.predict.target import HostCosts, Target
+from fathom.predict.target import Target
 from fathom.trace.step_work import StepWork
 
 ERRORS = ".errors.json"  # beside a calibration: what `fathom predict --evaluate` found
@@ -100,9 +100,7 @@ def calibrated(path: Path, predictor: str, precision: str, engine: str = EAGER) 
     notes = [f"calibrated: {len(campaign.calls)} op calls timed on {campaign.machine}"]
     notes += [f"the calibration was disturbed: {reason}" for reason in campaign.disturbances]
     if predictor == ROOFLINE:
-        return Choice(
-            replace(target, host=HostCosts()), Roofline(), _error(errors, ROOFLINE, engine, precision), notes, campaign
-        )
+        return Choice(target.without_costs(), Roofline(), _error(errors, ROOFLINE, engine, precision), notes, campaign)
     fallback = predictor if predictor in FITS else _best_installed(errors)
     fitted = FITS[fallback](campaign.calls, target, precision)
     found = Choice(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from fathom.core.errors import BadOption
 from fathom.core.ranks import ALL_REDUCE
@@ -17,7 +17,7 @@ from fathom.predict.communication import Link, fastest
 from fathom.predict.predictors.base import Predictor
 from fathom.predict.predictors.roofline import Roofline, is_compute_bound
 from fathom.predict.scaling import local_step, synchronous
-from fathom.predict.target import HostCosts, Target
+from fathom.predict.target import Target
 from fathom.trace.step_work import OPTIMIZER, StepWork
 from fathom.trace.taxonomy import family_of
 
@@ -78,7 +78,7 @@ def estimate(
 ) -> Estimate:
     """With the roofline where no predictor is given. Several devices train as DistributedDataParallel does.
 
-    The baseline has the ceilings of `roof`, or of the target, and no costs of a host.
+    The baseline has the ceilings of `roof`, or of the target, and nothing else of it.
     """
     if count < 1:
         raise BadOption(f"--count must be at least 1, not {count}")
@@ -88,7 +88,7 @@ def estimate(
     each = chosen.seconds(step, target)
     alone = _alone(step, target, each)
     together = _together(step, alone, count, link)
-    ceilings = replace(roof or target, host=HostCosts())
+    ceilings = (roof or target).without_costs()
     base = _together(step, _alone(step, ceilings, Roofline().seconds(step, ceilings)), count, link)
     step_s = alone.compute_s + together.exposed_s
     return Estimate(
@@ -128,14 +128,15 @@ class _Alone:
 
 
 def _alone(step: StepWork, target: Target, each_s: Sequence[float]) -> _Alone:
-    device = [each_s[index] for index in step.sequence]
+    device = [target.in_step_s(each_s[index]) for index in step.sequence]
     of_op = [target.host_s(op) for op in step.ops]
     host = [of_op[index] for index in step.sequence]
-    device_s, host_s = math.fsum(device), math.fsum(host) + target.host.of_step(step)
+    calls_s, host_s = math.fsum(device), math.fsum(host) + target.host.of_step(step)
+    device_s = calls_s + target.once_s
     if target.gpu:
         # the host runs ahead of the device, or the device waits for it: per call the slower of both sets the pace
         compute_s = max(device_s, host_s)
-        factor = compute_s / device_s if device_s else 0.0
+        factor = compute_s / calls_s if calls_s else 0.0
         calls = [seconds * factor for seconds in device]
     else:
         compute_s = device_s + host_s

@@ -27,7 +27,7 @@ from fathom.predict.predictors.names import BOOSTING, EFFICIENCY, NEIGHBOURS, RO
 from fathom.predict.predictors.neighbours import Neighbours
 from fathom.predict.predictors.op_by_op import OpByOp
 from fathom.predict.predictors.roofline import Roofline
-from fathom.predict.target import HostCosts, Target
+from fathom.predict.target import Target
 
 UNSEEN_WORKLOAD, UNSEEN_BATCH, OP_BY_OP = "unseen workload", "unseen batch", "op by op"
 OTHER_BATCHES_RUN, OP_BY_OP_OTHERS_RUN = "other batches run", "op by op, other batches run"
@@ -152,7 +152,7 @@ def _scores(campaign: Campaign, cases: Sequence[Case], situation: str, predictor
     target = campaign.target()
     found = []
     for name in predictors:
-        bare = replace(target, host=HostCosts()) if name == ROOFLINE else target
+        bare = target.without_costs() if name == ROOFLINE else target
         for precision in dict.fromkeys(case.step.precision for case in cases):
             fitted = FITS[name](campaign.calls, bare, precision)
             found += [

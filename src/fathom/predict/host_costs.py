@@ -53,8 +53,8 @@ def _of_calls(probes: Sequence[Probe], gpu: bool) -> HostCosts:
     if len(probes) < ENOUGH:
         counts = counts.sum(axis=1, keepdims=True)
     matrix = np.hstack([counts, np.ones((len(probes), 1))])
-    solved, _ = nnls(matrix / steps[:, None], np.maximum(0.0, left) / steps)
-    *each_s, step_s = map(float, solved)
+    costs, _ = nnls(matrix / steps[:, None], np.maximum(0.0, left) / steps)
+    *each_s, step_s = map(float, costs)
     forward_s, backward_s, optimizer_s = each_s if len(each_s) > 1 else each_s * len(PARTS)
     return HostCosts(forward_s, backward_s, optimizer_s, step_s)
 
@@ -69,7 +69,7 @@ def _of_calls_and_steps(probes: Sequence[Probe], gpu: bool) -> HostCosts:
     cold = [0.0 if gpu else each.cold_bytes or 0.0 for each in probes]
     train = [float(each.phase == "train") for each in probes]
     others = np.array([np.ones(len(probes)), train, cold]).T
-    return HostCosts(*_solved(np.hstack([_counts(probes), others]), left, steps))
+    return HostCosts(*solved(np.hstack([_counts(probes), others]), left, steps))
 
 
 def _of_launches(probes: Sequence[Probe]) -> HostCosts:
@@ -80,20 +80,20 @@ def _of_launches(probes: Sequence[Probe]) -> HostCosts:
     """
     rows = [[each.launch_loops or 0.0, 1.0, float(each.phase == "train")] for each in probes]
     steps = np.array([each.step_s for each in probes])
-    launch_s_per_loop, step_s, training_s = _solved(np.array(rows), steps, steps)
+    launch_s_per_loop, step_s, training_s = solved(np.array(rows), steps, steps)
     loop_s = min(each.loop_s or 0.0 for each in probes)
     return HostCosts(step_s=step_s, training_s=training_s, launch_s_per_loop=launch_s_per_loop, loop_s=loop_s)
 
 
-def _solved(matrix: Floats, left: Floats, steps: Floats) -> list[float]:
+def solved(matrix: Floats, left: Floats, steps: Floats) -> list[float]:
     """What each column costs: nothing less than zero, errors relative to the steps, far ones counting less."""
-    scale = np.where(matrix.any(axis=0), matrix.max(axis=0), 1.0)
-    weights, solved = 1 / steps, np.zeros(matrix.shape[1])
+    scale = np.where(matrix.any(axis=0), np.abs(matrix).max(axis=0), 1.0)
+    weights, found = 1 / steps, np.zeros(matrix.shape[1])
     for _ in range(PASSES):
-        solved = nnls(matrix / scale * weights[:, None], left * weights)[0] / scale
-        off = (matrix @ solved - left) / steps
+        found = nnls(matrix / scale * weights[:, None], left * weights)[0] / scale
+        off = (matrix @ found - left) / steps
         weights = 1 / steps / np.sqrt(1 + (off / DOUBTED) ** 2)
-    return [float(each) for each in solved]
+    return [float(each) for each in found]
 
 
 def _left(probes: Sequence[Probe], gpu: bool) -> tuple[Floats, Floats]:

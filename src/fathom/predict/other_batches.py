@@ -35,7 +35,7 @@ class Corrected:
         return [self.factor * each for each in self.predictor.seconds(step, target)]
 
     def target(self, target: Target) -> Target:
-        return replace(target, host=target.host.scaled(self.factor))
+        return replace(target, host=target.host.scaled(self.factor), graphs=target.graphs.scaled(self.factor))
 
 
 def factor_at(batch: int, log_errors: Sequence[tuple[int, float]]) -> float:

@@ -18,6 +18,7 @@ from fathom.trace.step_work import OpWork, StepWork
 
 CUDAGRAPH = "cudagraph"
 ENGINES = (EAGER, CUDAGRAPH)  # whose steps are predicted
+LEAST_KERNEL_S = 1e-6  # the shortest kernel takes twice as long on a stream; calls without one some nanoseconds
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,26 @@ class HostCosts:
         return HostCosts(*(factor * each for each in astuple(self)))
 
 
+@dataclass(frozen=True)
+class GraphCosts:
+    """How a CUDA graph differs from its op calls timed alone, one after another on a stream."""
+
+    saved_s: float = 0.0  # for each call with kernels: in a graph they follow each other sooner
+    step_s: float = 0.0  # once: the batch is copied to where the graph reads it, and the result from where it is left
+
+    def in_graph(self, seconds: float) -> float:
+        """A call of so many seconds alone."""
+        return max(0.0, seconds - self.saved_s) if has_kernels(seconds) else seconds
+
+    def scaled(self, factor: float) -> GraphCosts:
+        return GraphCosts(*(factor * each for each in astuple(self)))
+
+
+def has_kernels(seconds: float) -> bool:
+    """Whether a call that takes so long on a GPU does anything there: a view of a tensor does not."""
+    return seconds > LEAST_KERNEL_S
+
+
 class Measured(Protocol):
     """A device whose ceilings were measured."""
 
@@ -69,6 +90,8 @@ class Target:
     memory_bytes: float | None = None  # None: not known
     host: HostCosts = field(default_factory=HostCosts)
     launches: Launches = field(default_factory=Launches)
+    graphs: GraphCosts = field(default_factory=GraphCosts)
+    engine: str = EAGER
     measured: bool = False  # whether the ceilings are measured; else peaks, which nothing reaches
     tdp_w: float | None = None
     listed: str | None = None  # as the catalogue calls it, where its name is another
@@ -115,6 +138,19 @@ class Target:
         launching_s = self.host.launch_s_per_loop * self.launches.loops(op) if self.host.launch_s_per_loop else 0.0
         return self.host.of(op.part) + launching_s
 
+    def in_step_s(self, seconds: float) -> float:
+        """Of a call that takes so long when it is timed alone."""
+        return seconds if self.engine == EAGER else self.graphs.in_graph(seconds)
+
+    @property
+    def once_s(self) -> float:
+        """What the device does once a step beside the calls."""
+        return 0.0 if self.engine == EAGER else self.graphs.step_s
+
+    def without_costs(self) -> Target:
+        """The ceilings alone, as the roofline has them."""
+        return replace(self, host=HostCosts(), graphs=GraphCosts())
+
     def beside_host(self, loop_s: float | None) -> Target:
         """Beside a host on which the loop takes this time: another one, or the same while its core is slower."""
         if not self.gpu or not loop_s or not self.host.loop_s:
@@ -122,13 +158,14 @@ class Target:
         return replace(self, host=self.host.scaled(loop_s / self.host.loop_s))
 
     def executed_by(self, engine: str) -> Target:
-        """A CUDA graph is launched as one: what the host does for each op call is gone."""
+        """A CUDA graph is launched as one: what the host does for each op call is gone, and what kernels wait for."""
         check_engine(engine)
         if engine == EAGER:
             return self
         if not self.gpu:
             raise BadOption(f"{engine} needs a GPU, and {self.name} is a CPU")
-        return replace(self, host=HostCosts(step_s=self.host.step_s, loop_s=self.host.loop_s))
+        host = HostCosts(step_s=self.host.step_s, loop_s=self.host.loop_s)
+        return replace(self, host=host, engine=engine)
 
     def peak(self, precision: str) -> float:
         """FLOP/s of products in it. A device without it computes in fp32."""

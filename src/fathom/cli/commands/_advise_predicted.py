@@ -14,7 +14,7 @@ from fathom.core.errors import FathomError, first_line
 from fathom.experiments.advise import Usual
 from fathom.predict.choice import Choice
 from fathom.predict.estimate import estimate
-from fathom.predict.target import HostCosts, Target
+from fathom.predict.target import CUDAGRAPH, Target
 
 if TYPE_CHECKING:
     from fathom.engine.step_work import StepWorks
@@ -64,8 +64,7 @@ def _items_per_s(works: StepWorks, machine: dict[str, Choice], setting: Setting)
 
 
 def _launched(target: Target, setting: Setting) -> Target:
-    """A graph is launched as one."""
-    return target if setting.engine is None else replace(target, host=HostCosts(step_s=target.host.step_s))
+    return target if setting.engine is None else target.executed_by(CUDAGRAPH)
 
 
 def _change(setting: Setting, times: float, evidence: str) -> Change:

@@ -41,7 +41,7 @@ def time_call(spec: str, device: torch.device, budget_s: float = BUDGET_S) -> Op
         func(*args, **kwargs)
         wait(device)
         if device.type == "cuda":
-            return _on_gpu(func, args, kwargs, device, budget_s)
+            return on_gpu(func, args, kwargs, device, budget_s)
         return OpTime(float(np.quantile(_on_cpu(func, args, kwargs, budget_s), 0.25)))
 
 
@@ -57,7 +57,7 @@ def _on_cpu(func: Any, args: list[Any], kwargs: Any, budget_s: float) -> list[fl
     return found
 
 
-def _on_gpu(func: Any, args: list[Any], kwargs: Any, device: torch.device, budget_s: float) -> OpTime:
+def on_gpu(func: Any, args: list[Any], kwargs: Any, device: torch.device, budget_s: float = BUDGET_S) -> OpTime:
     """Calls are queued while the GPU is kept busy, so that their kernels then run without waiting for the host."""
     begun = time.perf_counter()
     func(*args, **kwargs)

@@ -7,11 +7,9 @@ call in which the process before ended. Its text is in a file beside while it is
 from __future__ import annotations
 
 import re
-import statistics
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -21,10 +19,8 @@ import torch
 
 from fathom.core.errors import BadOption, EngineError, first_line
 from fathom.core.record import moment
-from fathom.engine.base import clipping
-from fathom.engine.engines.eager import Eager
 from fathom.engine.step_work import StepWorks
-from fathom.machine.clock import fastest, wait
+from fathom.machine.clock import wait
 from fathom.machine.cpu_speed import loop_s
 from fathom.machine.devices import ProcessSettings
 from fathom.machine.disturbance import Watch
@@ -34,19 +30,21 @@ from fathom.measure.calibration import TIMING
 from fathom.measure.calibration.layers import products_of, random_layer
 from fathom.measure.calibration.networks import deep_network, random_network
 from fathom.measure.calibration.op_times import LEFT_OUT, time_call
+from fathom.measure.calibration.whole_steps import graph_s, step_s
 from fathom.measure.own.model import OwnModel
 from fathom.predict.campaign import SUFFIX, Campaign, TimedCall, launches_of, read, source_of, write
 from fathom.predict.cold_operands import cold_bytes
 from fathom.predict.probe import Probe
+from fathom.predict.target import has_kernels
 from fathom.trace.step_work import OpWork, StepWork
-from fathom.workloads.base import State, Workload, workload_class
+from fathom.workloads.base import Workload, workload_class
 
 LONGEST_S = {"cpu": 0.2, "cuda": 0.1}  # of a call at the roofline: longer ones would eat the budget
 LARGEST = {"cpu": 1.0, "cuda": 8.0}  # factor on the random networks' batches
 LARGEST_LAYER = {"cpu": 1.0, "cuda": 5.0}  # cuDNN tries ten algorithms, some of them many times as slow: seconds each
 LAYERS = {"cpu": 6, "cuda": 24}  # single layers after each random network: cuDNN has more ways to convolve than a CPU
 PROBES, DEEP_PROBES = 24, 6  # random and deep networks of which whole steps are timed, too
-PROBE_REPEATS, PROBE_S = 15, 0.3
+PROBE_S = 0.3  # of a step at the device's peak: longer ones are left out
 SAVE_S = 15.0  # between two writings of the file
 FACTORS = (1.0, 0.5, 2.0)  # of a workload's batch
 ALGORITHMS = Workload.algorithms  # of cuDNN, as in the workloads' own runs
@@ -195,8 +193,8 @@ class Runner:
 
     def _is_whole(self, probe: Probe) -> bool:
         """One of an earlier version is measured again."""
-        launched = probe.launch_loops is not None or not self._gpu
-        return probe.cold_bytes is not None and probe.loop_s is not None and launched
+        on_gpu = probe.launch_loops is not None and (probe.graph_s is not None or probe.phase == "train")
+        return probe.cold_bytes is not None and probe.loop_s is not None and (on_gpu or not self._gpu)
 
     def _probe(self, name: str, made: Made, step: StepWork) -> None:
         ops_s = self._time_all(step, name)
@@ -204,19 +202,27 @@ class Runner:
             return  # some of its calls may not have been timed
         launches = launches_of(self._calls.values())
         before_s = loop_s()
-        step_s = _step_s(made(device=str(self.device)), step.phase, self.device)
+        whole_s = step_s(made(device=str(self.device)), step.phase, self.device)
+        after_s = loop_s()
+        in_graph = self._gpu and step.phase == "infer"
         found = Probe(
             name=name,
             phase=step.phase,
             calls=dict(Counter(step.ops[index].part for index in step.sequence)),
             ops_s=ops_s,
-            step_s=step_s,
+            step_s=whole_s,
             cold_bytes=cold_bytes(step),
-            loop_s=(before_s + loop_s()) / 2,
+            loop_s=(before_s + after_s) / 2,
+            graph_s=graph_s(made(device=str(self.device)), self.device) if in_graph else None,
+            kernel_calls=self._kernel_calls(step) if in_graph else None,
             launch_loops=sum(launches.loops(step.ops[index]) for index in step.sequence) if self._gpu else None,
         )
         others = [each for each in self.campaign.probes if (each.name, each.phase) != (found.name, found.phase)]
         self.campaign = replace(self.campaign, probes=[*others, found])
+
+    def _kernel_calls(self, step: StepWork) -> int:
+        known = [self._calls.get(step.ops[index].spec) for index in step.sequence]
+        return sum(each is not None and has_kernels(each.seconds) for each in known)
 
     def _save(self) -> None:
         self._watch.look()
@@ -225,20 +231,6 @@ class Runner:
         self.campaign = replace(self.campaign, calls=list(self._calls.values()), disturbances=list(kinds.values()))
         write(self.out, self.campaign)
         self._saved = self.clock()
-
-
-def _step_s(workload: OwnModel, phase: str, device: torch.device) -> float:
-    """The median of a few whole steps, each waited for at its end alone."""
-    model = workload.model().train(phase == "train")
-    optimizer = workload.optimizer(model) if phase == "train" else None
-    batch = next(workload.feed(workload.inputs, device, 0))
-    state = State(model=model, device=device, source=None, batches=iter(()), optimizer=optimizer, autocast=nullcontext)
-    clip = clipping(state, workload.clip_norm)
-    engine = Eager(state, partial(workload.loss, model), partial(workload.infer, model), clip)
-    work = partial(engine.update if phase == "train" else engine.infer, batch)
-    for _ in range(2):
-        work()
-    return statistics.median(fastest(work, device, 1) for _ in range(PROBE_REPEATS))
 
 
 def begun(device: torch.device, precisions: tuple[str, ...]) -> Campaign:
