@@ -70,7 +70,7 @@ def test_a_step_in_a_graph_saves_it_at_each_kernel_and_at_no_view() -> None:
     assert graph.roofline_s == eager.roofline_s, "the baseline has ceilings alone"
 
 
-def test_a_call_shorter_than_what_is_saved_takes_no_time_less_than_none() -> None:
+def test_a_call_shorter_than_what_is_saved_takes_no_time() -> None:
     costs = GraphCosts(saved_s=5e-6)
     assert [costs.in_graph(each) for each in (VIEW_S, 2e-6, 6e-6)] == pytest.approx([VIEW_S, 0.0, 1e-6])
 

@@ -16,6 +16,8 @@ class Probe:
     step_s: float
     cold_bytes: float | None = None  # as cold_operands.py counts them; None in files of earlier versions
     loop_s: float | None = None  # of a fixed loop, before and after: how fast the host's core was; None likewise
-    graph_s: float | None = None  # on a GPU, of an inference step in a CUDA graph; None in files of earlier versions
-    kernel_calls: int | None = None  # its calls that have kernels; None likewise
+    kernel_calls: int | None = (
+        None  # on a GPU, calls with kernels of an inference step; None in files of earlier versions
+    )
+    graph_s: float | None = None  # of that step in a CUDA graph; None also where it cannot be captured
     launch_loops: float | None = None  # on a GPU, what launching its calls took alone, in such loops; None likewise

@@ -193,7 +193,7 @@ class Runner:
 
     def _is_whole(self, probe: Probe) -> bool:
         """One of an earlier version is measured again."""
-        on_gpu = probe.launch_loops is not None and (probe.graph_s is not None or probe.phase == "train")
+        on_gpu = probe.launch_loops is not None and (probe.kernel_calls is not None or probe.phase == "train")
         return probe.cold_bytes is not None and probe.loop_s is not None and (on_gpu or not self._gpu)
 
     def _probe(self, name: str, made: Made, step: StepWork) -> None:
