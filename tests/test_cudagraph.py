@@ -24,6 +24,10 @@ from fathom.engine.base import Engine, engine_class
 from fathom.engine.engines.cudagraph import WARM_UP, CudaGraph
 from fathom.engine.engines.eager import Eager
 from fathom.engine.session import Session
+from fathom.measure.calibration import whole_steps
+from fathom.measure.calibration.networks import deep_network, random_network
+from fathom.measure.calibration.op_times import OpTime
+from fathom.measure.own.model import OwnModel
 from fathom.training.trainer import HeldOut, Trainer, recipe_for, trainer_for
 from fathom.workloads.autoenc import Autoenc
 from fathom.workloads.base import State
@@ -242,6 +246,33 @@ def trained(
         batch = {"x": torch.randn(8, 4, generator=generator), "y": torch.randn(8, 1, generator=generator)}
         losses.append(float(running.update(batch)))
     return losses, running
+
+
+@pytest.mark.parametrize("network", [random_network, deep_network])
+@pytest.mark.parametrize("seed", range(6))
+def test_a_calibration_times_the_graph_of_any_network_and_not_the_steps_that_make_it(
+    network: Callable[..., OwnModel], seed: int, captures: list[tuple[int, ...]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def on_gpu(func: Any, args: list[Any], kwargs: Any, device: torch.device) -> OpTime:
+        assert len(captures) == 1
+        expected = made.infer(made.model().eval(), next(made.feed(made.inputs, device, 0)))
+        torch.testing.assert_close(func(*args, **kwargs), expected)
+        assert len(captures) == 1
+        return OpTime(0.25)
+
+    monkeypatch.setattr(whole_steps, "on_gpu", on_gpu)
+    made = network(seed, device="cpu")
+    assert whole_steps.graph_s(made, torch.device("cpu")) == 0.25
+
+
+def test_a_network_that_cannot_be_captured_has_no_time_in_a_graph(
+    captures: list[tuple[int, ...]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def capture(*_: object) -> None:
+        raise EngineError("engine cudagraph cannot capture this step")
+
+    monkeypatch.setattr(CudaGraph, "_capture", capture)
+    assert whole_steps.graph_s(deep_network(0, device="cpu"), torch.device("cpu")) is None
 
 
 CONSTANT = [0.1] * 10

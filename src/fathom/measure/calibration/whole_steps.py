@@ -7,24 +7,31 @@ from contextlib import nullcontext
 from functools import partial
 
 import torch
+from torch import nn
+from torch.optim import Optimizer
 
 from fathom.core.errors import EngineError
 from fathom.data.base import Batch
-from fathom.engine.base import Engine, clipping
+from fathom.engine.base import clipping
 from fathom.engine.engines.cudagraph import WARM_UP, CudaGraph
 from fathom.engine.engines.eager import Eager
 from fathom.machine.clock import fastest
 from fathom.measure.calibration.op_times import on_gpu
+from fathom.measure.own.batch import Call
 from fathom.measure.own.model import OwnModel
-from fathom.workloads.base import State
+from fathom.workloads.base import Output, State
 
 REPEATS = 15
 
 
 def step_s(network: OwnModel, phase: str, device: torch.device) -> float:
     """The median of a few steps, each waited for at its end alone."""
-    engine, batch = _executed(Eager, network, phase, device)
-    work = partial(engine.update if phase == "train" else engine.infer, batch)
+    model, call = network.model().train(phase == "train"), next(network.feed(network.inputs, device, 0))
+    optimizer = network.optimizer(model) if phase == "train" else None
+    state = _state(model, device, optimizer)
+    clip = clipping(state, network.clip_norm)
+    engine = Eager(state, partial(network.loss, model), partial(network.infer, model), clip)
+    work = partial(engine.update if phase == "train" else engine.infer, call)
     for _ in range(2):
         work()
     return statistics.median(fastest(work, device, 1) for _ in range(REPEATS))
@@ -32,19 +39,20 @@ def step_s(network: OwnModel, phase: str, device: torch.device) -> float:
 
 def graph_s(network: OwnModel, device: torch.device) -> float | None:
     """An inference step in a graph, timed as op calls are, behind a kernel; None where it cannot be captured."""
-    engine, batch = _executed(CudaGraph, network, "infer", device)
+    model, call = network.model().eval(), next(network.feed(network.inputs, device, 0))
+    inputs = {str(place): tensor for place, tensor in enumerate(call.args)}  # as the batches of workloads, by name
+
+    def infer(batch: Batch) -> Output:
+        return network.infer(model, Call(tuple(batch.values())))
+
+    engine = CudaGraph(_state(model, device), lambda batch: batch["0"], infer)
     try:
         for _ in range(WARM_UP + 1):
-            engine.infer(batch)
+            engine.infer(inputs)
     except EngineError:
         return None
-    return on_gpu(engine.infer, [batch], {}, device).seconds
+    return on_gpu(engine.infer, [inputs], {}, device).seconds
 
 
-def _executed(by: type[Engine], network: OwnModel, phase: str, device: torch.device) -> tuple[Engine, Batch]:
-    model = network.model().train(phase == "train")
-    optimizer = network.optimizer(model) if phase == "train" else None
-    batch = next(network.feed(network.inputs, device, 0))
-    state = State(model=model, device=device, source=None, batches=iter(()), optimizer=optimizer, autocast=nullcontext)
-    clip = clipping(state, network.clip_norm)
-    return by(state, partial(network.loss, model), partial(network.infer, model), clip), batch
+def _state(model: nn.Module, device: torch.device, optimizer: Optimizer | None = None) -> State:
+    return State(model=model, device=device, source=None, batches=iter(()), optimizer=optimizer, autocast=nullcontext)
