@@ -24,6 +24,7 @@ from fathom.predict.features import group_of
 from fathom.predict.predictors.cost_terms import CostTerms
 from fathom.predict.predictors.efficiency import LEAST_S, Efficiency, bare_step
 from fathom.predict.predictors.roofline import roof_s
+from fathom.predict.recurrent import with_backward
 from fathom.predict.target import Target
 from fathom.trace.step_work import OpWork, StepWork
 
@@ -84,10 +85,8 @@ class Neighbours:
 
     def seconds(self, step: StepWork, target: Target) -> list[float]:
         others = self._fallback.seconds(step, target)
-        return [
-            other if (found := self._one(op, self._reaches.get(group_of(op), Reach()))) is None else found
-            for op, other in zip(step.ops, others, strict=True)
-        ]
+        found = [self._one(op, self._reaches.get(group_of(op), Reach())) for op in step.ops]
+        return with_backward(step, [one or other for one, other in zip(found, others, strict=True)])
 
     def _expected_s(self, op: OpWork) -> float:
         found = self._terms.seconds(op)

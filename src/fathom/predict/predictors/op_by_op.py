@@ -9,6 +9,7 @@ from collections.abc import Iterable
 
 from fathom.predict.campaign import TimedCall
 from fathom.predict.predictors.base import Predictor
+from fathom.predict.recurrent import with_backward
 from fathom.predict.target import Target
 from fathom.trace.step_work import StepWork
 
@@ -24,7 +25,8 @@ class OpByOp:
 
     def seconds(self, step: StepWork, target: Target) -> list[float]:
         fallback = self._otherwise.seconds(step, target)
-        return [self._known.get(op.spec, other) for op, other in zip(step.ops, fallback, strict=True)]
+        found = [self._known.get(op.spec, other) for op, other in zip(step.ops, fallback, strict=True)]
+        return with_backward(step, found)
 
     def timed(self, step: StepWork, target: Target) -> bool:
         return self.known_share(step, target) >= MOSTLY

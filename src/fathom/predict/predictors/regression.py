@@ -18,6 +18,7 @@ from fathom.core.errors import BadOption
 from fathom.predict.features import Floats, features, group_of
 from fathom.predict.predictors.efficiency import Efficiency, Timed, bare_step
 from fathom.predict.predictors.roofline import roof_s
+from fathom.predict.recurrent import with_backward
 from fathom.predict.target import Target
 from fathom.trace.step_work import OpWork, StepWork
 
@@ -79,7 +80,7 @@ class Regression:
             rows = _rows([(step.ops[at], roofs[at]) for at in indices], fitted.names)
             for at, value in zip(indices, fitted.predict(rows), strict=True):
                 found[at] = math.exp(value) * (roofs[at] + self._base_s)
-        return found
+        return with_backward(step, found)
 
 
 def _rows(calls: Sequence[tuple[OpWork, float]], names: dict[str, int]) -> Floats:
