@@ -497,6 +497,7 @@ def test_a_calibration_goes_on_in_another_worker_where_a_call_ends_one(
         budgets.append(job["budget_s"])
         if len(budgets) > ends:
             on_event({"result": str(tmp_path / "file")})
+        (tmp_path / "c.timing").write_text("a call")
         return NoRecord("killed by SIGSEGV")
 
     monkeypatch.setattr(experiment, "in_worker", in_worker)
@@ -509,6 +510,15 @@ def test_a_calibration_goes_on_in_another_worker_where_a_call_ends_one(
         with pytest.raises(EngineError, match="the same command resumes"):
             experiment.calibrated(*asked)
     assert events == [{"lost": "killed by SIGSEGV"}] * ends
+
+
+def test_a_fault_of_the_calibration_itself_is_told_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every worker would end in it, twenty times over the whole budget."""
+    monkeypatch.setattr(experiment, "in_worker", lambda *_, **__: NoRecord("exited with code 1: AttributeError: no"))
+    events: list[Any] = []
+    with pytest.raises(EngineError, match="^the worker ended outside of any call, .* code 1: AttributeError: no$"):
+        experiment.calibrated("cpu", 60.0, ["fp32"], 1, [("autoenc", "tiny")], tmp_path, events.append)
+    assert events == []
 
 
 def test_the_command_times_calls_in_a_worker(tmp_path: Path, fathom: Typed) -> None:

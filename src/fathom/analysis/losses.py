@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
-from scipy import stats
 
 from fathom.analysis.correlated import inflation
 from fathom.analysis.statistics import ROUNDING, widened
@@ -29,7 +28,9 @@ def trend(losses: Sequence[float]) -> Trend:
     """
     if len(losses) < FEWEST:
         return TOO_FEW
-    found = stats.kendalltau(range(len(losses)), losses)
+    from scipy.stats import kendalltau  # takes a second to import
+
+    found = kendalltau(range(len(losses)), losses)
     if math.isnan(found.statistic) or _corrected(float(found.pvalue), losses) >= SIGNIFICANT:
         return NO_TREND
     return FALLS if found.statistic < 0 else RISES
@@ -42,7 +43,9 @@ def _corrected(p_value: float, losses: Sequence[float]) -> float:
     """
     if not np.isfinite(losses).all():
         return p_value
-    steps, ranks = np.arange(len(losses)), stats.rankdata(losses)
+    from scipy.stats import rankdata
+
+    steps, ranks = np.arange(len(losses)), rankdata(losses)
     residuals = ranks - np.polyval(np.polyfit(steps, ranks, 1), steps)
     if float(np.abs(residuals).max()) <= ROUNDING * len(losses):
         return p_value

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
 
 from fathom.analysis.correlated import CONFIDENCE, median_bounds
+from fathom.analysis.quantiles import normal, student
 from fathom.analysis.statistics import launch_bounds
 
 Launches = Sequence[Sequence[float]]  # one process each, and its steps
@@ -104,7 +104,7 @@ def _noise(a: Array, b: Array, paired: bool, generator: np.random.Generator) -> 
     free = launches - len(lots)
     if fewest == 1:
         return max(assumed, math.expm1(bound))
-    widened = stats.t.ppf(1 - CHANCE / 2, free) / stats.norm.ppf((1 + CONFIDENCE) / 2) * math.sqrt(launches / free)
+    widened = student(1 - CHANCE / 2, free) / normal((1 + CONFIDENCE) / 2) * math.sqrt(launches / free)
     return max(assumed, math.expm1(min(bound * widened, LARGEST)))
 
 
@@ -125,7 +125,7 @@ def _welch(a: Array, b: Array) -> tuple[float, float]:
     if sum(errors) == 0:
         return difference, difference
     free = sum(errors) ** 2 / sum(error**2 / (len(side) - 1) for error, side in zip(errors, (a, b), strict=True))
-    half = float(stats.t.ppf((1 + CONFIDENCE) / 2, free)) * math.sqrt(sum(errors))
+    half = student((1 + CONFIDENCE) / 2, free) * math.sqrt(sum(errors))
     return difference - half, difference + half
 
 

@@ -15,10 +15,10 @@ from itertools import pairwise
 from typing import Literal
 
 import numpy as np
-from scipy import stats
 
 from fathom.analysis.changepoints import MATERIAL, changepoints
 from fathom.analysis.correlated import CLOCK_S, CONFIDENCE, inflation, median_bounds
+from fathom.analysis.quantiles import heads, normal, normal_tail, student
 
 Label = Literal["flat", "warm-up", "slowing", "unsteady"]
 
@@ -177,13 +177,15 @@ def drift(values: Sequence[float]) -> Drift | None:
     Correlated steps wander more than independent ones do. The test is corrected for it (Hamed and Rao 1998) by the
     inflation of the variance that the steps have once their trend is taken out.
     """
+    from scipy.stats import kendalltau  # takes a second to import
+
     count = len(values)
     if count < FEWEST:
         return None
     x, steps = np.asarray(values, dtype=float), np.arange(count)
     third = count // 3
     first, last, middle = np.median(x[:third]), np.median(x[-third:]), np.median(x)
-    p_value = float(stats.kendalltau(steps, x).pvalue)
+    p_value = float(kendalltau(steps, x).pvalue)
     if np.isnan(p_value) or middle <= 0:  # a constant series has no tau
         return Drift(1.0, 0.0, MATERIAL)
     residuals = x - np.polyval(np.polyfit(steps, x, 1), steps)
@@ -196,7 +198,7 @@ def drift(values: Sequence[float]) -> Drift | None:
 
 def widened(p_value: float, factor: float) -> float:
     """The two-sided p-value where the standard error is larger by this factor."""
-    return float(2 * stats.norm.sf(stats.norm.isf(p_value / 2) / factor))
+    return 2 * normal_tail(-normal(p_value / 2) / factor)
 
 
 @cache
@@ -208,7 +210,7 @@ def detectable_slope(count: int) -> float:
     """
     if count > SIMULATED:
         standard_error = np.sqrt(12 / (count * (count**2 - 1)) / 0.955)
-        return float((stats.norm.isf(SIGNIFICANT / 2) + stats.norm.ppf(POWER)) * standard_error)
+        return float((normal(1 - SIGNIFICANT / 2) + normal(POWER)) * standard_error)
     noise = np.random.default_rng(count).standard_normal((1000, count))
     later, earlier = np.tril_indices(count, -1)
     pairs = len(later)
@@ -227,7 +229,7 @@ def _kendall_p(score: int, count: int) -> float:
     """The two-sided p-value of the Mann-Kendall score (concordant less discordant pairs), without ties."""
     pairs = count * (count - 1) // 2
     if count > SIMULATED:
-        return float(2 * stats.norm.sf(score / np.sqrt(pairs * (2 * count + 5) / 9)))
+        return 2 * normal_tail(score / np.sqrt(pairs * (2 * count + 5) / 9))
     ways = np.ones(1)
     for size in range(2, count + 1):
         ways = np.convolve(ways, np.ones(size))  # permutations by their number of discordant pairs
@@ -271,7 +273,7 @@ def launch_bounds(values: Sequence[float]) -> tuple[float, float]:
     """
     count = len(values)
     if count >= SIGN_TEST:
-        outside = int(stats.binom.ppf((1 - CONFIDENCE) / 2, count, 0.5))  # the first and the last of these are the ends
+        outside = heads((1 - CONFIDENCE) / 2, count)  # the first and the last of these are the ends
         return _ranked(values, outside)
     return _log_t(values, np.sqrt(1 / count))
 
@@ -321,5 +323,5 @@ def _log_t(values: Sequence[float], factor: float) -> tuple[float, float]:
     if min(values) == max(values):
         return float(min(values)), float(max(values))
     logs = np.log(np.maximum(values, CLOCK_S))
-    half = stats.t.ppf((1 + CONFIDENCE) / 2, len(logs) - 1) * np.std(logs, ddof=1) * factor
+    half = student((1 + CONFIDENCE) / 2, len(logs) - 1) * np.std(logs, ddof=1) * factor
     return float(np.exp(np.mean(logs) - half)), float(np.exp(np.mean(logs) + half))

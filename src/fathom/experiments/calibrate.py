@@ -54,7 +54,10 @@ def calibrated(
             raise
         if written:
             return written[-1]
-        on_event({"lost": ended.reason if isinstance(ended, NoRecord) else "it left a record"})
+        reason = ended.reason if isinstance(ended, NoRecord) else "it left a record"
+        if not any(out.glob(f"*{TIMING}")):
+            raise EngineError(f"the worker ended outside of any call, where another one would end too: {reason}")
+        on_event({"lost": reason})
         if stop - time.monotonic() < LEAST_S:
             break
     raise EngineError("no worker came to the end of the budget; what was timed is kept, and the same command resumes")
