@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
@@ -53,9 +53,22 @@ def check_device(name: str, precision: str | None = "fp32") -> None:
 def present(device: str) -> str:
     """A device by its full name; raises where this machine does not have it."""
     check_device(device)
+    if device.partition(":")[0] == "cpu":
+        return "cpu"
     from fathom.machine.devices import resolve  # torch
 
     return str(resolve(device))
+
+
+def present_or(devices: Sequence[str], most: int | None = None) -> list[str]:
+    """These devices by their full names, each once; without any those of this machine, the first so many."""
+    for device in devices:
+        check_device(device)  # a name that is wrong is told before torch is loaded for another
+    if found := list(dict.fromkeys(map(present, devices))):
+        return found
+    from fathom.machine.devices import available  # torch
+
+    return available()[:most]
 
 
 def check_directory() -> None:

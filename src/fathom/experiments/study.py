@@ -13,7 +13,7 @@ from fathom.core.events import OnProgress
 from fathom.core.record import Record
 from fathom.core.spec import PHASES, RunSpec
 from fathom.core.store import Store
-from fathom.experiments.checks import check, check_device, check_directory, check_external, facts_of
+from fathom.experiments.checks import check, check_directory, check_external, facts_of, present_or
 from fathom.experiments.isolate import failed, isolated
 from fathom.experiments.start import Starts
 from fathom.machine.host import usable_cores
@@ -63,13 +63,8 @@ def plan_here(names: Sequence[str], preset: str, devices: Sequence[str], engine:
     """plan() on the devices of this machine; wrong names are refused before torch is loaded to look for devices."""
     for name in names:
         check(RunSpec(workload=name, preset=preset, engine=engine))
-    for device in devices:
-        check_device(device)
     check_directory()
-    from fathom.machine.devices import available, resolve
-
-    found = list(dict.fromkeys(str(resolve(device)) for device in devices)) or available()
-    planned = plan(names, preset, found, engine)
+    planned = plan(names, preset, present_or(devices), engine)
     check_external(planned)
     return planned
 

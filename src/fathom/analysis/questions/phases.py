@@ -11,8 +11,6 @@ import math
 from collections.abc import Sequence
 from statistics import geometric_mean
 
-from scipy import stats
-
 from fathom import published
 from fathom.analysis.equal_work import same_network
 from fathom.analysis.finding import Cell, Chart, Finding, Series, Table, not_measured
@@ -274,7 +272,9 @@ def _correlation(timings: Timings, base: str) -> list[str]:
         shared = [name for name in here if name in there and here[name].ours.work == there[name].ours.work]
         if machine != base and len(shared) >= 5:  # of four, no rank correlation is significant
             ratios = [[side[name].speed.value for name in shared] for side in (here, there)]
-            found = stats.spearmanr(*ratios)
+            from scipy.stats import spearmanr  # takes a second to import
+
+            found = spearmanr(*ratios)
             notes.append(
                 f"Spearman's rank correlation of training over inference time at the same batches, {machine} with "
                 f"{base}: {found.statistic:.2f} over {len(shared)} workloads (p = {found.pvalue:.2g}). The 2016 paper "

@@ -11,8 +11,6 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from scipy import stats
-
 from fathom import published
 from fathom.analysis.equal_work import Work, groups_by_work, same_network
 from fathom.analysis.finding import Cell, Chart, Finding, Series, Table, not_measured
@@ -101,7 +99,9 @@ def rank_correlation(pairs: Sequence[tuple[float | None, float | None]]) -> tupl
     known = [(one, other) for one, other in pairs if one is not None and other is not None]
     if len(known) < FEWEST or any(len(set(side)) == 1 for side in zip(*known, strict=True)):
         return None
-    found = stats.spearmanr(*zip(*known, strict=True))
+    from scipy.stats import spearmanr  # takes a second to import
+
+    found = spearmanr(*zip(*known, strict=True))
     return float(found.statistic), len(known), float(found.pvalue)
 
 

@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import stats
 
 from fathom import published
 from fathom.analysis.finding import Cell, Chart, Finding, Series, Table, not_measured
+from fathom.analysis.quantiles import student
 from fathom.analysis.questions._launches import (
     CPU,
     GPU,
@@ -146,7 +146,7 @@ def ratio_of_means(above: Sequence[float], below: Sequence[float]) -> Interval |
     if not sum(parts):
         return Interval(ratio, ratio, ratio)
     free = sum(parts) ** 2 / sum(part**2 / (len(side) - 1) for part, side in zip(parts, (above, below), strict=True))
-    error = float(stats.t.ppf(0.975, free) * np.sqrt(sum(parts)))
+    error = float(student(0.975, free) * np.sqrt(sum(parts)))
     return Interval(ratio, ratio * float(np.exp(-error)), ratio * float(np.exp(error)))
 
 

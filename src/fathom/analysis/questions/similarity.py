@@ -13,8 +13,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations
 
-from scipy import stats
-
 from fathom import published as paper
 from fathom.analysis import relatives
 from fathom.analysis.finding import Cell, Chart, Finding, Series, Table, not_measured
@@ -217,7 +215,9 @@ def _agreement(ours: Mapping[str, Vector]) -> float | None:
         return None
     pairs = list(combinations(shared, 2))
     here, there = ([distance(rows[one], rows[two]) for one, two in pairs] for rows in (ours, theirs))
-    return float(stats.spearmanr(here, there).statistic)
+    from scipy.stats import spearmanr  # takes a second to import
+
+    return float(spearmanr(here, there).statistic)
 
 
 def _nearest_table(clusterings: Sequence[Clustering]) -> Table:

@@ -11,7 +11,7 @@ from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
+from scipy import special
 
 from fathom import published
 from fathom.analysis.finding import Cell, Chart, Finding, Series, Table, not_measured
@@ -103,7 +103,7 @@ def gpu_variation(cpu: Sequence[float], gpu: Sequence[float]) -> str:
     if (fewest := min(len(cpu), len(gpu))) < FEWEST_COMPARED:
         return f"{fewest} launches a side cannot show a difference"
     if brown_forsythe(distances(cpu), distances(gpu))[0] < SIGNIFICANT:
-        return "lower" if stats.tstd(gpu) < stats.tstd(cpu) else "higher"
+        return "lower" if np.std(gpu, ddof=1) < np.std(cpu, ddof=1) else "higher"
     return "no significant difference"
 
 
@@ -126,7 +126,7 @@ def brown_forsythe(one: Array, other: Array) -> Array:
     squares = sum(np.square(each - each.mean(axis=1, keepdims=True)).sum(axis=1) for each in (one, other))
     error = np.sqrt(squares / free * (1 / one.shape[1] + 1 / other.shape[1]))
     statistic = np.divide(np.abs(difference), error, out=np.where(difference == 0, 0.0, np.inf), where=error > 0)
-    return np.asarray(2 * stats.t.sf(statistic, free))
+    return np.asarray(2 * special.stdtr(free, -statistic))
 
 
 def detectable_ratio(one: int, other: int) -> float | None:
@@ -235,7 +235,7 @@ def _comparison_table(comparisons: Sequence[Comparison]) -> Table:
             *([comparison.gpu.machine] if several else []),
         ]
         for values in (comparison.same_unit, comparison.own_unit):
-            cells += [*(100 * float(stats.tstd(each)) for each in values), gpu_variation(*values)]
+            cells += [*(100 * float(np.std(each, ddof=1)) for each in values), gpu_variation(*values)]
         rows.append([*cells, comparison.fewest, comparison.detectable])
     columns = ["workload", "phase", *(["GPU"] if several else [])]
     for unit in ("CPU's", "own"):

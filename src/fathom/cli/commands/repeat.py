@@ -18,7 +18,7 @@ from fathom.core.record import Record
 from fathom.core.spec import EAGER, RunSpec
 from fathom.core.store import Store
 from fathom.experiments import repeat
-from fathom.experiments.checks import check, check_device, check_external
+from fathom.experiments.checks import check, check_external, present_or
 from fathom.experiments.engines import refusal
 from fathom.workloads.catalogue import suite
 
@@ -78,12 +78,7 @@ def _configurations(base: RunSpec, names: Sequence[str], devices: Sequence[str])
     """One spec for each workload and device; wrong names are refused before torch is loaded to look for devices."""
     for spec in repeat.plan(base, names, ["cpu"]):
         check(spec)
-    for device in devices:
-        check_device(device)
-    from fathom.machine.devices import available, resolve
-
-    found = list(dict.fromkeys(str(resolve(device)) for device in devices)) or available()[:2]
-    specs = repeat.plan(base, names, found)
+    specs = repeat.plan(base, names, present_or(devices, most=2))
     check_external(specs)
     return _that_run(specs)
 
