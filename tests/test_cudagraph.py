@@ -52,13 +52,18 @@ def test_cudagraph_is_refused_without_a_gpu() -> None:
         suite.load("autoenc", preset="tiny", device="cpu", engine="cudagraph")
 
 
-@pytest.mark.parametrize("command", ["learn", "run"])
+NEEDS_GPU = "engine cudagraph needs an NVIDIA GPU, not cpu"
+NO_ENGINE = "json:loads is no engine: expected a subclass of fathom.engine.base.Engine"
+
+
 @pytest.mark.parametrize(
-    ("engine", "told"),
+    ("command", "engine", "told"),
     [
-        ("cudagraph", "engine cudagraph needs an NVIDIA GPU, not cpu"),
-        ("cudagraf", "no engine 'cudagraf'; did you mean cudagraph?"),
-        ("json:loads", "json:loads is no engine: expected a subclass of fathom.engine.base.Engine"),
+        ("learn", "cudagraph", NEEDS_GPU),
+        ("run", "cudagraph", NEEDS_GPU),  # which a worker says, as the command line does not load torch
+        ("learn", "cudagraf", "no engine 'cudagraf'; did you mean cudagraph?"),
+        ("run", "cudagraf", "no engine 'cudagraf'; did you mean cudagraph?"),
+        ("learn", "json:loads", NO_ENGINE),
     ],
 )
 def test_an_engine_that_cannot_run_is_one_line_and_exit_code_2(

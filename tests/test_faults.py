@@ -421,10 +421,9 @@ def _as_at_a_terminal() -> None:
     ("number", "send", "code", "line"),
     [
         (signal.SIGINT, TO_THE_GROUP, 130, "fathom: interrupted"),
-        (signal.SIGINT, TO_THE_STUDY, 130, "fathom: interrupted"),
         (signal.SIGTERM, TO_THE_STUDY, 143, "fathom: ended by SIGTERM"),
     ],
-    ids=["Ctrl-C", "SIGINT", "SIGTERM"],
+    ids=["Ctrl-C", "SIGTERM"],
 )
 def test_a_stopped_study_keeps_what_it_has_and_goes_on_later(
     tmp_path: Path, number: int, send: object, code: int, line: str

@@ -122,8 +122,16 @@ def test_pytorch_agrees_with_the_reference(name: str, phase: str, tmp_path: Path
 
 
 @pytest.mark.slow  # each cell is a process that loads its framework
-@pytest.mark.parametrize("name", ["keras_torch", "keras_jax", "keras_tensorflow", "onnxruntime", "openvino"])
-@pytest.mark.parametrize("kind", ["alexnet", "lstm"])  # a convolutional and a recurrent one, ten seconds a cell
+@pytest.mark.parametrize(
+    ("name", "kind"),  # a convolutional and a recurrent one in turns, ten seconds a cell
+    [
+        ("keras_torch", "alexnet"),
+        ("keras_jax", "lstm"),
+        ("keras_tensorflow", "alexnet"),
+        ("onnxruntime", "lstm"),
+        ("openvino", "alexnet"),
+    ],
+)
 def test_every_installed_framework_computes_the_same(name: str, kind: str, tmp_path: Path) -> None:
     runner = framework.load(name)
     if runner.missing():

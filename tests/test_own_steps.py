@@ -21,6 +21,8 @@ from fathom.analysis.actions import actions
 from fathom.core.errors import BadOption
 from fathom.measure.own.step import _number
 
+pytestmark = pytest.mark.usefixtures("few_steps")
+
 WIDTH, ITEMS = 64, 32
 PRODUCT = 2 * ITEMS * WIDTH * WIDTH  # FLOP of a forward pass; the weight's gradient takes as many
 
