@@ -20,13 +20,14 @@ from fathom.machine.host import usable_cores
 MOST_PROCESSES = 8  # each of them loads torch
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 SLOW_FILES = (  # the slowest first: one that begins last keeps one process busy while the others have nothing to do
-    "test_faulty_ranks", "test_exported_engines", "test_contract", "test_learn_deepq", "test_launch", "test_kills",
-    "test_report_browser", "test_learn_images", "test_faults", "test_study_hosts", "test_capping_worker",
-    "test_engines_command", "test_engines", "test_public_models", "test_rank_training", "test_own_worker",
-    "test_pipeline", "test_tensor_parallel", "test_isolate", "test_example_package", "test_mutated_records",
-    "test_simulate", "test_frameworks", "test_golden_answers", "test_catalogue", "test_deferral", "test_streams",
-    "test_external", "test_capping_crashes", "test_nodes", "test_learn_command", "test_option_fuzz",
-    "test_strategies", "test_statistics", "test_advise_command", "test_ddp",
+    "test_faulty_ranks", "test_launch", "test_exported_engines", "test_engines", "test_calibrate", "test_faults",
+    "test_simulate", "test_own_worker", "test_learn_images", "test_report_browser", "test_golden_answers",
+    "test_capping_worker", "test_example_package", "test_contract", "test_statistics", "test_docs_numbers",
+    "test_capping_crashes", "test_rank_training", "test_streams", "test_mutated_records", "test_study_hosts",
+    "test_intervals", "test_pipeline", "test_strategies", "test_compare", "test_kills", "test_own",
+    "test_public_models", "test_seq2seq", "test_learn_command", "test_frameworks", "test_catalogue",
+    "test_engines_command", "test_learn_deepq", "test_nodes", "test_tensor_parallel", "test_stopping",
+    "test_isolate", "test_learn_seq2seq", "test_report",
 )  # fmt: skip
 QUIET = ("headless=new", "no-sandbox", "disable-gpu", "no-first-run", "disable-background-networking",
          "disable-component-update", "disable-sync", "hide-scrollbars", "force-prefers-reduced-motion")  # fmt: skip
