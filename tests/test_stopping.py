@@ -32,18 +32,18 @@ class Signaller:  # a finder of modules that is asked before the others
 sys.meta_path.insert(0, Signaller)
 """
 LINES = {signal.SIGINT: "fathom: interrupted\n", signal.SIGTERM: "fathom: ended by SIGTERM\n"}
-STUDY = ["study", "autoenc", "--preset", "tiny", "--device", "cpu"]
+ON_ANY = ["study", "autoenc", "--preset", "tiny"]  # on the devices that torch finds
 MOMENTS = [  # the module whose import the signal comes with
     ("fathom.cli.streams", ["list"]),  # the first after the handlers are there
     ("typer", ["list"]),
     ("fathom.cli.commands.list", ["list"]),
     ("rich.table", ["doctor"]),
-    ("numpy", ["analyse", "similarity", "--published"]),
-    ("numpy.exceptions", STUDY),  # from within the initialisation of an extension module
-    ("numpy.dtypes", STUDY),
-    ("torch", STUDY),
-    ("torch._C", STUDY),
-    ("torch.storage", STUDY),
+    ("numpy", ["analyse", "sections", "--published"]),
+    ("numpy.exceptions", ON_ANY),  # from within the initialisation of an extension module
+    ("numpy.dtypes", ON_ANY),
+    ("torch", ON_ANY),
+    ("torch._C", ON_ANY),
+    ("torch.storage", ON_ANY),
     ("torch.nn", ["repeat", "autoenc", "--runs", "1"]),
     ("torch.optim", ["learn", "autoenc", "--preset", "tiny"]),
 ]
