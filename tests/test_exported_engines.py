@@ -31,7 +31,7 @@ from fathom.workloads._translator import Translator, greedy
 from fathom.workloads.autoenc import Autoenc
 from fathom.workloads.base import Output
 
-WORKLOADS = ("alexnet", "autoenc", "deepq", "memnet", "residual", "seq2seq", "speech", "vgg")
+WORKLOADS = ("alexnet", "autoenc", "deepq", "memnet", "residual", "seq2seq", "speech")  # vgg has alexnet's layers
 TOLERANCE = 1e-4  # of floats, relative to the largest value of an output; whole numbers are equal
 STEPS = 3
 CPU = torch.device("cpu")

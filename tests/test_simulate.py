@@ -27,6 +27,7 @@ from fathom.measure.own.model import OwnModel
 from fathom.trace.step_work import FORWARD, OPTIMIZER
 from fathom.workloads.base import workload_class
 
+LONGER = ("resnet-101", "resnet-152", "vgg-16")  # of the same blocks as resnet-50 and vgg
 ALL = [name for name in plugins.names("workloads") if name != "deepq"]  # a session of deepq plays games first
 REAL = [name for name in ALL if name not in ("seq2seq", "speech")]  # these two have ops that only a GPU has
 MIB = 1 << 20
@@ -67,7 +68,7 @@ def test_live_bytes_are_those_of_the_same_step_on_real_tensors(name: str, phase:
     assert simulated.step_peak_bytes == pytest.approx(real_peak(name, phase), rel=0.03)
 
 
-@pytest.mark.parametrize("name", plugins.names("workloads"))
+@pytest.mark.parametrize("name", [name for name in plugins.names("workloads") if name not in LONGER])
 def test_mac_and_flop_are_those_of_the_facts(name: str) -> None:
     kind = workload_class(name)
     assert kind.facts is not None

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.optimize import nnls
 
 RELATIVE_FLOOR = 1e-12  # seconds; no message is faster
 
@@ -40,6 +39,8 @@ def fit(seconds: Mapping[int, float]) -> AlphaBeta | None:
     times = np.maximum(np.array(list(seconds.values()), dtype=float), RELATIVE_FLOOR)
     largest = sizes.max()
     columns = np.stack([1 / times, sizes / largest / times], axis=1)  # bytes of order 1, as seconds are
+    from scipy.optimize import nnls  # takes a third of a second to import
+
     (alpha, beta), _ = nnls(columns, np.ones(len(times)))
     errors = np.abs(columns @ np.array([alpha, beta]) - 1)
     return AlphaBeta(float(alpha), float(beta / largest), float(np.median(errors)), float(errors.max()))

@@ -14,7 +14,6 @@ from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import ndimage
 
 MATERIAL = 0.02  # levels closer than this count as equal: a CPU's clock varies by as much
 MOST_PLACES = 1000  # at which a level may begin; in a longer series they are spaced
@@ -44,6 +43,8 @@ def _without_outliers(x: Array, shortest: int) -> Array:
     """In units of the noise between neighbours; what is too short for a level stays near the median around it."""
     noise = np.quantile(np.abs(np.diff(x)), 0.8) / (1.2816 * np.sqrt(2))  # a normal's standard deviation
     noise = max(noise, MATERIAL / 4 * abs(np.median(x)), np.finfo(float).tiny)  # a clock that ticks coarsely shows none
+    from scipy import ndimage  # takes a third of a second to import
+
     around = ndimage.median_filter(x, 4 * shortest + 1, mode="mirror")
     bound = np.full(len(x), CLIPPED)
     bound[0] = FIRST_CLIPPED

@@ -17,7 +17,6 @@ from functools import cached_property
 from typing import TypeVar
 
 import numpy as np
-from scipy.optimize import nnls
 
 from fathom.analysis.selection import outside, plain_scale
 from fathom.core.formatting import count
@@ -191,6 +190,8 @@ def _fitted(runs: Sequence[MeteredRun], grain: str) -> dict[str, float]:
     matrix /= np.array([[run.step_j] for run in runs])
     size = matrix.max(axis=0)
     used = [index for index in range(len(names)) if size[index] > 0]
+    from scipy.optimize import nnls  # takes a third of a second to import
+
     solution, _ = nnls(matrix[:, used] / size[used], np.ones(len(runs)))
     return {names[index]: float(value / size[index]) for index, value in zip(used, solution, strict=True)}
 

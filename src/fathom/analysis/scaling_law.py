@@ -10,7 +10,6 @@ import math
 from collections.abc import Mapping
 
 import numpy as np
-from scipy.optimize import nnls
 
 WEAK, STRONG = "weak", "strong"
 
@@ -46,5 +45,7 @@ def serial_fraction_of_times(times: Mapping[int, float]) -> float | None:
         speedups = {threads: one / seconds if seconds else math.inf for threads, seconds in times.items()}
         return serial_fraction(speedups, STRONG)
     of_law = np.array([[1.0, 1.0 / threads] for threads in times])
+    from scipy.optimize import nnls  # takes a third of a second to import
+
     (serial, parallel), _ = nnls(of_law, np.array(list(times.values())))
     return float(serial / (serial + parallel)) if serial + parallel > 0 else None
