@@ -32,7 +32,8 @@ from fathom.measure.calibration.run import Runner, file_name
 from fathom.predict import campaign as campaigns
 from fathom.predict.call_shape import Convolution, layer_of
 from fathom.predict.campaign import Campaign, read, source_of, write
-from fathom.predict.choice import calibrated, errors_file
+from fathom.predict.choice import calibrated
+from fathom.predict.errors import errors_file, errors_of_its_kind
 from fathom.predict.estimate import INDEPENDENT
 from fathom.predict.evaluation import OP_BY_OP, UNSEEN_WORKLOAD, Summary
 from fathom.predict.predictors.names import NEIGHBOURS
@@ -266,7 +267,9 @@ def test_a_step_whose_calls_were_all_timed_is_their_sum(calibration: Path, fatho
     assert found["host_s"] == pytest.approx(1e-4, rel=0.01)
     assert found["step_s"] == pytest.approx(found["device_s"] + found["host_s"])
     assert found["low_s"] < found["step_s"] < found["high_s"]
-    assert found["coverage"] is None, "nobody compared this calibration with measured steps"
+    op_by_op = next(each for each in errors_of_its_kind(False, "eager").summaries if each.situation == OP_BY_OP)
+    assert (found["coverage"], found["high_s"]) == (op_by_op.coverage, pytest.approx(op_by_op.factor * found["step_s"]))
+    assert found["coverage_on"] == "Neoverse-N1, 2 cores", "nobody compared this calibration with measured steps"
 
 
 def test_a_calibration_without_calls_predicts_nothing(tmp_path: Path, fathom: Typed) -> None:

@@ -18,7 +18,8 @@ from fathom.core.errors import BadOption, DataError
 from fathom.core.spec import EAGER
 from fathom.predict import campaign as campaigns
 from fathom.predict.campaign import SUFFIX, Campaign, TimedCall, source_of
-from fathom.predict.choice import _is_called, chosen, errors_file, errors_of
+from fathom.predict.choice import _is_called, chosen
+from fathom.predict.errors import errors_file, own_errors
 from fathom.predict.evaluation import (
     FITS,
     OP_BY_OP,
@@ -371,7 +372,7 @@ def test_a_damaged_file_of_errors_is_named(tmp_path: Path) -> None:
     path = tmp_path / f"here{SUFFIX}"
     errors_file(path).write_text('[{"situation"')
     with pytest.raises(DataError, match="not the errors of a calibration; evaluate it again"):
-        errors_of(path)
+        own_errors(path)
 
 
 def test_errors_are_told_though_they_cannot_be_kept(

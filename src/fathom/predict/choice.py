@@ -14,12 +14,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypedDict
 
-import msgspec
-
-from fathom.core.errors import BadOption, DataError, UnknownName, first_line
+from fathom.core.errors import BadOption, UnknownName
 from fathom.core.spec import EAGER
 from fathom.predict import catalogue
 from fathom.predict.campaign import SUFFIX, Campaign, find, read
+from fathom.predict.errors import Errors, errors_of_its_kind, own_errors
 from fathom.predict.estimate import Interval
 from fathom.predict.evaluation import (
     FITS,
@@ -38,8 +37,6 @@ from fathom.predict.predictors.roofline import Roofline
 from fathom.predict.reference import as_reached, nearest, shipped
 from fathom.predict.target import Target
 from fathom.trace.step_work import StepWork
-
-ERRORS = ".errors.json"  # beside a calibration: what `fathom predict --evaluate` found
 
 
 class How(TypedDict):
@@ -93,15 +90,18 @@ class Choice:
 
 def calibrated(path: Path, predictor: str, precision: str, engine: str = EAGER) -> Choice:
     """A machine that has been calibrated."""
-    campaign, errors = read(path), errors_of(path, engine)
+    campaign = read(path)
+    errors = _errors(path, campaign, engine, precision)
     if not campaign.calls and predictor != ROOFLINE:  # which needs the ceilings alone
         raise BadOption(f"{path} has no op calls: run fathom calibrate with a longer --budget")
     target = campaign.target().executed_by(engine)
     notes = [f"calibrated: {len(campaign.calls)} op calls timed on {campaign.machine}"]
     notes += [f"the calibration was disturbed: {reason}" for reason in campaign.disturbances]
+    if errors.machine:
+        notes.append(f"interval as on {errors.machine}; fathom predict --evaluate RECORDS finds that of this machine")
     if predictor == ROOFLINE:
         return Choice(target.without_costs(), Roofline(), _error(errors, ROOFLINE, engine, precision), notes, campaign)
-    fallback = predictor if predictor in FITS else _best_installed(errors)
+    fallback = predictor if predictor in FITS else _best_installed(errors.summaries)
     fitted = FITS[fallback](campaign.calls, target, precision)
     found = Choice(
         target,
@@ -109,8 +109,8 @@ def calibrated(path: Path, predictor: str, precision: str, engine: str = EAGER) 
         _error(errors, fallback, engine, precision),
         notes,
         campaign,
-        others_run=_measured_error(errors, OP_BY_OP, OP_BY_OP_OTHERS_RUN),
-        others_run_partly=_measured_error(errors, fallback, OTHER_BATCHES_RUN),
+        others_run=errors.interval(OP_BY_OP, OP_BY_OP_OTHERS_RUN),
+        others_run_partly=errors.interval(fallback, OTHER_BATCHES_RUN),
     )
     if predictor in FITS:
         return found
@@ -189,31 +189,21 @@ def _best_installed(errors: Sequence[Summary]) -> str:
     return min(usable, key=lambda each: each.mean_error).predictor if usable else NEIGHBOURS
 
 
-def errors_file(path: Path, engine: str = EAGER) -> Path:
-    of_engine = "" if engine == EAGER else f".{engine}"
-    return path.with_name(path.name.removesuffix(SUFFIX) + of_engine + ERRORS)
-
-
-def errors_of(path: Path, engine: str = EAGER) -> list[Summary]:
-    beside = errors_file(path, engine)
-    try:
-        return msgspec.json.decode(beside.read_bytes(), type=list[Summary]) if beside.exists() else []
-    except (OSError, msgspec.MsgspecError) as error:
-        raise DataError.at(beside, f"not the errors of a calibration; evaluate it again: {first_line(error)}") from None
-
-
 def interval_elsewhere(engine: str, precision: str) -> Interval:
     """That of predictions for other devices, measured on eager steps in fp32."""
     found = shipped().other
     return found if (engine, precision) == (EAGER, "fp32") else replace(found, coverage=None)
 
 
-def _error(errors: Sequence[Summary], predictor: str, engine: str, precision: str) -> Interval:
-    """As evaluated on this machine's records; else as wide as between machines, with no measured coverage."""
+def _error(errors: Errors, predictor: str, engine: str, precision: str) -> Interval:
+    """As evaluated; else as wide as between machines, with no measured coverage."""
     elsewhere = replace(interval_elsewhere(engine, precision), coverage=None)
-    return _measured_error(errors, predictor, UNSEEN_WORKLOAD, OP_BY_OP) or elsewhere
+    return errors.interval(predictor, UNSEEN_WORKLOAD, OP_BY_OP) or elsewhere
 
 
-def _measured_error(errors: Sequence[Summary], predictor: str, *situations: str) -> Interval | None:
-    found = [each for each in errors if each.predictor == predictor and each.situation in situations]
-    return found[0].interval if found else None
+def _errors(path: Path, campaign: Campaign, engine: str, precision: str) -> Errors:
+    """On this machine's records; without any those of a machine of its kind, which were measured in fp32."""
+    own = own_errors(path, engine)
+    if own.summaries or precision != "fp32":
+        return own
+    return errors_of_its_kind(campaign.gpu, engine)

@@ -32,6 +32,7 @@ class Interval:
     low: float = 1.0
     high: float = 1.0
     coverage: float | None = None  # how often that was so, on held-out workloads on one device; None: not measured
+    measured_on: str = ""  # the machine on which, where it is not that of the prediction
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +50,7 @@ class Estimate:
     low_s: float
     high_s: float
     coverage: float | None  # of low_s to high_s; None: not measured
+    coverage_on: str  # the machine it was measured on, where it is another one; else ""
     roofline_s: float  # the baseline's step, communication included
     compute_s: float  # of one device: its kernels or its host, whichever takes longer
     device_s: float  # in ops
@@ -103,6 +105,7 @@ def estimate(
         low_s=step_s * factors.low,
         high_s=step_s * factors.high,
         coverage=factors.coverage if count == 1 else None,
+        coverage_on=factors.measured_on if count == 1 else "",
         roofline_s=base.compute_s + base.exposed_s,
         compute_s=alone.compute_s,
         device_s=alone.device_s,

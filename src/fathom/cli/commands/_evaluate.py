@@ -18,7 +18,7 @@ from fathom.core.spec import EAGER
 from fathom.core.store import read_nonempty
 from fathom.predict import campaign as campaigns
 from fathom.predict.campaign import Campaign
-from fathom.predict.choice import errors_file
+from fathom.predict.errors import errors_file
 from fathom.predict.evaluation import FITS, LEVEL, Score, Summary, summaries
 from fathom.predict.evaluation import evaluate as scored
 from fathom.predict.from_records import campaign_of, case_of, usable

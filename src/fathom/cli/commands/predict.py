@@ -172,7 +172,8 @@ def _over_roofline(found: Estimate) -> str:
 
 
 def _print(found: Estimate, step: StepWork, choice: Choice, engine: str) -> None:
-    covered = "coverage not measured" if found.coverage is None else f"held {found.coverage:.0%} of held-out steps"
+    on = f" on {found.coverage_on}" if found.coverage_on else ""
+    covered = "coverage not measured" if found.coverage is None else f"held {found.coverage:.0%} of held-out steps{on}"
     rows = [
         ("step", f"{seconds(found.step_s)} ({seconds(found.low_s)} to {seconds(found.high_s)}; {covered})"),
         ("throughput", f"{found.items_per_s:.4g} {step.item}s/s"),
