@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from fathom.engine.live import LiveBytes
 from fathom.engine.op_calls import call_of
+from fathom.engine.recurrent_on_cpu import lstm_workspace_bytes
 from fathom.engine.simulate import Simulation
 from fathom.measure.own.model import OwnModel
 from fathom.trace.flops import is_multiply_add
@@ -25,6 +26,8 @@ LAYERS: dict[str, partial[nn.RNNBase]] = {
     "two": partial(nn.GRU, num_layers=2, batch_first=True, dropout=0.1),
     "both ways": partial(nn.RNN, num_layers=2, bidirectional=True),
     "gru both ways": partial(nn.GRU, bidirectional=True, batch_first=True),
+    "lstm": partial(nn.LSTM, batch_first=True),
+    "lstm both ways": partial(nn.LSTM, num_layers=2, bidirectional=True, bias=False, dropout=0.1),
 }
 
 
@@ -79,6 +82,18 @@ def test_a_recurrent_layer_is_what_a_cpu_runs(name: str, phase: str) -> None:
     peak, calls = real_step(module.train(phase == "train"), x, phase, "fp32")
     assert seen.calls == calls
     assert step.peak_bytes == pytest.approx(peak, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    "sizes", [(1, 1, 1, 1), (5, 3, 16, 32), (7, 5, 33, 47), (20, 8, 256, 64), (20, 8, 64, 256), (3, 2, 100, 100)]
+)
+def test_the_workspace_of_an_lstm_is_one_dnns_to_the_byte(sizes: tuple[int, int, int, int]) -> None:
+    steps, items, width, hidden = sizes
+    weights = [torch.zeros(4 * hidden, width), torch.zeros(4 * hidden, hidden), *torch.zeros(2, 4 * hidden)]
+    states = torch.zeros(2, items, hidden)
+    how: tuple[Any, ...] = (False, [], 2, hidden, 1, True, False, False, True)
+    found = torch.ops.aten.mkldnn_rnn_layer(torch.zeros(steps, items, width), *weights, *states, *how)
+    assert lstm_workspace_bytes(*sizes) == found[3].nbytes
 
 
 def test_its_products_are_cast_as_a_cpus_autocast_casts_them() -> None:

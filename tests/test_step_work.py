@@ -68,11 +68,6 @@ def of_real_step(name: str, phase: str) -> Products:
         return found
 
 
-def recurrent(name: str) -> bool:
-    """How many calls a recurrent layer is depends on the library that runs it: in oneDNN it is one."""
-    return name == "seq2seq"
-
-
 @pytest.mark.parametrize("phase", ["train", "infer"])
 @pytest.mark.parametrize("name", EIGHT)
 def test_calls_are_those_of_the_same_step_with_data(name: str, phase: str) -> None:
@@ -82,8 +77,7 @@ def test_calls_are_those_of_the_same_step_with_data(name: str, phase: str) -> No
     for op, calls in zip(step.ops, step.calls, strict=True):
         if is_multiply_add(op.op):
             simulated[op.op] += calls
-    if not recurrent(name):
-        assert simulated == real.calls
+    assert simulated == real.calls
     assert step.flop == pytest.approx(real.flop, rel=0.01)
 
 

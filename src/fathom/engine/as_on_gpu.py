@@ -24,7 +24,7 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map_only
 
-from fathom.engine.recurrent_on_cpu import CELLS, recurrent
+from fathom.engine.recurrent_on_cpu import CELLS, lstm, recurrent
 from fathom.engine.replaced import replaced
 
 META = "meta"
@@ -190,6 +190,8 @@ class AsOnGPU(TorchFunctionMode):
         if func in CELLS and args[0].is_meta and not packed:
             with self:  # which casts the layer's products
                 return recurrent(func, *args)
+        if func is torch.lstm and self._lower is None and _is_one_dnns(*args):
+            return lstm(*args)
         return func(*args, **given)
 
     def _is_taken_apart(self, func: Any) -> bool:
@@ -255,6 +257,14 @@ def _packed(padded: Tensor, lengths: Tensor, batch_first: bool) -> tuple[Tensor,
     by_time = padded.transpose(0, 1) if batch_first else padded
     sizes = torch.full((len(by_time),), len(lengths), dtype=torch.long, device="cpu")
     return by_time.flatten(0, 1), sizes
+
+
+def _is_one_dnns(x: Tensor, states: Any, weights: Any, *_: Any) -> bool:
+    """Whether a CPU has this LSTM in one op: not of packed rows, nor one that hands on fewer values than it keeps."""
+    if isinstance(states, Tensor) or not (x.is_meta and _is_fp32(x)):
+        return False
+    gates, handed_on = weights[1].shape
+    return bool(gates == GATES[MODES[torch.lstm]] * handed_on)
 
 
 def _is_fp32(tensor: Tensor) -> bool:

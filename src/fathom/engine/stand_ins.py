@@ -13,6 +13,8 @@ import torch
 from torch import Tensor
 from torch._prims_common import suggest_memory_format
 
+from fathom.engine.recurrent_on_cpu import lstm_workspace_bytes
+
 aten = torch.ops.aten
 GATES = {0: 1, 1: 1, 2: 4, 3: 3}  # of cuDNN's modes: RNN with ReLU, RNN with tanh, LSTM, GRU
 LSTM = 2
@@ -52,6 +54,14 @@ def _cudnn_rnn_backward(x: Tensor, weight: Sequence[Tensor], *rest: Any) -> tupl
     hx, cx = rest[2], rest[3]
     state = torch.empty_like(cx) if cx is not None else None
     return torch.empty_like(x), torch.empty_like(hx), state, [torch.empty_like(each) for each in weight]
+
+
+def _lstm_on_cpu(x: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Output, last states, oneDNN's workspace: (..., 5 and 6 states, ..., 10 hidden size, ..., 15 whether it trains)"""
+    (steps, items, width), hidden, train = x.shape, rest[9], rest[14]
+    kept = lstm_workspace_bytes(steps, items, width, hidden) if train else 0
+    output = x.new_empty(steps, items, hidden)
+    return output, torch.empty_like(rest[4]), torch.empty_like(rest[5]), x.new_empty(kept, dtype=torch.uint8)
 
 
 def _lstm_cell(
@@ -179,4 +189,8 @@ STAND_INS: dict[Any, Callable[..., Any]] = {
     **dict.fromkeys((aten.multi_margin_loss_backward.default, aten.multilabel_margin_loss_backward.default), _of_input),
     aten.fractional_max_pool3d_backward.default: _of_input,
 }
-ON_CPU = {**STAND_INS, aten.native_batch_norm.default: _batch_norm_on_cpu}
+ON_CPU = {
+    **STAND_INS,
+    aten.native_batch_norm.default: _batch_norm_on_cpu,
+    aten.mkldnn_rnn_layer.default: _lstm_on_cpu,
+}
