@@ -99,6 +99,26 @@ def test_a_step_at_which_rounded_runs_meet_by_chance_does_not_make_an_engine_wro
 
 
 @pytest.mark.parametrize(
+    ("engine", "told"),
+    [
+        ([0.0, 2e-5, 0.0004, 0.02, 0.01], None),
+        ([0.0, 2e-5, 0.0004, 0.03, 0.01], "the loss of step 3 differs by 0.03, 0.028 is allowed"),
+        ([0.0, 0.01, 0.0004, 0.02, 0.01], "the loss of step 1 differs by 0.01, 0.0009 is allowed"),
+    ],
+)
+def test_once_rounding_has_carried_runs_far_apart_it_may_at_any_step(engine: list[float], told: str | None) -> None:
+    """Differences of residual's losses with one thread instead of two, shortened."""
+    changes = [0.0, 5e-5, 0.0003, 0.0058, 0.0093]
+    eager = [1.0] * len(changes)
+    found = Trial(
+        eager=engine_run(0.2, eager),
+        engine=engine_run(0.1, [1 + each for each in engine]),
+        rounded_losses=[[1 + each for each in changes], eager],
+    )
+    assert found.disagreement("fp32") == told
+
+
+@pytest.mark.parametrize(
     ("engine", "rounded", "told"),
     [
         (SAME, [SAME], None),

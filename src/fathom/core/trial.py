@@ -9,6 +9,7 @@ FIRST_STEPS = 8  # timed as one: compilation, export and capture happen in these
 COMPARED_STEPS = 20  # whose losses are compared
 FACTOR = 3.0  # an engine may differ by so many times what rounding changes
 FLOORS = {"fp32": 1e-4, "tf32": 1e-3, "fp16": 1e-3, "bf16": 1e-2}  # ... and by this, relative, in any case
+FAR = 10.0  # times the floor: where rounding has carried runs so far apart, it is chance at which step they differ most
 TINY = 1e-30  # of a loss: a difference relative to less is no number
 # of one value, relative: half of its last digit
 ROUNDING = {"fp32": 2.0**-24, "tf32": 2.0**-11, "fp16": 2.0**-11, "bf16": 2.0**-9}
@@ -53,8 +54,8 @@ class Trial:
 
     Rounding differs between engines, and training can amplify it without bound. Eager is therefore also run from
     weights that are rounded otherwise and, where the run's precision is a lower one, in fp32: an engine agrees where it
-    stays, at every step, within some times of what that changes up to the next. In training the losses are compared,
-    in inference the outputs of the first step and of the last of FIRST_STEPS.
+    stays, at every step, within some times of what that changes up to the next, or at any step once runs are far apart.
+    In training the losses are compared, in inference the outputs of the first step and of the last of FIRST_STEPS.
     """
 
     eager: EngineRun
@@ -102,12 +103,13 @@ class Trial:
         if self.output_difference is not None:
             allowed = max(floor, FACTOR * (self.rounded_output_difference or 0.0))
             return _disagreement("the outputs differ", self.output_difference, allowed)
-        others = [_relative(losses, self.eager.losses) for losses in self.rounded_losses]
-        allowed = floor
+        rounded = (_relative(losses, self.eager.losses) for losses in self.rounded_losses)
+        changes = [max(0.0, *of_step) for of_step in zip(*rounded, strict=True)]
         for step, found in enumerate(_relative(self.engine.losses, self.eager.losses)):
-            # two runs may be near each other at a step by chance: after the first, what rounding changes by the next
-            near = (each[step : step + 1 + bool(step)] for each in others)
-            allowed = max([allowed, *(FACTOR * change for changes in near for change in changes)])
+            # two runs may be near each other at a step by chance: after the first, what rounding changes by the next,
+            # and once it has carried runs far apart, by any
+            caused = max(changes[: step + 1 + bool(step)], default=0.0)
+            allowed = max(floor, FACTOR * (max(changes) if caused > FAR * floor else caused))
             if told := _disagreement(f"the loss of step {step} differs", found, allowed):
                 return told
         return None
