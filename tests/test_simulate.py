@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional as F
 
@@ -374,6 +375,40 @@ def test_a_storage_counts_once_in_blocks_until_its_last_view_is_gone() -> None:
         assert live.peak == live.live
         other.add_(1)
         assert live.peak == live.live
+
+
+ROWS = torch.arange(0, 64, 8)
+CHOICES: dict[str, Callable[[Tensor], Tensor]] = {
+    "index": lambda x: x[ROWS.to(x.device)],
+    "index_select": lambda x: x.index_select(0, ROWS.to(x.device)),
+    "gather": lambda x: x.gather(0, ROWS.to(x.device)[:, None].expand(8, 64)),
+    "take": lambda x: x.take(ROWS.to(x.device)),
+    "max": lambda x: x.max(1).values,
+    "topk": lambda x: x.topk(2).values,
+}
+
+
+@pytest.mark.parametrize("name", CHOICES)
+def test_the_gradient_of_what_was_chosen_is_there_once(name: str) -> None:
+    """As torch has it where nobody watches: it adds to zeros in place."""
+    gradients = {}
+    for watched in (False, True):
+        x = torch.rand(64, 64, generator=torch.Generator().manual_seed(3)).requires_grad_()
+        with LiveBytes() if watched else nullcontext() as live:
+            CHOICES[name](x).square().sum().backward()  # type: ignore[no-untyped-call]
+        assert x.grad is not None
+        gradients[watched] = x.grad.tolist()
+    assert gradients[True] == gradients[False]
+    assert live is not None
+    assert x.nbytes <= live.peak <= 1.6 * x.nbytes
+
+
+def test_a_copy_of_zeros_that_a_model_makes_itself_is_counted() -> None:
+    zeros, rows = torch.zeros(64, 64, device="meta"), ROWS.to("meta")
+    with LiveBytes() as live:
+        live.hold([zeros])
+        changed = zeros.index_put((rows,), torch.ones(8, 64, device="meta"), accumulate=True)
+    assert live.live >= zeros.nbytes + changed.nbytes
 
 
 def test_no_step_leaves_anything_behind() -> None:

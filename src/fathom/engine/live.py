@@ -23,6 +23,16 @@ OnOp = Callable[[Any, tuple[Any, ...], dict[str, Any]], None]
 Temporary = Callable[[Any, tuple[Any, ...], Any], int]  # op, arguments, result -> bytes that it takes and gives back
 NONE: Mapping[Any, Callable[..., Any]] = {}
 COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
+aten = torch.ops.aten
+ZEROS = (aten.new_zeros.default, aten.zeros.default, aten.zeros_like.default)
+# Gradients of what was chosen are added to zeros in place. To a mode torch shows ops that copy these instead.
+INTO_ZEROS: Mapping[Any, Any] = {
+    aten.index_put.default: aten.index_put_.default,
+    aten.index_add.default: aten.index_add_.default,
+    aten.scatter_add.default: aten.scatter_add_.default,
+    aten.scatter.src: aten.scatter_.src,
+    aten.put.default: aten.put_.default,
+}
 
 
 class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -42,6 +52,7 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.live = 0
         self.peak = 0
         self._on_op, self._stand_ins, self._temporary = on_op, stand_ins, temporary
+        self._zeros: int | None = None  # the storage that the op before made in a backward pass
         self._held: dict[int, tuple[Any, int]] = {}  # storage -> its weak reference and its bytes
 
     def hold(self, tensors: Iterable[Tensor]) -> None:
@@ -62,7 +73,10 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 return ON_ROWS[func](*args, **given)
         if self._on_op is not None:
             self._on_op(func, args, given)
+        if func in INTO_ZEROS and self._zeros is not None and _storage_of(args[0]) == self._zeros:
+            func = INTO_ZEROS[func]
         result = self._stand_ins.get(func, func)(*args, **given)
+        self._zeros = _storage_of(result) if func in ZEROS and torch._C._current_graph_task_id() != -1 else None
         if isinstance(result, Tensor):
             self._count(result)
         elif result is not None:
@@ -86,6 +100,11 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _freed(self, key: int, _: object) -> None:
         self.live -= self._held.pop(key)[1]
+
+
+def _storage_of(tensor: Tensor) -> int | None:
+    """None of a sparse tensor, whose parts have theirs."""
+    return int(tensor.untyped_storage()._cdata) if tensor.layout == torch.strided else None
 
 
 def _rounded(nbytes: int) -> int:
