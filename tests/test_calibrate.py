@@ -6,6 +6,7 @@ import json
 import math
 import signal
 import statistics
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -63,17 +64,24 @@ def empty() -> Campaign:
     )  # fmt: skip
 
 
+FAST_S, SLOW_S = 2e-4, 4e-4  # of the fixed loop on the core
+
+
 class Clock:
     """Every call takes a millisecond of its own time and a second of the budget's; one op cannot be made here."""
 
     def __init__(self) -> None:
         self.timed: list[str] = []
+        self.core_s = FAST_S
+
+    def loop(self, loops: int = 0) -> float:
+        return self.core_s
 
     def time_call(self, spec: str, device: torch.device) -> OpTime:
         self.timed.append(spec)
         if "aten::relu." in spec:
             raise RuntimeError("not on this device\nand more lines")
-        return OpTime(1e-3)
+        return OpTime(1e-3 * self.core_s / FAST_S, loop_s=self.core_s)
 
     def now(self) -> float:
         return float(len(self.timed))
@@ -90,6 +98,8 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     found = Clock()
     monkeypatch.setattr(running, "time_call", found.time_call)
     monkeypatch.setattr(running, "step_s", lambda *_: 0.5)
+    monkeypatch.setattr(running, "loop_s", found.loop)
+    monkeypatch.setattr(running, "fastest_s", lambda seen: min(seen, FAST_S))
     monkeypatch.setattr(running, "PROBES", 1)
     monkeypatch.setattr(running, "SAVE_S", 200.0)  # each call is a second, and a file takes longer than a call
     return found
@@ -105,6 +115,26 @@ def test_a_campaign_stops_at_its_budget_and_resumes_where_it_stopped(tmp_path: P
     assert len(clock.timed) == len(set(clock.timed)) == 200  # nothing is timed twice
     assert len(again.calls) + len(again.failed) == 200
     assert [(each.name, each.phase) for each in again.probes[:2]] == [("random 0", "train"), ("random 0", "infer")]
+
+
+def test_what_was_timed_on_a_slow_core_is_timed_again_when_it_is_fast(tmp_path: Path, clock: Clock) -> None:
+    path, names = tmp_path / f"cpu{campaigns.SUFFIX}", [("autoenc", "tiny")]
+    clock.core_s = SLOW_S
+    first = Runner(CPU, path, 300.0, empty(), clock=clock.now).run(names, ("fp32",))
+    assert first.probes
+    assert {each.loop_s for each in first.calls} == {each.loop_s for each in first.probes} == {SLOW_S}
+    assert len(clock.timed) == len(set(clock.timed)), "not while it is slow"
+    assert first.on_slow_core == 0, "all alike: none is known to be slow"
+    clock.core_s = FAST_S
+    again = Runner(CPU, path, 500.0, campaigns.read(path), clock=clock.now).run(names, ("fp32",))
+    assert {each.loop_s for each in again.calls} == {each.loop_s for each in again.probes} == {FAST_S}
+    assert {each.seconds for each in again.calls} == {1e-3}
+    sources = {each.work.spec: each.sources for each in again.calls}
+    assert all(set(each.sources) <= set(sources[each.work.spec]) for each in first.calls)
+    assert [(each.name, each.phase) for each in again.probes] == [(each.name, each.phase) for each in first.probes]
+    assert max(Counter(clock.timed).values()) == 2
+    mixed = replace(first, calls=[*first.calls, replace(first.calls[0], loop_s=FAST_S)])
+    assert mixed.on_slow_core == len(first.calls)
 
 
 def test_a_call_that_fails_is_noted_and_the_campaign_goes_on(tmp_path: Path, clock: Clock) -> None:

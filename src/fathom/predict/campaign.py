@@ -10,6 +10,7 @@ from pathlib import Path
 
 import msgspec
 
+from fathom.core.disturbance import SLOWER
 from fathom.core.errors import DataError
 from fathom.core.files import MB, gunzipped, read_bytes, replace_whole
 from fathom.predict.graph_costs import fit_graphs
@@ -61,6 +62,13 @@ class Campaign:
     def timed_alone(self) -> bool:
         """Whether its calls were timed one by one; else they are op rows of whole steps."""
         return bool(self.torch)
+
+    @property
+    def on_slow_core(self) -> int:
+        """Op calls of a CPU that were timed while others slowed it down."""
+        loops = [each.loop_s for each in self.calls if each.loop_s and not self.gpu]
+        slow_s = SLOWER * min(loops, default=0.0)
+        return sum(loop_s > slow_s for loop_s in loops)
 
     @property
     def gpu(self) -> bool:

@@ -2,6 +2,9 @@
 
 Started again on the same file it goes on where it stopped: calls that are there are not timed again, and neither is the
 call in which the process before ended. Its text is in a file beside while it is timed.
+
+On a CPU that others share, a core may be half as fast for minutes, and its ops not in proportion. What was timed then
+is timed again when the core is as fast as ever.
 """
 
 from __future__ import annotations
@@ -17,11 +20,12 @@ from pathlib import Path
 import psutil
 import torch
 
+from fathom.core.disturbance import SLOWER
 from fathom.core.errors import BadOption, EngineError, first_line
 from fathom.core.record import moment
 from fathom.engine.step_work import StepWorks
 from fathom.machine.clock import wait
-from fathom.machine.cpu_speed import loop_s
+from fathom.machine.cpu_speed import fastest_s, loop_s
 from fathom.machine.devices import ProcessSettings
 from fathom.machine.disturbance import Watch
 from fathom.machine.host import fingerprint
@@ -29,7 +33,7 @@ from fathom.machine.peaks import ceilings
 from fathom.measure.calibration import TIMING
 from fathom.measure.calibration.layers import products_of, random_layer
 from fathom.measure.calibration.networks import deep_network, random_network
-from fathom.measure.calibration.op_times import LEFT_OUT, time_call
+from fathom.measure.calibration.op_times import LEFT_OUT, LOOPS, time_call
 from fathom.measure.calibration.whole_steps import graph_s, step_s
 from fathom.measure.own.model import OwnModel
 from fathom.predict.campaign import SUFFIX, Campaign, TimedCall, launches_of, read, source_of, write
@@ -61,10 +65,13 @@ class Runner:
     on_progress: Callable[[str], None] = lambda _: None
     clock: Callable[[], float] = time.monotonic
     _calls: dict[str, TimedCall] = field(default_factory=dict)
+    _slow: set[str] = field(default_factory=set)  # calls that were timed while others slowed the core down
     _saved: float = 0.0
 
     def __post_init__(self) -> None:
+        self._fastest_s = fastest_s(loop_s())
         self._calls = {each.work.spec: each for each in self.campaign.calls}
+        self._slow = {spec for spec, each in self._calls.items() if self._is_slow(each.loop_s)}
         self._watch = Watch(self.device)
         self._stop = self.clock() + self.budget_s
         self._timing = self.out.with_name(self.out.name + TIMING)
@@ -90,6 +97,7 @@ class Runner:
                         break
                     self.on_progress(source)
                     self._time_all(step, source)
+                    self._time_again()
                 self._save()
         finally:
             self._timing.unlink(missing_ok=True)
@@ -145,12 +153,31 @@ class Runner:
         known_s = [self._calls[op.spec].seconds if op.spec in self._calls else 0.0 for op in step.ops]
         return sum(count * seconds for count, seconds in zip(step.calls, known_s, strict=True))
 
+    def _time_again(self) -> None:
+        """What was timed on a slow core, if it is fast now and as long as it is: calls, then whole steps."""
+        if self._is_slow(loop_s(LOOPS)):
+            return
+        for spec in sorted(self._slow):
+            known = self._calls[spec]
+            self._time(known.work, known.sources)
+            if self.left_s <= 0 or spec in self._slow:
+                return
+        for each in [probe for probe in self.campaign.probes if self._is_slow(probe.loop_s)]:
+            self._whole_step(each.name, each.phase)
+            if self._is_slow(self.campaign.probes[-1].loop_s):
+                return
+
+    def _is_slow(self, core_s: float | None) -> bool:
+        """As that of a disturbed run; a GPU's kernels do not depend on it."""
+        return not self._gpu and core_s is not None and core_s > SLOWER * self._fastest_s
+
     def _is_missing(self, known: TimedCall | None) -> bool:
         """Also on a GPU where an earlier version timed it, without the loop that tells how fast the host was."""
         return self.left_s > 0 and (known is None or (self._gpu and known.launch_loops is None))
 
     def _time(self, op: OpWork, sources: tuple[str, ...]) -> None:
         self._timing.write_text(op.spec)
+        self._slow.discard(op.spec)
         try:
             found = time_call(op.spec, self.device)
         except (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError, AttributeError) as error:
@@ -160,6 +187,9 @@ class Runner:
         self._calls[op.spec] = TimedCall(
             work=op, seconds=found.seconds, host_s=found.host_s, loop_s=found.loop_s, sources=sources
         )
+        self._fastest_s = min(self._fastest_s, found.loop_s or self._fastest_s)
+        if self._is_slow(found.loop_s):
+            self._slow.add(op.spec)
 
     def _check_device(self, op: OpWork) -> None:
         """A kernel that failed may have taken the process's whole use of the device with it."""
@@ -178,18 +208,22 @@ class Runner:
 
     def _probes(self) -> None:
         done = {(each.name, each.phase) for each in self.campaign.probes if self._is_whole(each)}
-        networks: list[tuple[str, Made]] = [
-            *((f"random {seed}", partial(random_network, seed)) for seed in range(PROBES)),
-            *((f"deep {seed}", partial(deep_network, seed)) for seed in range(DEEP_PROBES)),
-        ]
-        for name, made in networks:
+        names = [*(f"random {seed}" for seed in range(PROBES)), *(f"deep {seed}" for seed in range(DEEP_PROBES))]
+        for name in names:
             for phase in ("train", "infer"):
-                if (name, phase) in done or self.left_s <= 0:
-                    continue
-                self.on_progress(f"step of {name}, {phase}")
-                step = StepWorks(made(), phase, gpu=self._gpu).at("fp32")
-                if step.flop <= self.campaign.flop_per_s["fp32"] * PROBE_S:
-                    self._probe(name, made, step)
+                if (name, phase) not in done:
+                    self._whole_step(name, phase)
+
+    def _whole_step(self, name: str, phase: str) -> None:
+        if self.left_s <= 0:
+            return
+        self.on_progress(f"step of {name}, {phase}")
+        kind, seed = name.split()
+        network: Made = random_network if kind == "random" else deep_network
+        made: Made = partial(network, int(seed))
+        step = StepWorks(made(), phase, gpu=self._gpu).at("fp32")
+        if step.flop <= self.campaign.flop_per_s["fp32"] * PROBE_S:
+            self._probe(name, made, step)
 
     def _is_whole(self, probe: Probe) -> bool:
         """One of an earlier version is measured again."""
