@@ -87,7 +87,7 @@ def test_a_recurrent_layer_is_what_a_cpu_runs(name: str, phase: str) -> None:
 @pytest.mark.parametrize(
     "sizes", [(1, 1, 1, 1), (5, 3, 16, 32), (7, 5, 33, 47), (20, 8, 256, 64), (20, 8, 64, 256), (3, 2, 100, 100)]
 )
-def test_the_workspace_of_an_lstm_is_one_dnns_to_the_byte(sizes: tuple[int, int, int, int]) -> None:
+def test_the_workspace_of_an_lstm_runs_in_onednn_to_the_byte(sizes: tuple[int, int, int, int]) -> None:
     steps, items, width, hidden = sizes
     weights = [torch.zeros(4 * hidden, width), torch.zeros(4 * hidden, hidden), *torch.zeros(2, 4 * hidden)]
     states = torch.zeros(2, items, hidden)

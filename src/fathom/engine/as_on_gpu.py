@@ -190,7 +190,7 @@ class AsOnGPU(TorchFunctionMode):
         if func in CELLS and args[0].is_meta and not packed:
             with self:  # which casts the layer's products
                 return recurrent(func, *args)
-        if func is torch.lstm and self._lower is None and _is_one_dnns(*args):
+        if func is torch.lstm and self._lower is None and _runs_in_onednn(*args):
             return lstm(*args)
         return func(*args, **given)
 
@@ -259,7 +259,7 @@ def _packed(padded: Tensor, lengths: Tensor, batch_first: bool) -> tuple[Tensor,
     return by_time.flatten(0, 1), sizes
 
 
-def _is_one_dnns(x: Tensor, states: Any, weights: Any, *_: Any) -> bool:
+def _runs_in_onednn(x: Tensor, states: Any, weights: Any, *_: Any) -> bool:
     """Whether a CPU has this LSTM in one op: not of packed rows, nor one that hands on fewer values than it keeps."""
     if isinstance(states, Tensor) or not (x.is_meta and _is_fp32(x)):
         return False

@@ -30,7 +30,7 @@ def _plain(function: Callable[[Tensor], Tensor]) -> Cell:
     return lambda gates, state, weight, bias: function(F.linear(state, weight, bias).add_(gates))
 
 
-ONE_DNN_LSTM = 2  # its number
+ONEDNN_LSTM = 2  # its number
 FLOAT = 4  # bytes
 LINE, ALIASED, PAGE = 16, 256, 4096  # oneDNN's: floats of a cache line, a row's length that aliases in it, bytes
 
@@ -100,7 +100,7 @@ def _direction(
     how: tuple[Any, ...] = (
         backwards,
         [],
-        ONE_DNN_LSTM,
+        ONEDNN_LSTM,
         weights[1].shape[1],
         layers,
         bias,

@@ -17,7 +17,6 @@ from fathom.engine.recurrent_on_cpu import lstm_workspace_bytes
 
 aten = torch.ops.aten
 GATES = {0: 1, 1: 1, 2: 4, 3: 3}  # of cuDNN's modes: RNN with ReLU, RNN with tanh, LSTM, GRU
-LSTM = 2
 RESERVED = 2  # states per gate set that the reserve holds beside the gates: the cell, and what came out of it
 
 
