@@ -76,6 +76,18 @@ def test_the_plan_binds_with_matching_threads_and_with_those_of_the_whole_machin
         scale.plan(RunSpec(workload=""), ["vgg"], [9])
 
 
+def test_an_interrupted_series_has_the_speed_ups_first_and_the_slowest_runs_last(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(scale, "topology", lambda: TWO_NODES)
+    specs = scale.plan(RunSpec(workload=""), ["vgg", "memnet"], [1, 2, 8])
+    ordered = scale.run_order(specs, 3)
+    assert sorted(ordered.count(spec) for spec in specs) == [3] * len(specs)
+    pools = [(spec.threads == len(spec.cores or ()), len(spec.cores or ())) for spec in ordered]
+    assert all(matching for matching, _ in pools[: 3 * 8])  # 1, 2, 8 and 2 sharing a core, of two workloads
+    assert pools[3 * 8 :] == [(False, 2)] * 6 + [(False, 1)] * 6
+
+
 def bound(
     count: int, step_s: float | list[float], threads: int | None, numbers: list[int] | None = None, **changes: Any
 ) -> Record:

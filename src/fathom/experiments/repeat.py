@@ -25,7 +25,7 @@ def program_traces(specs: Sequence[RunSpec]) -> list[RunSpec]:
     return [replace(spec, kind="program") for spec in specs if spec.device != "cpu"]
 
 
-def run_order(specs: Sequence[RunSpec], runs: int, seed: int) -> list[RunSpec]:
+def run_order(specs: Sequence[RunSpec], runs: int, seed: int = 0) -> list[RunSpec]:
     """Every spec so many times, in blocks that hold each of them once, shuffled.
 
     A drift of the machine then affects all configurations alike, and an interrupted job has run all equally often.

@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from fathom.core.errors import BadOption
 from fathom.core.spec import RunSpec
+from fathom.experiments import repeat
 from fathom.experiments.study import powers_of_two
 from fathom.machine.host import HardwareThread, topology
 
@@ -35,6 +36,18 @@ def plan(base: RunSpec, names: Sequence[str], counts: Sequence[int] | None) -> l
             if count % 2 == 0 and (both := packed(here, count)):
                 specs.append(replace(bound, cores=both, threads=count))
     return list({spec.id: spec for spec in specs}.values())
+
+
+def run_order(specs: Sequence[RunSpec], runs: int) -> list[RunSpec]:
+    """All launches with a thread for each core, then those with larger pools, from most cores to fewest.
+
+    The first give the speed-ups, and the last take longest: a series that is interrupted has what matters most.
+    """
+    groups: dict[tuple[bool, int], list[RunSpec]] = {}
+    for spec in specs:
+        count = len(spec.cores or ())
+        groups.setdefault((True, 0) if spec.threads == count else (False, count), []).append(spec)
+    return [spec for _, group in sorted(groups.items(), reverse=True) for spec in repeat.run_order(group, runs)]
 
 
 def spread(here: Sequence[HardwareThread], count: int) -> tuple[int, ...]:

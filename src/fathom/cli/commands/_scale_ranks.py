@@ -18,6 +18,7 @@ from fathom.core.spec import SCALINGS, RunSpec
 from fathom.experiments import ranks as jobs
 from fathom.experiments.checks import check_device, check_external, present
 from fathom.experiments.ranks import MOST_RANKS, TIMEOUT_S, Launch
+from fathom.experiments.repeat import run_order
 from fathom.experiments.slurm import PORT, write
 
 
@@ -85,7 +86,7 @@ def measure(
         present(ranked.device)  # not of a batch file: the machine that writes it may have no GPU
     question = "ranks" if options.evaluations is None else "convergence"
     also = "convergence" if len(tried) > 1 and question != "convergence" else ""
-    _series.measure(specs, runs, out, jobs.Jobs(launch), "scale", question, as_json, also)
+    _series.measure(run_order(specs, runs), out, jobs.Jobs(launch), "scale", question, as_json, also)
 
 
 def _plan(

@@ -14,7 +14,6 @@ from fathom.cli.terminal import human, print_json, print_table
 from fathom.core.errors import BadOption
 from fathom.core.spec import RunSpec
 from fathom.core.store import Store
-from fathom.experiments.repeat import run_order
 
 Timeout = Annotated[float, typer.Option(help="Seconds without progress of a rank after which the job is ended.")]
 
@@ -27,8 +26,7 @@ def counts_of(text: str, option: str) -> list[int]:
 
 
 def measure(
-    specs: Sequence[RunSpec],
-    runs: int,
+    planned: Sequence[RunSpec],
     out: Path,
     run: Run | None,
     job: str,
@@ -36,13 +34,13 @@ def measure(
     as_json: bool,
     also: str = "",
 ) -> None:
-    """Runs what is not in the folder yet, answers the question from all of it, and prints the answer.
+    """Makes the planned runs that are not in the folder yet, answers the question from all, and prints the answer.
 
     So is another question, where that has an answer.
     """
-    several = any(spec.nodes > 1 for spec in specs)
+    several = any(spec.nodes > 1 for spec in planned)
     # a job of several nodes is of no one machine, and its nodes must agree on what is done
-    store, planned = Store(out) if several else own_store(out), run_order(specs, runs, seed=0)
+    store = Store(out) if several else own_store(out)
     left = store.remaining(planned)
     if done := len(planned) - len(left):
         human.print(f"{done} of {len(planned)} runs are in {out} already; another --out repeats them")

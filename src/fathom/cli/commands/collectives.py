@@ -13,6 +13,7 @@ from fathom.core.ranks import OPERATIONS
 from fathom.experiments import ranks as jobs
 from fathom.experiments.checks import check_device
 from fathom.experiments.ranks import TIMEOUT_S, Launch
+from fathom.experiments.repeat import run_order
 
 
 def command(
@@ -36,4 +37,4 @@ def command(
     launch = Launch(timeout_s=timeout, nodes=nodes, rendezvous=rendezvous)
     specs = jobs.collectives(_series.counts_of(ranks, "--ranks"), device, least, most, operations.split(","), nodes)
     run = jobs.Jobs(launch)
-    _series.measure(specs, runs, out, run, "collectives", "collectives", as_json)
+    _series.measure(run_order(specs, runs), out, run, "collectives", "collectives", as_json)

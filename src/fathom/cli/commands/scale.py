@@ -28,6 +28,7 @@ from fathom.experiments import actors as playing
 from fathom.experiments import scale
 from fathom.experiments.checks import check, check_device, check_external
 from fathom.experiments.ranks import TIMEOUT_S
+from fathom.experiments.repeat import run_order
 from fathom.workloads.catalogue import suite
 
 ACTORS_TOO = ("scaling", "device")  # options of ranks that actors have as well
@@ -123,10 +124,10 @@ def command(
         return
     _refuse_without_ranks({"data": data, "set": set_, **ranked.given()}, allowed=() if actors is None else ACTORS_TOO)
     if actors is not None:
-        specs, question = _acting(base, chosen, actors, scaling, device), "actors"
+        planned, question = run_order(_acting(base, chosen, actors, scaling, device), runs), "actors"
     else:
-        specs, question = _on_cores(base, chosen, cores), "cores"
-    _series.measure(specs, runs, out, None, "scale", question, as_json)
+        planned, question = scale.run_order(_on_cores(base, chosen, cores), runs), "cores"
+    _series.measure(planned, out, None, "scale", question, as_json)
 
 
 def _on_cores(base: RunSpec, names: Sequence[str], cores: str | None) -> list[RunSpec]:
