@@ -61,6 +61,16 @@ def test_a_steps_idle_time_is_that_of_the_plain_step() -> None:
     assert sum(series.y[0] for series in chart.series) == pytest.approx(100)
 
 
+@pytest.mark.parametrize(("step_s", "verdict"), [(0.0058, "GPU-bound"), (0.0062, "neither"), (0.0080, "host-bound")])
+def test_a_step_is_bound_by_what_takes_half_of_it(step_s: float, verdict: str) -> None:
+    record = on_gpu()
+    assert record.profile is not None
+    finding = gpu_efficiency.analyse([replace(record, profile=replace(record.profile, plain_step_s=[step_s] * 6))])
+    table = finding.tables[0]
+    assert table.rows[0][table.columns.index("verdict")] == verdict
+    assert ("half of the step or more in autoenc train" in finding.summary) == (verdict == "host-bound")
+
+
 def free_running(**changes: Any) -> Record:
     """A step of 6 ms that is waited for, and of 4 ms that is not."""
     record = on_gpu(**changes)

@@ -26,6 +26,7 @@ KINDS = {  # of API calls, by words in their names; the first that fits
     "memory": ("Malloc", "Free", "HostAlloc", "HostRegister", "MemPool"),
     "code loading": ("Module", "Library", "FuncGet", "FuncSet", "Occupancy", "KernelGet"),
 }
+BOUND = 0.5  # of a step, as of a roof
 CONTEXT, LAUNCHES, OTHER = "context", "launches", "other"
 
 
@@ -72,8 +73,10 @@ class GpuStep:
 
     @property
     def verdict(self) -> str:
-        """By the larger share. A late host may be launching kernels, computing or preparing data."""
-        return "host-bound" if self.starved > self.busy else "GPU-bound"
+        """What takes half of the step at least. A late host may be launching kernels, computing or preparing data."""
+        if self.busy >= BOUND:
+            return "GPU-bound"
+        return "host-bound" if self.starved >= BOUND else "neither"
 
 
 @dataclass(frozen=True)
@@ -155,9 +158,9 @@ def _summary(steps: Sequence[GpuStep], programs: Sequence[Program]) -> str:
         percent = 100 * steps[busiest].busy
         sentences.append(f"The GPU is busy for at most {percent:.0f} % of a step ({names[busiest]}).")
         sentences.append(
-            f"It waits for the host longer than it works in {listed(list(dict.fromkeys(starved)))}."
+            f"It waits for the host for half of the step or more in {listed(list(dict.fromkeys(starved)))}."
             if starved
-            else "In no workload does it wait for the host longer than it works."
+            else "In no workload does it wait for the host for half of a step."
         )
     if programs:
         worst = min(programs, key=lambda program: program.gpu.kernel_s / program.api_s)
