@@ -6,7 +6,6 @@ import json
 import math
 import signal
 import statistics
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -34,6 +33,7 @@ from fathom.predict import campaign as campaigns
 from fathom.predict.call_shape import Convolution, layer_of
 from fathom.predict.campaign import Campaign, read, source_of, write
 from fathom.predict.choice import calibrated
+from fathom.predict.core_speed import CoreSpeed
 from fathom.predict.errors import errors_file, errors_of_its_kind
 from fathom.predict.estimate import INDEPENDENT
 from fathom.predict.evaluation import OP_BY_OP, UNSEEN_WORKLOAD, Summary
@@ -99,7 +99,6 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     monkeypatch.setattr(running, "time_call", found.time_call)
     monkeypatch.setattr(running, "step_s", lambda *_: 0.5)
     monkeypatch.setattr(running, "loop_s", found.loop)
-    monkeypatch.setattr(running, "fastest_s", lambda seen: min(seen, FAST_S))
     monkeypatch.setattr(running, "PROBES", 1)
     monkeypatch.setattr(running, "SAVE_S", 200.0)  # each call is a second, and a file takes longer than a call
     return found
@@ -117,24 +116,36 @@ def test_a_campaign_stops_at_its_budget_and_resumes_where_it_stopped(tmp_path: P
     assert [(each.name, each.phase) for each in again.probes[:2]] == [("random 0", "train"), ("random 0", "infer")]
 
 
-def test_what_was_timed_on_a_slow_core_is_timed_again_when_it_is_fast(tmp_path: Path, clock: Clock) -> None:
-    path, names = tmp_path / f"cpu{campaigns.SUFFIX}", [("autoenc", "tiny")]
-    clock.core_s = SLOW_S
-    first = Runner(CPU, path, 300.0, empty(), clock=clock.now).run(names, ("fp32",))
-    assert first.probes
-    assert {each.loop_s for each in first.calls} == {each.loop_s for each in first.probes} == {SLOW_S}
-    assert len(clock.timed) == len(set(clock.timed)), "not while it is slow"
-    assert first.on_slow_core == 0, "all alike: none is known to be slow"
-    clock.core_s = FAST_S
-    again = Runner(CPU, path, 500.0, campaigns.read(path), clock=clock.now).run(names, ("fp32",))
-    assert {each.loop_s for each in again.calls} == {each.loop_s for each in again.probes} == {FAST_S}
-    assert {each.seconds for each in again.calls} == {1e-3}
-    sources = {each.work.spec: each.sources for each in again.calls}
-    assert all(set(each.sources) <= set(sources[each.work.spec]) for each in first.calls)
-    assert [(each.name, each.phase) for each in again.probes] == [(each.name, each.phase) for each in first.probes]
-    assert max(Counter(clock.timed).values()) == 2
-    mixed = replace(first, calls=[*first.calls, replace(first.calls[0], loop_s=FAST_S)])
-    assert mixed.on_slow_core == len(first.calls)
+@pytest.mark.parametrize(("usual_s", "other_s"), [(FAST_S, SLOW_S), (SLOW_S, FAST_S)])
+def test_what_was_timed_at_another_core_speed_is_timed_again_at_the_usual_one(
+    usual_s: float, other_s: float, tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether that is the faster one or the slower one, which a shared core may have for hours."""
+    step = step_work(workload_class("autoenc").configured("tiny"), "train", gpu=False)
+    ops = list({op.spec: op for op in step.ops if "aten::relu." not in op.spec}.values())
+    calls = [
+        campaigns.TimedCall(work=op, seconds=1.0, loop_s=usual_s if at % 3 else other_s, sources=("autoenc@1 train",))
+        for at, op in enumerate(ops)
+    ]
+    probes = [Probe(name="random 0", phase=phase, calls={}, ops_s=1, step_s=9, cold_bytes=0, loop_s=other_s)
+              for phase in ("train", "infer")]  # fmt: skip
+    before = replace(empty(), calls=calls, probes=probes)
+    assert before.speed == CoreSpeed(usual_s)
+    assert before.at_other_speed == len(ops[::3])
+    monkeypatch.setattr(Runner, "_steps", lambda *_: iter([(replace(step, sequence=()), "nothing new")]))
+
+    def run(core_s: float) -> Campaign:
+        clock.core_s = core_s
+        return Runner(CPU, tmp_path / "c", 9000.0, before, clock=clock.now).run([], ("fp32",))
+
+    assert run(other_s).probes == probes
+    assert clock.timed == [], "not while the core has that speed"
+    again = run(usual_s)
+    assert clock.timed[: len(ops[::3])] == [op.spec for op in ops[::3]]
+    assert again.at_other_speed == 0
+    assert {each.seconds for each in again.calls[: len(ops)]} == {1.0, 1e-3 * usual_s / FAST_S}
+    assert {each.sources[0] for each in again.calls[: len(ops)]} == {"autoenc@1 train"}
+    assert [(each.step_s, each.loop_s) for each in again.probes] == [(0.5, usual_s)] * 2
 
 
 def test_a_call_that_fails_is_noted_and_the_campaign_goes_on(tmp_path: Path, clock: Clock) -> None:

@@ -22,7 +22,7 @@ from fathom.predict.host_costs import fit_host
 from fathom.predict.launches import Launches
 from fathom.predict.other_batches import Case, corrected
 from fathom.predict.predictors.efficiency import Efficiency
-from fathom.predict.predictors.names import EFFICIENCY
+from fathom.predict.predictors.names import EFFICIENCY, ROOFLINE
 from fathom.predict.probe import Probe
 from fathom.predict.target import CUDAGRAPH
 from fathom.trace.step_work import OpWork, StepWork
@@ -149,7 +149,31 @@ def test_a_slow_host_alone_does_not_keep_a_gpu_step_from_being_compared(seen: Di
         for place in (LAPTOP, GPU)
     )
     assert bool(usable([on_gpu], slow_host=True)) is counts
-    assert bool(usable([on_gpu])) is bool(usable([on_cpu], slow_host=True)) is (seen == Disturbance())
+    on_a_slow_core = seen.loop_s is not None and not seen.by_others
+    assert bool(usable([on_cpu], slow_host=True)) is (on_a_slow_core or seen == Disturbance())
+    assert bool(usable([on_gpu])) is bool(usable([on_cpu])) is (seen == Disturbance())
+
+
+def compared_in(campaign: Campaign, cases: list[Case]) -> set[int]:
+    """By their batches."""
+    return {each.batch for each in evaluate(campaign, cases, [ROOFLINE]) if each.situation == UNSEEN_WORKLOAD}
+
+
+@pytest.mark.parametrize(("loop_s", "compared"), [(2.0, 3), (2.4, 3), (1.65, 3), (2.6, 2), (1.5, 2), (None, 3)])
+def test_a_step_of_a_cpu_is_compared_if_its_core_was_as_fast_as_in_the_calibration(
+    loop_s: float | None, compared: int
+) -> None:
+    """Slow or not; where the calibration does not say how fast that was, undisturbed steps count."""
+    calls = [replace(call(op("add", at), 1.0, "random 1"), loop_s=2.0) for at in range(30)]
+    found = replace(campaign(calls), device="cpu", probes=[])
+    cases = [
+        Case(replace(step([op("add", 100 + slow)]), batch=1 + slow), 1.0, loop_s=2.0, slow_host=slow)
+        for slow in (False, True)
+    ]
+    last = Case(replace(step([op("add", 99)]), batch=4), 1.0, loop_s=loop_s)
+    assert len(compared_in(found, [*cases, last])) == compared
+    unknown = replace(found, calls=[replace(each, loop_s=None) for each in calls])
+    assert len(compared_in(unknown, [*cases, last])) == 2
 
 
 def test_the_speed_of_a_host_is_that_between_its_steps() -> None:

@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fathom.predict.call_shape import Convolution, Product, layer_of, point_of
+from fathom.predict.call_shape import Convolution, Product, layer_of, mapped_bytes, point_of
 from fathom.predict.campaign import TimedCall
 from fathom.predict.predictors.cost_terms import CostTerms
 from fathom.predict.predictors.neighbours import Neighbours, Reach, Surroundings
@@ -187,3 +187,36 @@ def test_op_rows_without_arguments_have_points_too(shapes: str) -> None:
         kind, place = point_of(op)
         assert kind
         assert all(map(math.isfinite, place))
+
+
+def outer(rows: int, columns: int) -> OpWork:
+    return product(rows, columns, 2)
+
+
+def mapped_law(op: OpWork) -> float:
+    """As other products; a result of more than 32 MiB costs 0.4 ns more for each of its bytes."""
+    return law(op) + 4e-10 * mapped_bytes(op)
+
+
+def test_a_result_is_mapped_anew_where_it_is_larger_than_what_an_allocator_keeps() -> None:
+    assert mapped_bytes(product(2048, 4096, 2)) == 0.0, "32 MiB"
+    assert mapped_bytes(product(2049, 4096, 2)) == 4.0 * 2049 * 4096
+    assert mapped_bytes(addition(1 << 24)) == 4.0 * (1 << 24)
+    assert mapped_bytes(replace(addition(1 << 24), op="aten::add_")) == 0.0, "it writes where it reads"
+    assert mapped_bytes(product(4, 4096, 1 << 14)) == 0.0, "only its operand is large"
+
+
+def test_the_memory_of_a_large_result_is_predicted_from_other_ops() -> None:
+    """A gradient of 151 MB, where all large results were of sums and of few products."""
+    small = drawn(0, 300) + [outer(1 << at, 1 << (15 - at)) for at in range(4, 12)] * 4
+    sums = [addition(round(2**at)) for at in np.linspace(20, 25, 11)]
+    timed = [TimedCall(work=op, seconds=mapped_law(op), sources=(f"random {at}",)) for at, op in enumerate(small)]
+    timed += [
+        TimedCall(work=op, seconds=(op.bytes or 0) / 1e10 + 4e-10 * mapped_bytes(op), sources=("random 999",))
+        for op in sums
+    ]
+    wanted = outer(4096, 9216)
+    (found,) = Neighbours(timed, TARGET).seconds(step([wanted]), TARGET)
+    assert found == pytest.approx(mapped_law(wanted), rel=0.15)
+    (on_gpu,) = Neighbours(timed, replace(TARGET, gpu=True)).seconds(step([wanted]), TARGET)
+    assert on_gpu < found / 2, "whose allocator keeps memory of any size"

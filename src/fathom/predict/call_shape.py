@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from fathom.predict.features import shapes_of
+from fathom.predict.features import WIDTHS, shapes_of
 from fathom.predict.spectra import NONE, Spectra, spectra_of
 from fathom.trace.step_work import OpWork
 
@@ -26,6 +26,7 @@ NEAR = 2.0  # ... where that matters less
 SMALL_INPUT, SMALL_KERNEL = 20480, 3  # up to both, torch convolves one item on a CPU by its own loops (use_mkldnn)
 VECTOR = 4  # numbers that a CPU without wider vectors multiplies at once
 PAGE = 1024  # numbers of four bytes
+MAPPED_BYTES = 32 * 2**20  # from which a result is mapped anew by the system at each call: glibc's largest threshold
 OPERANDS = 3  # of an op that is neither product nor convolution, so many have coordinates
 
 
@@ -159,6 +160,16 @@ def point_of(op: OpWork, gpu: bool = False) -> Point:
         return f"{layer.family} {dtype}", (*layer.place, *more)
     dims = len(operands[0].shape) if operands else 0
     return f"{op.op.removesuffix('_')} {dtype} {dims}", _other(op, arguments, operands)
+
+
+@lru_cache(maxsize=1 << 16)
+def mapped_bytes(op: OpWork) -> float:
+    """Of a result so large that a CPU's allocator has it mapped anew, a page at a time as it is written."""
+    if op.op.endswith("_"):
+        return 0.0
+    read = sum(each.size * WIDTHS.get(each.dtype, 4) for each in _operands(_arguments(op)))
+    written = (op.bytes or 0.0) - read
+    return written if written > MAPPED_BYTES else 0.0
 
 
 @lru_cache(maxsize=1 << 16)

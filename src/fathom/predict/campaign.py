@@ -10,9 +10,9 @@ from pathlib import Path
 
 import msgspec
 
-from fathom.core.disturbance import SLOWER
 from fathom.core.errors import DataError
 from fathom.core.files import MB, gunzipped, read_bytes, replace_whole
+from fathom.predict.core_speed import CoreSpeed
 from fathom.predict.graph_costs import fit_graphs
 from fathom.predict.host_costs import fit_host
 from fathom.predict.launches import Launches
@@ -64,11 +64,15 @@ class Campaign:
         return bool(self.torch)
 
     @property
-    def on_slow_core(self) -> int:
-        """Op calls of a CPU that were timed while others slowed it down."""
-        loops = [each.loop_s for each in self.calls if each.loop_s and not self.gpu]
-        slow_s = SLOWER * min(loops, default=0.0)
-        return sum(loop_s > slow_s for loop_s in loops)
+    def speed(self) -> CoreSpeed | None:
+        """Of a CPU's core, as it usually was while calls were timed; None where that is not known."""
+        return None if self.gpu else CoreSpeed.usual(each.loop_s for each in self.calls)
+
+    @property
+    def at_other_speed(self) -> int:
+        """Op calls that were timed while the core was faster or slower than usual."""
+        speed = self.speed
+        return 0 if speed is None else sum(not speed.is_usual(each.loop_s) for each in self.calls)
 
     @property
     def gpu(self) -> bool:
@@ -77,7 +81,7 @@ class Campaign:
     def target(self) -> Target:
         """The device as measured."""
         target = Target.measured_as(self, fit_host(self.probes, self.gpu), self.memory_bytes)
-        return replace(target, launches=launches_of(self.calls), graphs=fit_graphs(self.probes))
+        return replace(target, launches=launches_of(self.calls), graphs=fit_graphs(self.probes), speed=self.speed)
 
 
 def launches_of(calls: Iterable[TimedCall]) -> Launches:

@@ -85,7 +85,7 @@ class Summary:
 def evaluate(campaign: Campaign, cases: Sequence[Case], predictors: Iterable[str] = FITS) -> list[Score]:
     target = campaign.target()
     cases = [case for case in cases if target.lacks(case.step.precision) is None]
-    cases = [case for case in cases if target.host.loop_s or not case.slow_host]
+    cases = [case for case in cases if target.is_like(case.loop_s, case.slow_host)]
     if not cases:
         what = "undisturbed runs of one rank on this machine, with this engine and in a precision of the calibration"
         raise DataError(f"no measured steps to compare with: {what}")

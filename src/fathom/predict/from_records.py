@@ -37,13 +37,13 @@ def usable(records: Iterable[Record], engine: str = EAGER, slow_host: bool = Fal
 
 
 def has_slow_host(record: Record) -> bool:
-    """Whether all that disturbed a run on a GPU is that its host's core was slow, by a factor that is known.
+    """Whether all that disturbed a run is that its host's core was slow, by a factor that is known.
 
-    Older records have the core's speed before and after the steps, which says nothing of a core that changes it.
+    On a GPU, older records have its speed before and after the steps, which says nothing of a core that changes it.
     """
     seen = record.disturbance
-    slow = record.gpu is not None and bool(seen.step_loops_s) and record.disturbances == seen.on_host
-    return slow and bool(seen.on_host) and not seen.by_others
+    known = bool(seen.step_loops_s) if record.gpu is not None else seen.loop_s is not None
+    return known and bool(seen.on_host) and not seen.by_others and record.disturbances == seen.on_host
 
 
 def beside_steps_s(record: Record) -> float | None:

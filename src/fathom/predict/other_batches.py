@@ -21,7 +21,7 @@ class Case:
     measured_s: float
     engine: str = EAGER
     loop_s: float | None = None  # of the fixed loop on its host; None: not known
-    slow_host: bool = False  # whether it was disturbed by that alone, on a GPU
+    slow_host: bool = False  # whether it was disturbed by that alone
 
 
 class Corrected:
@@ -51,7 +51,7 @@ def at_other_batches(step: StepWork, cases: Sequence[Case], target: Target) -> l
         for case in cases
         if (case.step.workload, case.step.phase, case.step.precision) == (step.workload, step.phase, step.precision)
         and case.step.batch != step.batch
-        and (target.host.loop_s or not case.slow_host)
+        and target.is_like(case.loop_s, case.slow_host)
     ]
 
 

@@ -13,6 +13,7 @@ from fathom.core.errors import BadOption, UnknownName
 from fathom.core.spec import EAGER
 from fathom.predict.catalogue import PRECISIONS, Device
 from fathom.predict.cold_operands import cold_bytes
+from fathom.predict.core_speed import CoreSpeed
 from fathom.predict.launches import Launches
 from fathom.trace.step_work import OpWork, StepWork
 
@@ -92,6 +93,7 @@ class Target:
     launches: Launches = field(default_factory=Launches)
     graphs: GraphCosts = field(default_factory=GraphCosts)
     engine: str = EAGER
+    speed: CoreSpeed | None = None  # of a CPU's core, at which it was calibrated
     measured: bool = False  # whether the ceilings are measured; else peaks, which nothing reaches
     tdp_w: float | None = None
     listed: str | None = None  # as the catalogue calls it, where its name is another
@@ -156,6 +158,16 @@ class Target:
         if not self.gpu or not loop_s or not self.host.loop_s:
             return self
         return replace(self, host=self.host.scaled(loop_s / self.host.loop_s))
+
+    def is_like(self, loop_s: float | None, slow_host: bool) -> bool:
+        """Whether a step is as on this target that was measured beside a loop of this time, on a slow host or not.
+
+        On a GPU what the host does is predicted at any speed of its core. On a CPU all of a step depends on it, and op
+        calls not alike: it must be as it was in the calibration.
+        """
+        if self.gpu:
+            return bool(self.host.loop_s) or not slow_host
+        return not slow_host if self.speed is None else self.speed.is_usual(loop_s)
 
     def executed_by(self, engine: str) -> Target:
         """A CUDA graph is launched as one: what the host does for each op call is gone, and what kernels wait for."""

@@ -38,7 +38,8 @@ def command(
     """Time single op calls on this device, so that `fathom predict` can predict steps on it.
 
     The calls are those of the workloads' steps and of random networks. The file holds their times, a few whole steps
-    and the measured peaks. Run it again to resume, and to repeat what was timed on a slow core.
+    and the measured peaks. Run it again to resume, and to repeat what was timed while the core
+    was faster or slower than usual.
     """
     if not 0 < budget <= MOST_MINUTES:
         raise BadOption(f"--budget must be above 0 and at most {MOST_MINUTES} minutes, not {budget:g}")
@@ -99,7 +100,7 @@ def _facts(campaign: Campaign, path: Path) -> dict[str, object]:
         "file": str(path),
         "machine": campaign.machine,
         "op_calls": len(campaign.calls),
-        "timed_on_slow_core": campaign.on_slow_core,
+        "timed_at_another_core_speed": campaign.at_other_speed,
         "not_possible_here": len(campaign.failed),
         "whole_steps": len(campaign.probes),
         "disturbed": "; ".join(campaign.disturbances) or "no",

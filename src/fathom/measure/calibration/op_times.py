@@ -1,17 +1,17 @@
 """The time of one op call on a device, and of the host that makes it.
 
 The call is repeated on the same tensors: operands are in the caches that they fit in, as they are in a step whose op
-before has just written them. The lower quartile counts, since interruptions only add time. A fixed loop right before
-and after tells how fast the core was.
+before has just written them. The median counts, as of a step. A fixed loop right before and after tells how fast the
+core was.
 """
 
 from __future__ import annotations
 
+import statistics
 import time
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 
 from fathom.engine.call_specs import decode
@@ -32,7 +32,7 @@ LEFT_OUT = (*WAITING, *UNSAFE)
 class OpTime:
     seconds: float  # on a CPU of the op, on a GPU of its kernels
     host_s: float | None = None  # on a GPU, what the host needs to launch it
-    loop_s: float | None = None  # a fixed loop on the host's core; on a CPU the longer one of before and after
+    loop_s: float | None = None  # a fixed loop on the host's core, the mean of before and after
 
 
 def time_call(spec: str, device: torch.device, budget_s: float = BUDGET_S) -> OpTime:
@@ -44,8 +44,8 @@ def time_call(spec: str, device: torch.device, budget_s: float = BUDGET_S) -> Op
         if device.type == "cuda":
             return on_gpu(func, args, kwargs, device, budget_s)
         before_s = loop_s(LOOPS)
-        seconds = float(np.quantile(_on_cpu(func, args, kwargs, budget_s), 0.25))
-        return OpTime(seconds, loop_s=max(before_s, loop_s(LOOPS)))
+        seconds = statistics.median(_on_cpu(func, args, kwargs, budget_s))
+        return OpTime(seconds, loop_s=(before_s + loop_s(LOOPS)) / 2)
 
 
 def _on_cpu(func: Any, args: list[Any], kwargs: Any, budget_s: float) -> list[float]:

@@ -3,8 +3,8 @@
 Started again on the same file it goes on where it stopped: calls that are there are not timed again, and neither is the
 call in which the process before ended. Its text is in a file beside while it is timed.
 
-On a CPU that others share, a core may be half as fast for minutes, and its ops not in proportion. What was timed then
-is timed again when the core is as fast as ever.
+On a CPU that others share, a core may be half as fast for a second or for minutes, and its ops not in proportion. What
+was timed while it was faster or slower than it usually is, is timed again when it is as usual.
 """
 
 from __future__ import annotations
@@ -20,12 +20,11 @@ from pathlib import Path
 import psutil
 import torch
 
-from fathom.core.disturbance import SLOWER
 from fathom.core.errors import BadOption, EngineError, first_line
 from fathom.core.record import moment
 from fathom.engine.step_work import StepWorks
 from fathom.machine.clock import wait
-from fathom.machine.cpu_speed import fastest_s, loop_s
+from fathom.machine.cpu_speed import loop_s
 from fathom.machine.devices import ProcessSettings
 from fathom.machine.disturbance import Watch
 from fathom.machine.host import fingerprint
@@ -38,6 +37,7 @@ from fathom.measure.calibration.whole_steps import graph_s, step_s
 from fathom.measure.own.model import OwnModel
 from fathom.predict.campaign import SUFFIX, Campaign, TimedCall, launches_of, read, source_of, write
 from fathom.predict.cold_operands import cold_bytes
+from fathom.predict.core_speed import CoreSpeed
 from fathom.predict.probe import Probe
 from fathom.predict.target import has_kernels
 from fathom.trace.step_work import OpWork, StepWork
@@ -65,13 +65,10 @@ class Runner:
     on_progress: Callable[[str], None] = lambda _: None
     clock: Callable[[], float] = time.monotonic
     _calls: dict[str, TimedCall] = field(default_factory=dict)
-    _slow: set[str] = field(default_factory=set)  # calls that were timed while others slowed the core down
     _saved: float = 0.0
 
     def __post_init__(self) -> None:
-        self._fastest_s = fastest_s(loop_s())
         self._calls = {each.work.spec: each for each in self.campaign.calls}
-        self._slow = {spec for spec, each in self._calls.items() if self._is_slow(each.loop_s)}
         self._watch = Watch(self.device)
         self._stop = self.clock() + self.budget_s
         self._timing = self.out.with_name(self.out.name + TIMING)
@@ -154,22 +151,22 @@ class Runner:
         return sum(count * seconds for count, seconds in zip(step.calls, known_s, strict=True))
 
     def _time_again(self) -> None:
-        """What was timed on a slow core, if it is fast now and as long as it is: calls, then whole steps."""
-        if self._is_slow(loop_s(LOOPS)):
+        """What was timed at another speed of the core, while it has its usual one: calls, then whole steps."""
+        # a GPU's kernels do not depend on it
+        speed = None if self._gpu else CoreSpeed.usual(each.loop_s for each in self._calls.values())
+        if speed is None or not speed.is_usual(loop_s(LOOPS)):
             return
-        for spec in sorted(self._slow):
-            known = self._calls[spec]
-            self._time(known.work, known.sources)
-            if self.left_s <= 0 or spec in self._slow:
+        for each in [call for call in self._calls.values() if not speed.is_usual(call.loop_s)]:
+            spec = each.work.spec
+            if spec in self.campaign.failed:
+                continue
+            self._time(each.work, each.sources)
+            if self.left_s <= 0 or not speed.is_usual(self._calls[spec].loop_s):
                 return
-        for each in [probe for probe in self.campaign.probes if self._is_slow(probe.loop_s)]:
-            self._whole_step(each.name, each.phase)
-            if self._is_slow(self.campaign.probes[-1].loop_s):
+        for probe in [each for each in self.campaign.probes if not speed.is_usual(each.loop_s)]:
+            self._whole_step(probe.name, probe.phase)
+            if not speed.is_usual(self.campaign.probes[-1].loop_s):
                 return
-
-    def _is_slow(self, core_s: float | None) -> bool:
-        """As that of a disturbed run; a GPU's kernels do not depend on it."""
-        return not self._gpu and core_s is not None and core_s > SLOWER * self._fastest_s
 
     def _is_missing(self, known: TimedCall | None) -> bool:
         """Also on a GPU where an earlier version timed it, without the loop that tells how fast the host was."""
@@ -177,7 +174,6 @@ class Runner:
 
     def _time(self, op: OpWork, sources: tuple[str, ...]) -> None:
         self._timing.write_text(op.spec)
-        self._slow.discard(op.spec)
         try:
             found = time_call(op.spec, self.device)
         except (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError, AttributeError) as error:
@@ -187,9 +183,6 @@ class Runner:
         self._calls[op.spec] = TimedCall(
             work=op, seconds=found.seconds, host_s=found.host_s, loop_s=found.loop_s, sources=sources
         )
-        self._fastest_s = min(self._fastest_s, found.loop_s or self._fastest_s)
-        if self._is_slow(found.loop_s):
-            self._slow.add(op.spec)
 
     def _check_device(self, op: OpWork) -> None:
         """A kernel that failed may have taken the process's whole use of the device with it."""

@@ -1,6 +1,7 @@
 """Each call from the timed calls nearest to it: a local Gaussian process of log(time / expected time).
 
-Expected is the sum of its terms for a product or convolution (cost_terms.py), the roofline for any other op.
+Expected is the sum of its terms for a product or convolution (cost_terms.py), the roofline for any other op. On a CPU
+the time to map the memory of a large result comes on top.
 
 Nothing is fitted ahead but two numbers for each class of ops: how far a time carries, and how noisy times are. They are
 chosen among the timed calls, each predicted without the calls of its own network. A time that its neighbours contradict
@@ -18,7 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fathom.predict.call_shape import point_of
+from fathom.predict.call_shape import mapped_bytes, point_of
 from fathom.predict.campaign import TimedCall
 from fathom.predict.features import group_of
 from fathom.predict.predictors.cost_terms import CostTerms
@@ -32,6 +33,7 @@ Floats = NDArray[np.float64]
 NEAREST = 48  # calls that a time is predicted from
 ENOUGH = 4  # of a kind; with fewer the class efficiency holds
 BASE_QUANTILE = 0.1  # of the times of all calls: what a call without work takes, about
+LEFT = 0.1  # of a time, when that of mapping its result is subtracted
 SPREAD = 0.7  # e-folds that a prediction may go beyond its neighbours, relative to what is expected
 SLOPE = 0.005  # prior variance of the change per octave, which carries on beyond the neighbours
 LEVEL = 4.0  # prior variance of the level itself
@@ -75,7 +77,9 @@ class Neighbours:
         self._base_s = float(np.quantile(seconds, BASE_QUANTILE)) if seconds else LEAST_S
         self._bases = _bases(calls) if target.gpu else {}
         self._fallback = Efficiency.fitted([(each.work, each.seconds) for each in calls], target, precision)
-        self._terms = CostTerms(((each.work, each.seconds) for each in calls), target.gpu)
+        self._s_per_mapped_byte = 0.0 if target.gpu else self._mapping(calls)
+        seconds = [self._beside_mapping_s(each) for each in calls]
+        self._terms = CostTerms(((each.work, took) for each, took in zip(calls, seconds, strict=True)), target.gpu)
         members: dict[str, list[_Member]] = defaultdict(list)
         for call, took in zip(calls, seconds, strict=True):
             kind, point = point_of(call.work, target.gpu)
@@ -93,10 +97,28 @@ class Neighbours:
         base_s = self._bases.get(op.op.removesuffix("_"), self._base_s)
         return roof_s(op, self._step, self._target) + base_s if found is None else found
 
+    def _mapping_s(self, op: OpWork) -> float:
+        return self._s_per_mapped_byte * mapped_bytes(op) if self._s_per_mapped_byte else 0.0
+
+    def _beside_mapping_s(self, call: TimedCall) -> float:
+        """What a timed call took otherwise."""
+        took = max(call.seconds, LEAST_S)
+        return max(took - self._mapping_s(call.work), LEFT * took)
+
+    def _mapping(self, calls: Sequence[TimedCall]) -> float:
+        """Seconds for each byte of large results: what their calls take beyond the roofline. Some take long for another
+        reason, so that the lower quartile counts."""
+        beyond = [
+            (each.seconds - roof_s(each.work, self._step, self._target)) / size
+            for each in calls
+            if (size := mapped_bytes(each.work))
+        ]
+        return max(0.0, float(np.quantile(beyond, 0.25))) if len(beyond) >= ENOUGH else 0.0
+
     def _one(self, op: OpWork, reach: Reach) -> float | None:
         """Seconds; None where too few calls of its kind are known."""
         near = self._near(op)
-        return None if near is None else math.exp(near.value(reach)) * self._expected_s(op)
+        return None if near is None else math.exp(near.value(reach)) * self._expected_s(op) + self._mapping_s(op)
 
     def _near(self, op: OpWork, without: frozenset[str] = frozenset()) -> Surroundings | None:
         """The nearest calls. `without` names networks that must not help."""
@@ -126,7 +148,7 @@ class Neighbours:
         for each in calls:
             near = self._near(each.work, networks_of(each))
             if near is not None:
-                value = math.log(max(each.seconds, LEAST_S) / self._expected_s(each.work))
+                value = math.log(self._beside_mapping_s(each) / self._expected_s(each.work))
                 for reach in REACHES:
                     errors[reach] += abs(near.value(reach) - value)
         return min(REACHES, key=lambda reach: errors[reach])
