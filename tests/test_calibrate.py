@@ -313,6 +313,17 @@ def test_a_step_whose_calls_were_all_timed_is_their_sum(calibration: Path, fatho
     assert found["coverage_on"] == "Neoverse-N1, 2 cores", "nobody compared this calibration with measured steps"
 
 
+@pytest.mark.parametrize(("usual_s", "said"), [(FAST_S / 0.95, False), (FAST_S / 0.6, True)])
+def test_a_prediction_says_how_fast_the_core_usually_was(usual_s: float, said: bool, calibration: Path) -> None:
+    (path,) = campaigns.find(calibration)
+    made = read(path)
+    calls = [replace(each, loop_s=usual_s if at else FAST_S) for at, each in enumerate(made.calls)]
+    write(path, replace(made, calls=calls))
+    notes = [each for each in calibrated(path, NEIGHBOURS, "fp32").notes if "of its fastest speed" in each]
+    expected = ["for a core at 60% of its fastest speed, as it usually was in the calibration"]
+    assert notes == (expected if said else [])
+
+
 def test_a_calibration_without_calls_predicts_nothing(tmp_path: Path, fathom: Typed) -> None:
     write(tmp_path / file_name(empty()), empty())
     code, _, error = fathom("predict", "autoenc", "--preset", "tiny", "--calibration", str(tmp_path))

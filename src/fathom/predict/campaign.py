@@ -69,6 +69,12 @@ class Campaign:
         return None if self.gpu else CoreSpeed.usual(each.loop_s for each in self.calls)
 
     @property
+    def share_of_fastest(self) -> float | None:
+        """That speed over the fastest that a call was timed at."""
+        speed = self.speed
+        return None if speed is None else min(each.loop_s for each in self.calls if each.loop_s) / speed.loop_s
+
+    @property
     def at_other_speed(self) -> int:
         """Op calls that were timed while the core was faster or slower than usual."""
         speed = self.speed

@@ -38,6 +38,8 @@ from fathom.predict.reference import as_reached, nearest, shipped
 from fathom.predict.target import Target
 from fathom.trace.step_work import StepWork
 
+SLOWED = 0.9  # of a core's fastest speed, below which that is said
+
 
 class How(TypedDict):
     predictor: Predictor
@@ -96,6 +98,8 @@ def calibrated(path: Path, predictor: str, precision: str, engine: str = EAGER) 
         raise BadOption(f"{path} has no op calls: run fathom calibrate with a longer --budget")
     target = campaign.target().executed_by(engine)
     notes = [f"calibrated: {len(campaign.calls)} op calls timed on {campaign.machine}"]
+    if (share := campaign.share_of_fastest) is not None and share < SLOWED:
+        notes.append(f"for a core at {share:.0%} of its fastest speed, as it usually was in the calibration")
     notes += [f"the calibration was disturbed: {reason}" for reason in campaign.disturbances]
     if errors.machine:
         notes.append(f"interval as on {errors.machine}; fathom predict --evaluate RECORDS finds that of this machine")
