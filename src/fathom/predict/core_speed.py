@@ -1,4 +1,4 @@
-"""How fast a CPU's core usually is, by the time of a fixed loop: others that share it may slow it down for hours."""
+"""How fast a CPU's core usually is, by the time of a fixed loop: others that share it slow it down at times."""
 
 from __future__ import annotations
 
